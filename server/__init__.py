@@ -16,6 +16,7 @@
     unsent.py        what TLS has not sent, counted
     browsers.py      which pages in a browser may speak to this server
     version.py       which version of the server this is
+    trace_context.py  which trace a message belongs to, as it is sent and kept
     build.py         which form of the hot modules runs: as source, or compiled
 
     rider.py         who writes along with each group commit
@@ -24,6 +25,7 @@
     mending.py       what the store cannot read any more: noted, and dispatched late when it comes back
     held.py          messages that wait because the clock was set back, moved when it comes back
     metrics.py       what is counted as it happens
+    tracing.py       spans of OpenTelemetry, where the environment asks for them
 
     auth/            keys, and who may do what
     delivery/        who gets a message: sessions, dispatch, replay; knows no socket

@@ -45,6 +45,7 @@ from .metrics import Metrics
 from .outgoing import Outgoing
 from .simulation import Simulation
 from .standing import Standing
+from .tracing import Traces
 from .webhook.registry import Registry
 from .webhook.webhooks import Webhooks
 from .writer import Decide
@@ -82,10 +83,11 @@ class App:
         fatal: Callable[[], None],
         lease: Lease | None = None,
         lost: Callable[[], None] = _nothing,
+        traces: Traces | None = None,
     ) -> None:
         """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
         or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
-        what was under way is answered.
+        what was under way is answered. `traces`: as for the core.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -104,6 +106,7 @@ class App:
             auth=self.keyring,
             chance=random.random,
             gather=GATHER,
+            traces=traces,
         )
         self.metrics = Metrics()
         self.outgoing = Outgoing(clock.mono)

@@ -39,6 +39,7 @@ from .loader import Loader
 from .mending import Mending
 from .pull.pull import Pull
 from .schedules.recurring import Schedules
+from .tracing import Traces
 from .writer import Busy, Entry, Writer
 
 NODE = 0
@@ -64,15 +65,17 @@ class Core:
         auth: Auth = OPEN,
         chance: Callable[[], float],
         gather: int = 1,
+        traces: Traces | None = None,
     ) -> None:
         """`wake`: there is something to do. `auth`: who may do what. `chance`: from 0 up to 1, each time.
-        `failing`, `gather`: of the writer.
+        `failing`, `gather`: of the writer. `traces`: where spans are made; None: nowhere.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
         self.config = config
         self.clock = clock
         self.node = NODE
+        self.traces = traces
         self.opened = timeline_of(config, clock, store, auth)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
@@ -154,6 +157,8 @@ class Core:
             self.owners,
             writer,
             clock,
+            self.traces,
+            node=NODE,
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
@@ -209,6 +214,7 @@ class Core:
             leases,
             self.wills,
             writer,
+            self.traces,
             node=NODE,
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,7 @@ from .files import allow_open_files
 from .schedules.retime import retime_if_changed, zones_version
 from .serving import Server
 from .tls import Certificates, http_certificates, mqtt_certificates
+from .tracing import Traces, open_traces
 from .version import server_version
 
 log = logging.getLogger(__name__)
@@ -49,19 +51,25 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     allow_open_files(config.limits.connections + config.http.connections + 2 * posts)
     if config.cluster.log and is_simulated:
         raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if config.cluster.log:
-            from .cluster.node import Node  # a node alone imports none of it
+    traces = open_traces(os.environ)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if config.cluster.log:
+                from .cluster.node import Node  # a node alone imports none of it
 
-            return runner.run(_serve(Node(config, http_tls, mqtt_tls)))
-        server = _alone(config, http_tls, mqtt_tls, is_simulated=is_simulated, start_ms=start_ms)
-        return runner.run(_serve(server))
+                return runner.run(_serve(Node(config, http_tls, mqtt_tls, traces)))
+            server = _alone(config, http_tls, mqtt_tls, traces, is_simulated=is_simulated, start_ms=start_ms)
+            return runner.run(_serve(server))
+    finally:
+        if traces is not None:
+            traces.close()
 
 
 def _alone(
     config: Config,
     http_tls: Certificates | None,
     mqtt_tls: Certificates | None,
+    traces: Traces | None,
     *,
     is_simulated: bool,
     start_ms: int | None,
@@ -73,7 +81,7 @@ def _alone(
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
-    return Server(config, clock, store, http_tls, mqtt_tls)
+    return Server(config, clock, store, http_tls, mqtt_tls, traces=traces)
 
 
 async def _serve(server: Process) -> int:

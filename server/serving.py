@@ -27,6 +27,7 @@ from .mqtt.listeners import Listeners
 from .resting import LOOK_S, Rest
 from .site import build_desk, build_site
 from .tls import Certificates
+from .tracing import Traces
 from .watch import Watch
 
 log = logging.getLogger(__name__)
@@ -64,16 +65,26 @@ class Server:
         http_tls: Certificates | None,
         mqtt_tls: Certificates | None,
         term: Term | None = None,
+        *,
+        traces: Traces | None = None,
     ) -> None:
-        """`term`: for as long as it leads; None: it is alone."""
+        """`term`: for as long as it leads; None: it is alone. `traces`: as for the core."""
         self.config = config
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self._term = term
         if term is None:
-            self.app = App(config, clock, store, fatal=self._fatal)
+            self.app = App(config, clock, store, fatal=self._fatal, traces=traces)
         else:
-            self.app = App(config, clock, store, fatal=self._fatal, lease=term.lease, lost=self._lose)
+            self.app = App(
+                config,
+                clock,
+                store,
+                fatal=self._fatal,
+                lease=term.lease,
+                lost=self._lose,
+                traces=traces,
+            )
             self.app.metrics.registry.register(term.figures)
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)

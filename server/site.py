@@ -82,12 +82,23 @@ def build_site(
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     for resource in (
-        Batch(ask, clock, timeline, spreader, turns, metrics, hooks, limits, max_batch=http.max_batch),
+        Batch(
+            ask,
+            clock,
+            timeline,
+            spreader,
+            turns,
+            metrics,
+            hooks,
+            limits,
+            core.traces,
+            max_batch=http.max_batch,
+        ),
         Control(ask, clock, timeline, cursors, turns, metrics, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
         LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
-        Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits),
+        Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits, core.traces),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
         Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
@@ -134,6 +145,7 @@ def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
         http_pages(config),
         Access(app.keyring),
         others,
+        core.traces,
     )
 
 

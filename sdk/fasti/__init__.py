@@ -27,6 +27,7 @@ What a call takes and gives
     timeline.py         how many messages lie ahead; `Density`
     admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
     cluster.py          nodes of a cluster, who leads and how far the others are; `ClusterState`
+    traces.py           the trace that a message belongs to, where OpenTelemetry is used
     jobs.py             work on whole slices that the server has done by Spark; `Job`
     errors.py           what can go wrong, as a small tree
 

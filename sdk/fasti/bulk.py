@@ -80,8 +80,9 @@ async def send_all(
     batch: int = MAX_ITEMS,
     on_progress: Callable[[int], None] | None = None,
     params: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> int:
-    """Schedule everything; return how many the server accepted. `params`: of each request.
+    """Schedule everything; return how many the server accepted. `params`, `headers`: of each request.
 
     `on_progress` is told the number accepted so far after each batch. Raises what the server said to the
     first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
@@ -89,7 +90,7 @@ async def send_all(
     """
     if not 1 <= batch <= MAX_ITEMS:
         raise ValueError(f"batch must be 1 to {MAX_ITEMS}, not {batch}")
-    sender = _Sender(transport, on_progress, params or {})
+    sender = _Sender(transport, on_progress, params or {}, headers or {})
     filling = _Batch()
     try:
         async for line in _lines(items):
@@ -112,10 +113,15 @@ class _Sender:
     """At most one batch on its way."""
 
     def __init__(
-        self, transport: Transport, on_progress: Callable[[int], None] | None, params: Mapping[str, str]
+        self,
+        transport: Transport,
+        on_progress: Callable[[int], None] | None,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
     ) -> None:
         self.accepted = 0
         self._params = params
+        self._headers = headers
         self._transport = transport
         self._on_progress = on_progress
         self._under_way: asyncio.Task[int] | None = None
@@ -144,7 +150,12 @@ class _Sender:
     async def _post(self, batch: _Batch) -> int:
         body = b"\n".join(batch.lines) + b"\n"
         answer = await self._transport.call(
-            "POST", "/v1/messages:batch", params=self._params, body=body, content_type=NDJSON
+            "POST",
+            "/v1/messages:batch",
+            params=self._params,
+            body=body,
+            content_type=NDJSON,
+            headers=self._headers,
         )
         return int(answer.object()["accepted"])
 

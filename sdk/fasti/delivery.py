@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
+from .traces import NAMES, handling
 from .wire import Span, parse_instant, seconds
 from .wire import span as _span
 
@@ -85,6 +87,19 @@ class Received:
     def headers(self) -> Mapping[str, str]:
         """The publisher's user properties; the last one of a name counts."""
         return {name: value for name, value in self._said.items() if name not in _OURS}
+
+    @property
+    def trace_context(self) -> Mapping[str, str]:
+        """The trace that it belongs to (`traceparent`, `tracestate`), as propagators read it."""
+        return {name: self._said[name] for name in NAMES if name in self._said}
+
+    def traced(self, topic_filter: str = "", group: str = "") -> AbstractContextManager[None]:
+        """`with d.traced():` what is done there is a span of OpenTelemetry, in the trace of the message.
+
+        A `Worker` does so round its handlers. Without OpenTelemetry it is nothing. `topic_filter` and
+        `group`: to be told there.
+        """
+        return handling(self.trace_context, self.topic, self.id, topic_filter, group, self.attempt)
 
     def text(self) -> str:
         """The payload as UTF-8. Raises UnicodeDecodeError."""

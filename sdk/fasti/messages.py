@@ -17,6 +17,7 @@ from .coalesce import MAX_ITEMS, message_outbox
 from .errors import AlreadyDispatched, BadArgument, NotFound
 from .options import Door, Due, Listed, MessageOptions, Selection, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
+from .traces import current, joined
 from .transport import Transport, quoted
 from .wire import (
     Json,
@@ -184,7 +185,7 @@ class Messages:
         With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
         was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
         it was another, or for another time.
-        Concurrent calls share requests.
+        Concurrent calls share requests. Within a span of OpenTelemetry the message takes its context along.
         """
         check(_OPTIONS, options)
         key = options.get("key")
@@ -194,6 +195,9 @@ class Messages:
             key = options["key"] = new_key()
         terms = tuple(key_terms(replace=replace, key_only=key_only).items()) if replace or key_only else ()
         body = message_body(topic, payload, options)
+        headers = joined(body.get("headers"))
+        if headers is not None:
+            body["headers"] = headers
         if self._outbox.is_full:
             await self._outbox.room()
         line = message_line(body)
@@ -220,7 +224,9 @@ class Messages:
         params = key_terms(replace=replace, key_only=key_only)
         if ids:
             params["ids"] = "true"
-        return await send_all(self._transport, items, batch=batch, on_progress=on_progress, params=params)
+        return await send_all(
+            self._transport, items, batch=batch, on_progress=on_progress, params=params, headers=current()
+        )
 
     async def get(self, message_id: str) -> Message:
         """Raises NotFound."""

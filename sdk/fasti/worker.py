@@ -281,7 +281,8 @@ class Worker:
         job = self._jobs[numbers[0] - 1 if numbers else 0]
         try:
             async with self._turn(job, d):
-                await job.do(d, threads)
+                with d.traced(job.wish.topic_filter, self._group):
+                    await job.do(d, threads)
         except RetryIn as asked:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
             _log.info("%s %s: again %s: %s", d.topic, d.id, when, asked)

@@ -44,6 +44,7 @@ from ..lease import Lease
 from ..schedules.retime import note_zones, retime, zones_version
 from ..serving import Server, Term
 from ..tls import Certificates
+from ..tracing import Traces
 from ..version import server_version
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
@@ -80,8 +81,15 @@ T = TypeVar("T")
 class Node:
     """One node, from start to stop. `exit_code` counts once `stopping` is set."""
 
-    def __init__(self, config: Config, http_tls: Certificates | None, mqtt_tls: Certificates | None) -> None:
-        """Raises KeysFileError."""
+    def __init__(
+        self,
+        config: Config,
+        http_tls: Certificates | None,
+        mqtt_tls: Certificates | None,
+        traces: Traces | None,
+    ) -> None:
+        """`traces`: where spans are made while it leads. Raises KeysFileError."""
+        self._traces = traces
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self._config = config
@@ -253,7 +261,7 @@ class Node:
         log.info("leads since record %d of the log", store.applied.epoch)
         term = Term(lease, self._over.set, self._doors.close, self._more(), self._figures)
         try:
-            server = Server(self._config, self._clock, store, *self._tls, term)
+            server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
         except BaseException:
             await _in_thread(store.close)
             raise

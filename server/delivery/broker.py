@@ -35,6 +35,7 @@ from ..clock import Clock
 from ..config import Config
 from ..logs import by, shown
 from ..networks import Rate
+from ..tracing import Traces
 from ..writer import Busy, Writer
 from .cursors import Cursors
 from .dispatch import Dispatch
@@ -124,9 +125,11 @@ class Broker:
         leases: Leases,
         wills: Wills,
         writer: Writer,
+        traces: Traces | None,
         *,
         node: int,
     ) -> None:
+        self.traces = traces
         self.config = config
         self.clock = clock
         self.sessions = sessions

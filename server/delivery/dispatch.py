@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
 from shards.fields import Retry
+from shards.properties import headers_of
 from shards.read import Reader
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
@@ -44,6 +45,8 @@ from timeline.wheel import Wheel
 
 from ..clock import Clock
 from ..rider import Rider
+from ..trace_context import PARENT
+from ..tracing import DISPATCH_COST, Traces
 from ..writer import Entry, Writer, entry
 from .membership import Membership
 from .message import Message
@@ -63,6 +66,7 @@ TURN_COST = 2_000
 """Deliveries in one turn: each is some 2 us here and, for a connection of its own, 10 us at its socket."""
 COST_BITS = 12
 """So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
+_PARENT = PARENT.encode()
 RUN_MIN = 16
 """Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
 
@@ -103,7 +107,9 @@ class Dispatch(Rider):
         owners: Owners,
         writer: Writer,
         clock: Clock,
+        traces: Traces | None,
         *,
+        node: int,
         dispatched: Callable[[int], None],
         passed: Callable[[bytes], None],
     ) -> None:
@@ -121,6 +127,8 @@ class Dispatch(Rider):
         self._owners = owners
         self._writer = writer
         self._clock = clock
+        self._traces = traces
+        self._node = node
         self._dispatched = dispatched
         self._passed = passed
         self._live: deque[tuple[Message, Answer | None, int]] = deque()
@@ -250,6 +258,8 @@ class Dispatch(Rider):
                     # In its place on the timeline, for who reads it again when the owner may.
                     self._tail.append(place, message, size)
                     continue
+            if self._traces is not None and not message.is_usual:
+                cost += self._tell(self._traces, message, wall_ms)
             cost += self._give(message, wall_ms, size)
         handed, spent = self._hand_live(Position(to + 1), most - cost)
         return given, count + handed, cost + spent
@@ -264,6 +274,8 @@ class Dispatch(Rider):
             count += len(messages)
             cost += sum([size >> COST_BITS for size in sizes])
             if len(messages) == 1:
+                if self._traces is not None and not messages[0].is_usual:
+                    cost += self._tell(self._traces, messages[0], messages[0].due_ms)
                 matched = self._give(messages[0], messages[0].due_ms, sizes[0])
             else:
                 matched = len(targets)
@@ -355,6 +367,16 @@ class Dispatch(Rider):
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
         return len(targets)
+
+    def _tell(self, traces: Traces, message: Message, wall_ms: int) -> int:
+        """Make the span of a message that belongs to a trace, and is handed on; what that costs."""
+        properties = message.record.properties
+        if _PARENT not in properties or is_dropped(message.record, message.due_ms, wall_ms):
+            return 0
+        headers, _ = headers_of(properties)
+        name, attempt = message.id_text(self._node) if message.is_stored else "", message.try_number(0)
+        is_told = traces.dispatched(headers, message.topic, name, message.due_ms, message.late_ms, attempt)
+        return DISPATCH_COST if is_told else 0
 
     def _addressed(self, targets: Targets, retry: Retry) -> Targets:
         """Who gets a retry: its addressee, or nobody."""

@@ -53,6 +53,8 @@ from ..clock import Clock
 from ..config import Http, Limits
 from ..logs import by
 from ..metrics import Metrics
+from ..trace_context import NO_TRACE, Headers, context_in, context_of
+from ..tracing import Traces
 from ..writer import Busy, Writer
 from .access import Access, Rights, charge, check_send, may_send
 from .answers import WRITE_ERRORS, problem_of_write, refusal
@@ -140,6 +142,8 @@ class Request(NamedTuple):
     host: str
     authorization: str = ""
     kind: Kind = Kind.ONE
+    context: Headers = NO_TRACE
+    """Of the trace that it belongs to."""
 
     @property
     def whole_max(self) -> int:
@@ -183,7 +187,10 @@ def read_request(data: bytes) -> Request | None:
     end = stop + 4 + int(length)
     authorization = known.get(b"authorization", b"").decode()
     name = None if key is None else key.decode()
-    return Request(stop + 4, end, name, known[b"host"].decode(), authorization, kind)
+    context = NO_TRACE
+    if b"traceparent" in known:
+        context = context_of(known[b"traceparent"].decode(), known.get(b"tracestate", b"").decode())
+    return Request(stop + 4, end, name, known[b"host"].decode(), authorization, kind, context)
 
 
 class Place(Protocol):
@@ -227,7 +234,9 @@ class Desk:
         pages: Pages,
         access: Access,
         others: Others,
+        traces: Traces | None,
     ) -> None:
+        self._traces = traces
         self._writer = writer
         self._clock = clock
         self._timeline = timeline
@@ -276,7 +285,7 @@ class Desk:
             user = rights.name
         now_ms = self._clock.wall_ms()
         if request.kind:
-            return self._start_batch(request.kind, body, now_ms, rights, user, answer)
+            return self._start_batch(request, body, now_ms, rights, user, answer)
         try:
             message = parse_one(body, now_ms, self._limits, request.key)
             if message.spread_ms or message.deliver_to:
@@ -286,9 +295,16 @@ class Desk:
             charge(rights, 1)
         except (RequestError, Problem):
             return False
-        draft = draft_of(message, now_ms, user)
+        context, span = request.context, None
+        if self._traces is not None and (context or message.headers):
+            span = self._traces.schedule(context_in(message.headers) or context, message.topic)
+            if span is not None:
+                context = span.context
+        draft = draft_of(message, now_ms, user, context)
 
         def done(placed: Any) -> None:
+            if span is not None:
+                span.end(placed if isinstance(placed, Exception) else placed[0])
             try:
                 said = self._answer(placed, draft.due_ms, now_ms)
             except Exception as fault:  # who waits is answered, whatever becomes of the look-up
@@ -323,12 +339,17 @@ class Desk:
             self._later.popleft().go_on()
 
     def _start_batch(
-        self, kind: Kind, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer
+        self, request: Request, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer
     ) -> bool:
         """The same for a batch."""
         if body.count(b"\n") > BATCH_ITEMS:
             return False
-        usual = usual_batch(body, True, now_ms, self._limits, self._max_items, user)
+        kind, context, span = request.kind, request.context, None
+        if self._traces is not None and context:
+            span = self._traces.schedule(context)  # never ended, so never told of, if the batch is not usual
+            if span is not None:
+                context = span.context
+        usual = usual_batch(body, True, now_ms, self._limits, self._max_items, user, context)
         if usual is None or not usual.drafts:
             return False
         drafts = usual.drafts
@@ -349,6 +370,8 @@ class Desk:
             answer(told)
 
         def done(placed: Any) -> None:
+            if span is not None:
+                span.end(placed)
             if kind is Kind.EACH and usual.keys and isinstance(placed, list) and _has_known(placed):
                 self._tell_later(partial(tell, placed))
             else:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from timeline.position import BadId, MessageId, parse_id
 
+from ..trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
 from .problems import Problem
 from .values.bodies import (
     UNREADABLE,
@@ -32,6 +33,14 @@ UNPACKED = web.RequestKey("unpacked", bytes)
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 Body = TypeVar("Body")
+
+
+def trace_of(request: web.Request) -> Headers:
+    """The context of the trace that a request belongs to. What is none, or stands twice, is not looked at."""
+    parents = request.headers.getall(PARENT, ())
+    if len(parents) != 1:
+        return NO_TRACE
+    return context_of(parents[0], ",".join(request.headers.getall(STATE, ())))
 
 
 def check_escapes(raw: str) -> None:

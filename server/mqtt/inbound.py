@@ -28,6 +28,8 @@ from ..delivery.owners import owner_of
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..delivery.wish import Wish
+from ..trace_context import context_in
+from ..tracing import Scheduling, Traces
 from .peer import Peer
 from .pending_ack import PendingAck
 from .wishes import (
@@ -56,6 +58,7 @@ _REASONS: tuple[int, ...] = (
     Reason.SUCCESS,
 )
 """By `Verdict`."""
+_GOOD = (Verdict.TAKEN, Verdict.UNWANTED, Verdict.CANCELLED)
 RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
@@ -224,7 +227,8 @@ class Inbound:
                 def answer(verdict: Verdict, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
                     self._answer(pending, _REASONS[verdict], 0, session)
 
-        self._wishes.append((wish, answer))
+        traces = self._broker.traces
+        self._wishes.append((wish, answer if traces is None else _traced(traces, packet, wish, answer)))
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
         """`take` of a publish without properties that nothing is wrong with; False, and nothing done, of
@@ -457,3 +461,18 @@ def _check_rights(rights: Rights, wish: Wish) -> None:
         raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not send to this topic")
     if rights.principal.bucket.take():
         raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key sends more than it may in a second")
+
+
+def _traced(traces: Traces, packet: Publish, wish: Wish, answer: Answer | None) -> Answer | None:
+    """`answer`, with the span of a publish that belongs to a trace: it ends then."""
+    if packet.properties is None:
+        return answer
+    span = traces.schedule(context_in(packet.properties.user_properties), wish.record.topic)
+    return answer if span is None else partial(_told, span, answer)
+
+
+def _told(span: Scheduling, answer: Answer | None, verdict: Verdict, message: int) -> None:
+    """End the span of a publish, and answer it."""
+    span.end(message if verdict in _GOOD else verdict.name)
+    if answer is not None:
+        answer(verdict, message)

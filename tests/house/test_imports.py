@@ -49,6 +49,9 @@ ONLY_IN = {
     # calls that block; its event loop runs in a thread of the log's own, while a call is waited for.
     ("shards", "jetstream.py"): {"nats", "asyncio"},
     ("shards", "postgres.py"): {"psycopg"},
+    # Imported only where the environment asks for traces.
+    ("server", "tracing.py"): {"opentelemetry"},
+    ("fasti", "traces.py"): {"opentelemetry"},
     ("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"},
     ("fasti", "testing.py"): {"pytest"},
 }
@@ -219,10 +222,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "clock",
         "networks",
         "disk_thread",
+        "trace_context",
     ),
     ("kinds", "lease"),
     ("config", "accepting"),
-    ("rider", "metrics", "tls", "unsent", "browsers"),
+    ("rider", "metrics", "tls", "unsent", "browsers", "tracing"),
     ("writer",),
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs", "auth"),

@@ -19,6 +19,7 @@ from server.delivery.subscriber import Subscriber
 from server.http.gate import Gate
 from server.kinds import Address
 from server.site import build_desk, build_site
+from server.tracing import Traces
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
 from tests.support.stores import FailingStore
@@ -105,11 +106,19 @@ class Fronted(TestServer):
 
 
 @asynccontextmanager
-async def running(path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
+async def running(
+    path: Path, config: Config, clock: SimulatedClock, traces: Traces | None = None
+) -> AsyncIterator[Running]:
     """A server on a data directory; stopped in order at the end."""
     faults: list[str] = []
     config = replace(config, store=replace(config.store, dir=str(path)))
-    app = App(config, clock, FailingStore(path), fatal=lambda: faults.append("the server had to stop"))
+    app = App(
+        config,
+        clock,
+        FailingStore(path),
+        fatal=lambda: faults.append("the server had to stop"),
+        traces=traces,
+    )
     await app.start()
     async with TestClient(Fronted(app)) as http:
         yield Running(app, clock, http)

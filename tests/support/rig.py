@@ -36,6 +36,7 @@ from server.core import Core
 from server.delivery.subscriber import Closing
 from server.mqtt.door import Door
 from server.mqtt.state import Connection
+from server.tracing import Traces
 from shards.memory import MemoryStore
 from tests.support.clock import RigClock
 from tests.support.stepper import Stepper
@@ -285,13 +286,13 @@ class Peer:
 class Rig:
     """A server and the connections to it."""
 
-    def __init__(self, settings: Config | None = None) -> None:
+    def __init__(self, settings: Config | None = None, traces: Traces | None = None) -> None:
         self.clock = RigClock(START_MS)
         self.store = MemoryStore()
         self.peers: list[Peer] = []
         self.is_held = False
         """No sync ends."""
-        self.stepper = Stepper(self.store, self.clock, settings)
+        self.stepper = Stepper(self.store, self.clock, settings, traces=traces)
         self.pump()
 
     @property

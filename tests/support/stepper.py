@@ -17,6 +17,7 @@ from server.config import Config
 from server.core import Core
 from server.delivery.dispatch import TURN_MESSAGES
 from server.loader import STEP_ROWS
+from server.tracing import Traces
 from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.store import Store
@@ -48,7 +49,9 @@ class Stepper:
         clock: Clock,
         config: Config | None = None,
         reached: Callable[[str], None] = _nobody_looks,
+        traces: Traces | None = None,
     ) -> None:
+        self._traces = traces
         self._store = store
         self._clock = clock
         self._config = config or Config()
@@ -72,6 +75,7 @@ class Stepper:
             wake=lambda: None,
             auth=self.keyring,
             chance=lambda: 0.5,
+            traces=self._traces,
         )
         return self.core
 

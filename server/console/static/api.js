@@ -6,7 +6,7 @@ const KEY = "fasti-key";
 /** What the server says no with: RFC 9457. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.detail ?? body.title ?? `HTTP ${status}`);
+    super([body.title ?? `HTTP ${status}`, body.detail].filter(Boolean).join(": "));
     this.status = status;
     this.slug = (body.type ?? "").split("/").pop();
     this.errors = body.errors ?? [];
@@ -35,7 +35,7 @@ export class Api {
   async call(method, path, { query = {}, body, headers = {} } = {}) {
     const response = await this.fetch(method, path, { query, body, headers });
     const isJson = (response.headers.get("Content-Type") ?? "").includes("json");
-    return isJson ? response.json() : response.text();
+    return isJson ? parse(await response.text()) : response.text();
   }
 
   /** The answer itself, if it is no problem. With a wrong key or none its user is asked for one. */
@@ -65,6 +65,13 @@ export class Api {
     if (key) this.key = key;
     return Boolean(key);
   }
+}
+
+/** JSON whose numbers are as they were written: one that a double cannot hold is kept as its text, which
+ *  `JSON.stringify` gives back. A browser that cannot do that yet reads the nearest double. */
+export function parse(text) {
+  if (!JSON.rawJSON) return JSON.parse(text);
+  return JSON.parse(text, (_, value, { source }) => (typeof value === "number" && !Number.isSafeInteger(value) && String(value) !== source ? JSON.rawJSON(source) : value));
 }
 
 export function search(query) {

@@ -39,8 +39,8 @@ export async function open(root, { api, query, go }) {
     ["Attempts", (letter) => count(letter.attempts), "number"],
     ["Reason", (letter) => letter.reason, "text"],
     ["Payload", (letter) => h("code", {}, glimpse(letter, 40)), "text"],
-    ["", (letter) => h("a", { class: "mono", href: `#/messages/${letter.id}` }, letter.id), "nowrap"],
-    ["", (letter) => h("div", { class: "row" }, button("Again", one("requeue", letter, "It is sent again")), button("Drop", one("drop", letter, "It is dropped"), "danger"))],
+    ["Id", (letter) => h("a", { class: "mono", href: `#/messages/${letter.id}` }, letter.id), "nowrap"],
+    ["Actions", (letter) => h("div", { class: "row" }, button("Again", one("requeue", letter, "It is sent again")), button("Drop", one("drop", letter, "It is dropped"), "danger"))],
   ], rows, "Dead letters");
 
   async function many(verb, wish) {

@@ -34,7 +34,7 @@ async function openList(root, { api, every }) {
     ["Members", (one) => members(one), "number"],
     ["Lag", lagMessages, "number"],
     ["Time", lagSeconds, "nowrap"],
-    ["", (one) => lagLine(history, key(one))],
+    ["History", (one) => lagLine(history, key(one))],
     ["In flight", (one) => count(one.in_flight), "number"],
     ["Delivered", (one) => count(one.delivered), "number"],
   ], rows, "Groups");
@@ -63,7 +63,7 @@ async function openOne(root, { api, every, go }, name, filter) {
     facts([
       ["State", one.state],
       ["Lag", `${lagMessages(one)} messages, ${lagSeconds(one)}`],
-      ["", lagLine(history, name)],
+      ["History", lagLine(history, name)],
       ["Read up to", instant(one.position.at)],
       ["In flight", count(one.in_flight)],
       ["Oldest unacked", one.oldest_unacked_at && instant(one.oldest_unacked_at)],
@@ -75,7 +75,7 @@ async function openOne(root, { api, every, go }, name, filter) {
       ["Nobody there since", one.left_at && instant(one.left_at)],
     ]), h("h2", {}, "Members"), one.members.length ? table([
       ["Client", (each) => h("a", { href: `#/sessions/${part(each.client_id)}` }, each.client_id), "text"],
-      ["", (each) => h("span", { class: "tag" }, each.connected ? "connected" : "away")],
+      ["Connection", (each) => h("span", { class: "tag" }, each.connected ? "connected" : "away")],
       ["QoS", (each) => each.qos, "number"],
       ["In flight", (each) => count(each.in_flight), "number"],
     ], one.members, "Members") : h("p", { class: "empty" }, "Nobody."));

@@ -117,7 +117,7 @@ function standing(figures) {
   const say = (value, text) => { if (value !== undefined && value !== null) parts.push(`${count(value)} ${text}`); };
   say(figures.pending, "pending");
   say(figures.dispatched, "dispatched");
-  say(figures.sessions, "sessions");
+  say(figures.sessions, figures.sessions === 1 ? "session" : "sessions");
   if (figures.behind_ms > 1_000) parts.push(`dispatch is ${span(figures.behind_ms)} behind`);
   if (figures.held) say(figures.held, "held");
   if (figures.dead_letters) say(figures.dead_letters, "dead");

@@ -1,6 +1,6 @@
 // One message whole, and what can still be done with it.
 
-import { part, Problem } from "./api.js";
+import { parse, part, Problem } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, facts, field, fill, h, table } from "./dom.js";
 import { away, instant, span, toApi } from "./format.js";
@@ -16,7 +16,7 @@ export async function openMessage(root, { api, every }, id) {
       api.get(`${path}/explain`).catch((error) => { if (error instanceof Problem) return null; throw error; }),
     ]);
     etag = response.headers.get("ETag");
-    draw(await response.json(), place);
+    draw(parse(await response.text()), place);
   }
 
   function draw(message, place) {

@@ -1,6 +1,6 @@
 // A message of one's own: topic, payload and a time.
 
-import { part } from "./api.js";
+import { parse, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
 import { entries, field, fill, h } from "./dom.js";
 import { instant, toApi, zone } from "./format.js";
@@ -33,7 +33,7 @@ export function openNew(root, { api, query, go }) {
 
 /** The request: an empty payload is an empty text; what is empty else is left out. Throws SyntaxError. */
 function body({ as, deliver_at, ...rest }, text) {
-  const wish = { ...rest, qos: Number(rest.qos), payload: as === "JSON" ? JSON.parse(text) : text };
+  const wish = { ...rest, qos: Number(rest.qos), payload: as === "JSON" ? parse(text) : text };
   // A JSON text that is a string goes as JSON, not as the text in it.
   if (as === "JSON" && typeof wish.payload === "string") wish.encoding = "json";
   if (as === "base64") wish.encoding = "base64";

@@ -74,7 +74,7 @@ function histogram(buckets, what) {
   return table([
     ["Up to", ([bound]) => (bound === Infinity ? "more" : bound < 0.001 ? `${bound * 1_000} ms` : span(bound * 1_000)), "nowrap"],
     ["How many", ([, n]) => count(n), "number"],
-    ["", ([, n]) => h("meter", { min: "0", max: String(total), value: String(n), "aria-label": `${((100 * n) / total).toFixed(1)} %`, title: `${((100 * n) / total).toFixed(2)} %` })],
+    ["Share", ([, n]) => h("meter", { min: "0", max: String(total), value: String(n), "aria-label": `${((100 * n) / total).toFixed(1)} %`, title: `${((100 * n) / total).toFixed(2)} %` })],
   ], buckets.slice(0, last + 1), what);
 }
 
@@ -85,7 +85,7 @@ function limits(metrics) {
     ["Limit", (one) => h("code", {}, one.name), "text"],
     ["Used", (one) => count(one.used), "number"],
     ["Of", (one) => count(one.bound), "number"],
-    ["", (one) => h("meter", { min: "0", max: String(one.bound), high: String(one.bound * 0.9), value: String(one.used), "aria-label": `${one.used} of ${one.bound}` })],
+    ["Use", (one) => h("meter", { min: "0", max: String(one.bound), high: String(one.bound * 0.9), value: String(one.used), "aria-label": `${one.used} of ${one.bound}` })],
   ], rows, "Limits and their use")) : null;
 }
 

@@ -1,6 +1,7 @@
 // A payload as text, as JSON, as bytes: what it is stays text whatever is in it.
 
-import { button, fill, h } from "./dom.js";
+import { parse } from "./api.js";
+import { button, h } from "./dom.js";
 
 const MOST = 65_536;
 
@@ -39,7 +40,7 @@ function bytesOf(message) {
 
 function json(text) {
   if (!/^\s*[[{]/.test(text)) return undefined;
-  try { return JSON.parse(text); } catch { return undefined; }
+  try { return parse(text); } catch { return undefined; }
 }
 
 const isPrintable = (text) => !/[\u0000-\u0008\u000e-\u001f\ufffd]/.test(text);

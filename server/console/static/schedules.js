@@ -1,6 +1,6 @@
 // Recurring schedules: the list, and one with a preview of its fires that follows what is typed.
 
-import { part } from "./api.js";
+import { parse, part } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, entries, field, fill, h, table } from "./dom.js";
 import { away, count, instant, toApi } from "./format.js";
@@ -43,7 +43,7 @@ async function openList(root, { api, every, go }) {
     ["Last fire", (one) => (one.last ? instant(one.last.at ?? one.last) : "–"), "nowrap"],
     ["Next fire", (one) => (one.next ? h("span", { title: away(one.next.at, Date.now()) }, instant(one.next.at)) : "–"), "nowrap"],
     ["Fires", (one) => count(one.count), "number"],
-    ["", (one) => h("div", { class: "row" },
+    ["Actions", (one) => h("div", { class: "row" },
       one.state === "paused" ? button("Resume", act(one, "resume", `${one.name} goes on`)) : button("Pause", act(one, "pause", `${one.name} is paused`), null, { disabled: one.state !== "active" }),
       button("Trigger", act(one, "trigger", `${one.name} was sent once`)))],
   ], rows, "Schedules");
@@ -94,7 +94,7 @@ async function openOne(root, { api, go }, name) {
     const { name: _, kind: chosen, when: text, gap, overlap, as, payload: __, limit, start, end, ...rest } = entries(form);
     const typed = form.elements.payload.value;
     const kept = Object.fromEntries(Object.entries(known).filter(([key]) => ![...STANDING, ...KINDS, "encoding", "start", "end", "limit", "jitter", "topic"].includes(key)));
-    const body = { ...kept, ...rest, [chosen]: text, dst: { gap, overlap }, payload: as === "JSON" ? JSON.parse(typed || "null") : typed };
+    const body = { ...kept, ...rest, [chosen]: text, dst: { gap, overlap }, payload: as === "JSON" ? parse(typed || "null") : typed };
     if (as === "base64") body.encoding = "base64";
     if (as === "JSON" && typeof body.payload === "string") body.encoding = "json";
     if (limit) body.limit = Number(limit);

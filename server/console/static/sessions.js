@@ -27,11 +27,11 @@ async function openList(root, { api, every }) {
 
   const drawn = (rows) => table([
     ["Client", (one) => h("a", { href: `#/sessions/${part(one.client_id)}` }, one.client_id), "text"],
-    ["", (one) => h("span", { class: "tag" }, one.connected ? "connected" : "away"), "nowrap"],
+    ["Connection", (one) => h("span", { class: "tag" }, one.connected ? "connected" : "away"), "nowrap"],
     ["Filters", (one) => h("code", {}, one.subscriptions.slice(0, 3).map((each) => each.filter).join(" "), one.subscriptions.length > 3 ? ` +${one.subscriptions.length - 3}` : ""), "text"],
     ["Lag", lagMessages, "number"],
     ["Time", lagSeconds, "nowrap"],
-    ["", (one) => lagLine(history, one.client_id)],
+    ["History", (one) => lagLine(history, one.client_id)],
     ["In flight", (one) => count(one.in_flight), "number"],
     ["Delivered", (one) => count(one.delivered), "number"],
   ], rows, "Sessions");
@@ -54,7 +54,7 @@ async function openOne(root, { api, every, go }, id) {
       ["Kept for", one.expiry_s ? `${span(one.expiry_s * 1_000)} without a connection` : "not at all"],
       ["Read up to", instant(one.read_position.at)],
       ["Lag", `${lagMessages(one)} messages, ${lagSeconds(one)}`],
-      ["", lagLine(history, id)],
+      ["History", lagLine(history, id)],
       ["In flight", count(one.in_flight)],
       ["Oldest unacked", one.oldest_unacked_at && instant(one.oldest_unacked_at)],
       ["Delivered", count(one.delivered)],

@@ -37,7 +37,7 @@ async function openList(root, { api, every }) {
     ["Of the split bound", (one) => fullness(one.count, splitAbove, `${count(one.count)} of ${count(splitAbove)} rows`)],
     ["Bytes", (one) => bytes(one.bytes), "number"],
     ["Shards", (one) => count(one.shards), "number"],
-    ["", (one) => [
+    ["Marks", (one) => [
       one.count > splitAbove ? h("span", { class: "tag warn" }, "overfull") : null,
       cut.has(one.start) ? h("span", { class: "tag" }, "split in progress") : null,
       one.borrowed ? h("span", { class: "tag" }, `${one.borrowed} borrowed`) : null,
@@ -70,7 +70,7 @@ async function openOne(root, { api, every }, start) {
       ["Bytes of the cap", (each) => fullness(each.bytes, each.cap_bytes, `${bytes(each.bytes)} of ${bytes(each.cap_bytes)}`)],
       ["First", (each) => (each.first ? instant(each.first.at) : "–"), "nowrap"],
       ["Last", (each) => (each.last ? instant(each.last.at) : "–"), "nowrap"],
-      ["", (each) => [each.sealed ? h("span", { class: "tag" }, "sealed") : null, each.borrowed ? h("span", { class: "tag" }, "borrowed") : null,
+      ["Marks", (each) => [each.sealed ? h("span", { class: "tag" }, "sealed") : null, each.borrowed ? h("span", { class: "tag" }, "borrowed") : null,
         each.unreadable.length ? h("span", { class: "tag bad" }, `${each.unreadable.length} unreadable`) : null], "nowrap"],
     ], one.shards, "Shards"));
   }

@@ -22,6 +22,8 @@ from shards.draft import AS_EVER, Draft, Terms
 from ...clock import Clock
 from ...config import Limits
 from ...metrics import Metrics
+from ...trace_context import Headers, context_in
+from ...tracing import BATCH_SPANS, Scheduling, Traces
 from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import Rights, charge, may_send, not_to_send, rights_of
@@ -30,7 +32,7 @@ from ..batching import Result, accepted, fresh, line_of, said
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..posting import TERMS, keyless, no_key, place_all, place_each, terms_of
 from ..problems import Problem
-from ..requests import flag, whole_body
+from ..requests import flag, trace_of, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..turns import Lock, Turn, Turns
@@ -51,6 +53,46 @@ ITEM_BYTES = 1 << 10
 T = TypeVar("T")
 
 
+class _Trace:
+    """The trace that a batch belongs to, and those of items that bring a context of their own.
+
+    One span is that of the whole batch, whose context its items are given. An item with a context has a span
+    in its trace: so it is where a client sends calls of many traces together. As each takes time, so many
+    items have one and no more; the others keep their context all the same.
+    """
+
+    def __init__(self, traces: Traces | None, context: Headers) -> None:
+        self._traces = traces
+        self._span = None if traces is None else traces.schedule(context)
+        self.context = context if self._span is None else self._span.context
+        """What items are given that bring none."""
+        self._items: list[tuple[int, Scheduling]] = []
+        self._placed: Sequence[object] | None = None
+
+    def begin(self, messages: Sequence[ParsedMessage]) -> None:
+        """The spans of items."""
+        if self._traces is None:
+            return
+        for index, message in enumerate(messages):
+            if message.headers and len(self._items) < BATCH_SPANS:
+                span = self._traces.schedule(context_in(message.headers), message.topic)
+                if span is not None:
+                    self._items.append((index, span))
+
+    def placed(self, placed: Sequence[object]) -> None:
+        """What became of each, in order."""
+        self._placed = placed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, lines: object) -> None:
+        for index, span in self._items:
+            span.end(error if self._placed is None else self._placed[index])
+        if self._span is not None:
+            self._span.end(error if self._placed is None else self._placed)
+
+
 class Batch:
     """The route."""
 
@@ -64,9 +106,11 @@ class Batch:
         metrics: Metrics,
         webhooks: Webhooks,
         limits: Limits,
+        traces: Traces | None,
         *,
         max_batch: int,
     ) -> None:
+        self._traces = traces
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
@@ -103,7 +147,11 @@ class Batch:
         turn = self._turns.of(request)
         post = self._each if is_each else self._all
         async with turn.room(ITEM_BYTES * items_at_most(body, self._max_batch)):
-            return await post(body, content_type, self._clock.wall_ms(), keep_ids, terms, rights, turn)
+            trace = _Trace(self._traces, trace_of(request))
+            with trace:
+                return await post(
+                    body, content_type, self._clock.wall_ms(), keep_ids, terms, rights, turn, trace
+                )
 
     async def _all(
         self,
@@ -114,10 +162,11 @@ class Batch:
         terms: Terms,
         rights: Rights | None,
         turn: Turn,
+        trace: _Trace,
     ) -> web.Response:
-        usual = await self._usual(body, content_type, now_ms, terms, rights, turn)
+        usual = await self._usual(body, content_type, now_ms, terms, rights, turn, trace)
         if usual is not None:
-            return await self._place_usual(usual, body, content_type, terms)
+            return await self._place_usual(usual, body, content_type, terms, trace)
         limits, most = self._limits, self._max_batch
         parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse, turn)
@@ -132,7 +181,7 @@ class Batch:
             charge(rights, len(messages))
         with refusals():
             try:
-                drafts, placed = await self._submit(messages, now_ms, place_all, terms, rights, turn)
+                drafts, placed = await self._submit(messages, now_ms, place_all, terms, rights, turn, trace)
             except Refused as error:
                 raise refusal(error, line_of(body, content_type, error.index, len(messages))) from None
         self._metrics.accepted.inc(fresh(placed, drafts))
@@ -147,10 +196,11 @@ class Batch:
         terms: Terms,
         rights: Rights | None,
         turn: Turn,
+        trace: _Trace,
     ) -> web.Response:
-        usual = await self._usual(body, content_type, now_ms, terms, rights, turn)
+        usual = await self._usual(body, content_type, now_ms, terms, rights, turn, trace)
         if usual is not None:
-            return await self._place_usual_each(usual, terms, turn)
+            return await self._place_usual_each(usual, terms, turn, trace)
         limits, most = self._limits, self._max_batch
         parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse, turn)]
@@ -162,7 +212,7 @@ class Batch:
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         charge(rights, len(messages))
         with refusals():
-            _, placed = await self._submit(messages, now_ms, place_each, terms, rights, turn)
+            _, placed = await self._submit(messages, now_ms, place_each, terms, rights, turn, trace)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
@@ -176,10 +226,11 @@ class Batch:
         terms: Terms,
         rights: Rights | None,
         turn: Turn,
+        trace: _Trace,
     ) -> list[Draft] | None:
         """The drafts of a batch of usual items, paid for; None if the general way has to look at it."""
         user = "" if rights is None else rights.name
-        usual = await self._read(body, is_ndjson(content_type), now_ms, user, turn)
+        usual = await self._read(body, is_ndjson(content_type), now_ms, user, turn, trace.context)
         if usual is None or not usual.drafts or (terms is not AS_EVER and usual.keys < len(usual.drafts)):
             return None
         if rights is not None:
@@ -191,13 +242,15 @@ class Batch:
         charge(rights, len(usual.drafts))
         return usual.drafts
 
-    async def _read(self, body: bytes, lines: bool, now_ms: int, user: str, turn: Turn) -> Usual | None:
+    async def _read(
+        self, body: bytes, lines: bool, now_ms: int, user: str, turn: Turn, context: Headers
+    ) -> Usual | None:
         limits, most = self._limits, self._max_batch
         if len(body) > ASIDE_BYTES:
-            work = partial(usual_batch, body, lines, now_ms, limits, most, user)
+            work = partial(usual_batch, body, lines, now_ms, limits, most, user, context)
             return await self._aside(len(body), work, turn)
         await turn.begin()
-        reading = Reading(body, lines, now_ms, limits, most, user)
+        reading = Reading(body, lines, now_ms, limits, most, user, context)
         reading.step(PIECE)
         while not reading.is_over:
             await asyncio.sleep(
@@ -207,19 +260,23 @@ class Batch:
         return reading.usual
 
     async def _place_usual(
-        self, drafts: Sequence[Draft], body: bytes, content_type: str, terms: Terms
+        self, drafts: Sequence[Draft], body: bytes, content_type: str, terms: Terms, trace: _Trace
     ) -> web.Response:
         with refusals():
             try:
                 placed = await self._ask(partial(place_all, drafts=drafts, terms=terms), cost=len(drafts))
             except Refused as error:
                 raise refusal(error, line_of(body, content_type, error.index, len(drafts))) from None
+        trace.placed(placed)
         self._metrics.accepted.inc(fresh(placed, drafts))
         return raw_answer(accepted(placed, drafts), 201)
 
-    async def _place_usual_each(self, drafts: Sequence[Draft], terms: Terms, turn: Turn) -> web.Response:
+    async def _place_usual_each(
+        self, drafts: Sequence[Draft], terms: Terms, turn: Turn, trace: _Trace
+    ) -> web.Response:
         with refusals():
             placed = await self._ask(partial(place_each, drafts=drafts, terms=terms), cost=len(drafts))
+        trace.placed(placed)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         return await self._results(placed, turn)
 
@@ -249,13 +306,14 @@ class Batch:
         terms: Terms,
         rights: Rights | None,
         turn: Turn,
+        trace: _Trace,
     ) -> tuple[list[Draft], Any]:
         """The drafts and what `decide` (`place_all` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
             async with turn.alone(self._spreader.lock):
                 messages = await self._spreader.settled(messages, now_ms, self._turns.apart())
-                return await self._place(messages, now_ms, decide, terms, rights, turn)
-        return await self._place(messages, now_ms, decide, terms, rights, turn)
+                return await self._place(messages, now_ms, decide, terms, rights, turn, trace)
+        return await self._place(messages, now_ms, decide, terms, rights, turn, trace)
 
     async def _place(
         self,
@@ -265,18 +323,21 @@ class Batch:
         terms: Terms,
         rights: Rights | None,
         turn: Turn,
+        trace: _Trace,
     ) -> tuple[list[Draft], Any]:
         user = "" if rights is None else rights.name
         size = sum(len(message.payload) + len(message.topic) for message in messages)
         drafts = await self._aside(
-            size, lambda: [draft_of(message, now_ms, user) for message in messages], turn
+            size, lambda: [draft_of(message, now_ms, user, trace.context) for message in messages], turn
         )
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
         barred = await self._webhooks.barred(posted_ones(messages))
         work = partial(decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
+        trace.begin(messages)
         placed = await self._ask(work, cost=len(drafts))
+        trace.placed(placed)
         return drafts, placed
 
 

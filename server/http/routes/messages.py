@@ -38,6 +38,8 @@ from ...config import Limits
 from ...delivery.deliveries import Deliveries
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
+from ...trace_context import Headers, context_in
+from ...tracing import Traces
 from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
@@ -45,7 +47,7 @@ from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
 from ..problems import Problem
-from ..requests import body_of, id_of, whole_body
+from ..requests import body_of, id_of, trace_of, whole_body
 from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
@@ -140,7 +142,9 @@ class Messages:
         metrics: Metrics,
         webhooks: Webhooks,
         limits: Limits,
+        traces: Traces | None,
     ) -> None:
+        self._traces = traces
         self._deliveries = deliveries
         self._ask = ask
         self._clock = clock
@@ -182,21 +186,32 @@ class Messages:
         rights = rights_of(request)
         check_send(rights, message.topic, message.deliver_to)
         charge(rights, 1)
+        context = trace_of(request)
         if not message.spread_ms:
-            return await self._place(message, now_ms, rights, terms)
+            return await self._place(message, now_ms, rights, terms, context)
         async with self._turns.of(request).alone(self._spreader.lock):
             (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
-            return await self._place(message, now_ms, rights, terms)
+            return await self._place(message, now_ms, rights, terms, context)
 
     async def _place(
-        self, message: ParsedMessage, now_ms: int, rights: Rights | None, terms: Terms
+        self, message: ParsedMessage, now_ms: int, rights: Rights | None, terms: Terms, context: Headers
     ) -> web.Response:
-        draft = draft_of(message, now_ms, "" if rights is None else rights.name)
+        traces, span = self._traces, None
+        if traces is not None:
+            span = traces.schedule(context_in(message.headers) or context, message.topic)
+            if span is not None:
+                context = span.context
+        draft = draft_of(message, now_ms, "" if rights is None else rights.name, context)
         late = late_ones([message], now_ms)
-        with refusals():
-            barred = await self._webhooks.barred(posted_ones([message]))
-        decide = partial(place, drafts=[draft], late=late, terms=terms, barred=barred)
-        (placed,) = await asked(self._ask, decide)
+        placed = None
+        try:
+            with refusals():
+                barred = await self._webhooks.barred(posted_ones([message]))
+            decide = partial(place, drafts=[draft], late=late, terms=terms, barred=barred)
+            (placed,) = await asked(self._ask, decide)
+        finally:
+            if span is not None:
+                span.end(placed)
         if not isinstance(placed, Known):
             self._metrics.accepted.inc()
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)

@@ -18,7 +18,8 @@ from shards.properties import properties_of
 from shards.record import ENCODINGS, encode, encode_fresh
 from timeline.position import MessageId
 
-from .message_body import ParsedMessage
+from ...trace_context import NO_TRACE, Headers, joined
+from .message_body import HEADERS_MAX, ParsedMessage
 
 HTTP, MQTT = "http", "mqtt"
 """The doors that idempotency keys come by. Keys of one are not those of the other."""
@@ -27,11 +28,14 @@ CONTENT_TYPES = 256
 NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
-def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
+def draft_of(message: ParsedMessage, now_ms: int, user: str = "", context: Headers = NO_TRACE) -> Draft:
     """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: the name of the key
-    that sends it, whose the message and its idempotency key are; empty: nobody's."""
+    that sends it, whose the message and its idempotency key are; empty: nobody's. `context`: of the trace of
+    the request, kept with a message that brings none."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
+    if context:
+        headers = joined(headers, context, HEADERS_MAX)
     owner = user.encode()
     key = stored_key(message.key, user) if message.key else b""
     properties = b""

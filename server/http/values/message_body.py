@@ -24,6 +24,7 @@ from timeline.position import BadId, parse_id
 
 from ...config import Limits
 from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
+from ...trace_context import NAMES
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
 from .scalars import Delay, Id, Key, Target, Topic, When, any_of, only_one
@@ -94,7 +95,7 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message as it will be stored, checked.
 
     `due_ms` is UTC, 0 for now; `expires_ms` counts from due, 0 for never. `fingerprint` is 16 bytes of
-    BLAKE2b over the request as sent, empty without a key.
+    BLAKE2b over the request as sent, but for the trace that it belongs to; empty without a key.
     """
 
     topic: bytes
@@ -120,6 +121,7 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 # As numbers: `92 in value` is one memchr, eight times faster here than `b"\\" in value`.
 _QUOTE, _BACKSLASH = 34, 92
@@ -172,6 +174,8 @@ def checked(
     fingerprint = b""
     if request.key is not None:
         check_words("key", request.key, KEY_CHARS_MAX)
+        if request.headers is not None and not NAMES.isdisjoint(request.headers):
+            raw = _without_trace(raw)
         fingerprint = hashlib.blake2b(raw, digest_size=16).digest()
     return ParsedMessage(
         topic,
@@ -191,6 +195,20 @@ def checked(
         b"" if request.deliver_at is None or spread_ms else wall_time(request.deliver_at),
         b"" if deliver_to is None else deliver_to.encode(),
     )
+
+
+def _without_trace(raw: bytes) -> bytes:
+    """A request as if its headers said nothing of a trace: who tries again does so in another one.
+
+    The rest stays as sent, without the blanks between members. So a request that is written compactly is the
+    same as one that never had a context.
+    """
+    members = _MEMBERS.decode(raw)
+    headers = _MEMBERS.decode(members.pop("headers"))
+    left = {name: value for name, value in headers.items() if name not in NAMES}
+    if left:
+        members["headers"] = msgspec.Raw(msgspec.json.encode(left))
+    return msgspec.json.encode(members)
 
 
 def _id(text: str, keep_ids: bool) -> int:

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shards.draft import Draft
+from shards.properties import properties_of
 from shards.record import encode_fresh
 
 from ...config import Limits
 from ...times import TimeError, parse_delay, parse_deliver_at
+from ...trace_context import NO_TRACE, Headers
 from .batch_body import items_of
 from .bodies import UNREADABLE, RequestError
 from .drafts import NUMBER, content_type_property, stored_key
@@ -41,6 +43,7 @@ _TEXT_ARRAY = msgspec.json.Decoder(list[UsualText])
 _VALUES = msgspec.json.Decoder(UsualValue)
 _VALUE_ARRAY = msgspec.json.Decoder(list[UsualValue])
 _TEXT, _BASE64, _JSON = NUMBER["text"], NUMBER["base64"], NUMBER["json"]
+JSON_TYPE = content_type_property("application/json")
 
 
 class Usual(NamedTuple):
@@ -54,13 +57,19 @@ class Usual(NamedTuple):
 
 
 def usual_batch(
-    body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int, user: str
+    body: bytes,
+    lines: bool,
+    now_ms: int,
+    limits: Limits,
+    max_batch: int,
+    user: str,
+    context: Headers = NO_TRACE,
 ) -> Usual | None:
     """The drafts of all items in order; None if there is anything that the general way has to look at.
 
-    `lines`: NDJSON, else an array. `user`: as in `draft_of`.
+    `lines`: NDJSON, else an array. `user`, `context`: as in `draft_of`.
     """
-    reading = Reading(body, lines, now_ms, limits, max_batch, user)
+    reading = Reading(body, lines, now_ms, limits, max_batch, user, context)
     while not reading.is_over:
         reading.step(max_batch)
     return reading.usual
@@ -70,11 +79,20 @@ class Reading:
     """The same in steps: when `is_over`, `usual` is what came of it."""
 
     def __init__(
-        self, body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int, user: str
+        self,
+        body: bytes,
+        lines: bool,
+        now_ms: int,
+        limits: Limits,
+        max_batch: int,
+        user: str,
+        context: Headers = NO_TRACE,
     ) -> None:
         self._body, self._lines = body, lines
         self._now_ms, self._limits = now_ms, limits
         self._user = user
+        self._of_texts = properties_of(context)
+        self._of_json = properties_of(context, "application/json") if context else JSON_TYPE
         self._requests: list[Any] = []
         self._topics: dict[str, bytes] = {}
         self._drafts: list[Draft] = []
@@ -119,7 +137,7 @@ class Reading:
         latest_ms = now_ms + limits.max_delay_ms
         payload_max, levels_max = limits.max_payload, limits.topic_levels
         is_text = not requests or type(requests[0]) is UsualText
-        encoding, properties = _TEXT, b""
+        encoding, properties = _TEXT, self._of_texts
         for request in requests:
             wanted = request.topic
             topic = topics.get(wanted)
@@ -135,7 +153,7 @@ class Reading:
             else:
                 payload, name = payload_bytes(request.payload, None)
                 encoding = NUMBER[name]
-                properties = content_type_property("application/json") if encoding == _JSON else b""
+                properties = self._of_json if encoding == _JSON else self._of_texts
             text, delay, qos, key = request.deliver_at, request.deliver_in, request.qos, request.key
             due_ms = now_ms
             if text is not None:

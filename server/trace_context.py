@@ -1,0 +1,65 @@
+"""W3C Trace Context: which trace a message belongs to, as it is sent and as it is kept.
+
+    traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 version-trace id-parent id-flags, of which the lowest bit says "sampled"
+    tracestate:  vendor=opaque,other=more
+
+A context is kept with its message as the headers (user properties) of these two names; so it goes to whoever
+gets the message, is shown and exported with it, and needs no place of its own on disk. What is no context by
+the grammar is none here. A version that is not known yet is read as far as version 00 goes, and kept as that.
+A tracestate that is not sound, or too long, is left out: the trace holds without it.
+
+Source: https://www.w3.org/TR/trace-context/, sections 3.2 and 3.3.
+"""
+
+import re
+from collections.abc import Iterable
+
+Headers = tuple[tuple[str, str], ...]
+
+PARENT, STATE = "traceparent", "tracestate"
+NAMES = frozenset((PARENT, STATE))
+NO_TRACE: Headers = ()
+STATE_CHARS_MAX = 512
+STATE_MEMBERS_MAX = 32
+_PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
+_MEMBER = re.compile(r"[ \t]*([a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256})?[ \t]*")
+_SAMPLED = 1
+
+
+def context_of(parent: str, state: str = "") -> Headers:
+    """The context as the headers that are kept; `NO_TRACE` if `parent` is not a traceparent."""
+    found = _PARENT.fullmatch(parent)
+    if found is None or (found[3] is not None and found[1] == "00"):
+        return NO_TRACE
+    kept = (PARENT, f"00-{found[2]}")
+    return (kept, (STATE, state)) if state and _is_state(state) else (kept,)
+
+
+def context_in(headers: Iterable[tuple[str, str]]) -> Headers:
+    """The context that a message brings among its own headers; of several of a name the last counts."""
+    found = {name: value for name, value in headers if name in NAMES}
+    return context_of(found[PARENT], found.get(STATE, "")) if PARENT in found else NO_TRACE
+
+
+def is_sampled(context: Headers) -> bool:
+    """Whether whoever began the trace records it."""
+    return bool(context) and bool(int(context[0][1][-2:], 16) & _SAMPLED)
+
+
+def joined(headers: Headers, context: Headers, most: int) -> Headers:
+    """Headers of a message with the context of its request, if there is room for it among `most`.
+
+    What a message says itself is never changed.
+    """
+    names = {name for name, _ in headers}
+    if PARENT in names or len(headers) + len(context) > most:
+        return headers
+    return headers + tuple([pair for pair in context if pair[0] not in names])
+
+
+def _is_state(state: str) -> bool:
+    members = state.split(",")
+    if len(state) > STATE_CHARS_MAX or len(members) > STATE_MEMBERS_MAX:
+        return False
+    return all(_MEMBER.fullmatch(member) for member in members)

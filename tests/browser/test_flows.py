@@ -1,0 +1,171 @@
+"""What people do: schedule and cancel, many at once, schedules, sessions, dead letters, keys."""
+
+import re
+from pathlib import Path
+
+from playwright.async_api import Browser
+
+from tests.support.keys import KeysFile
+from tests.support.mqtt import dial
+
+from .conftest import Console, looking
+
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
+
+
+async def test_schedule_see_move_cancel(console: Console) -> None:
+    page = console.page
+    await console.open("messages")
+    await console.press("New message")
+    await console.write("Topic", "orders/17/remind")
+    await console.write("In", "1h")
+    await console.write("Payload", '{"id": 17, "big": 12345678901234567890}')
+    await page.get_by_label("It is").select_option("JSON")
+    await console.press("Schedule")
+    await console.says("Scheduled for")
+    await page.get_by_role("heading", name="orders/17/remind").wait_for()
+    name = page.url.rsplit("/", 1)[1]
+    stored = await console.get(f"/v1/messages/{name}")
+    assert (stored["state"], stored["payload"]["id"]) == ("pending", 17)
+    assert stored["payload"]["big"] == 12345678901234567890
+    await console.press("Hex")
+    await page.get_by_text("7b 22 69 64").wait_for()
+    await console.press("Move…")
+    await console.write("or in", "2h")
+    await console.press("Move it")
+    await console.says("Moved to")
+    assert (await console.get(f"/v1/messages/{name}"))["deliver_at"] > stored["deliver_at"]
+    await console.press("Cancel")
+    await console.press("Cancel it")
+    await console.says("nobody will get it")
+    await page.locator("#state", has_text="cancelled").wait_for()
+    assert (await console.get(f"/v1/messages/{name}"))["state"] == "cancelled"
+
+
+async def test_too_late_is_said_as_the_api_says_it(console: Console) -> None:
+    await console.open("messages/new")
+    await console.write("Topic", "a")
+    await console.write("In", "1h")
+    await console.press("Schedule")
+    await console.page.get_by_role("heading", name="a pending").wait_for()
+    name = console.page.url.rsplit("/", 1)[1]
+    await console.press("Cancel")
+    await console.http.call("PATCH", f"/v1/messages/{name}", {"deliver_in": 0}, status=200)
+    await console.press("Cancel it")
+    await console.says("has been dispatched")
+    await console.page.locator("#state", has_text="dispatched").wait_for()
+    console.faults.clear()  # the browser notes each 409
+
+
+async def test_many_after_a_dry_run(console: Console) -> None:
+    items = [{"topic": f"orders/{n}", "payload": n, "deliver_in": 3_600 + n} for n in range(5)]
+    items.append({"topic": "other", "payload": 0, "deliver_in": 3_600})
+    await console.http.call("POST", "/v1/messages:batch", items, status=201)
+    await console.open("messages?topic=orders/%23")
+    await console.press("Shift all of these…")
+    await console.write("By", "PT1H")
+    await console.press("Dry run")
+    await console.page.get_by_text("5 pending messages match").wait_for()
+    before = await console.get("/v1/messages?topic=orders/%23")
+    await console.press("Shift them")
+    await console.says("5 of 5 moved")
+    after = await console.get("/v1/messages?topic=orders/%23")
+    assert [one["id"] for one in after["messages"]] == [one["id"] for one in before["messages"]]
+    assert after["messages"][0]["deliver_at"] > before["messages"][-1]["deliver_at"]
+    await console.shown("messages")
+    await console.press("Cancel all of these…")
+    await console.press("Dry run")
+    await console.page.get_by_text("5 pending messages match").wait_for()
+    await console.press("Close")
+    assert len((await console.get("/v1/messages?topic=orders/%23"))["messages"]) == 5
+    await console.press("Cancel all of these…")
+    await console.press("Dry run")
+    await console.press("Cancel them")
+    await console.says("5 of 5 cancelled")
+    left = await console.get("/v1/messages")
+    assert [one["topic"] for one in left["messages"]] == ["other"]
+
+
+async def test_a_schedule_is_edited_beside_its_preview(console: Console) -> None:
+    made = {
+        "cron": "0 2 * * *",
+        "timezone": "Europe/Bucharest",
+        "topic": "jobs/nightly",
+        "payload": {"do": "it"},
+        "headers": {"x": "y"},
+        "qos": 2,
+    }
+    await console.http.call("PUT", "/v1/schedules/nightly", made, status=201)
+    await console.open("schedules")
+    await console.page.get_by_role("link", name="nightly").click()
+    await console.page.locator("table tbody tr").nth(19).wait_for()
+    assert await console.page.locator("table tbody tr").count() == 20
+    await console.write("Expression", "30 3 99 3 *")
+    await console.page.locator("main .field-error", has_text="cron").wait_for()
+    console.faults.clear()  # the browser notes each 422
+    await console.write("Expression", "30 3 28 3 *")
+    await console.page.locator("td .warn").first.wait_for()
+    await console.press("Save")
+    await console.says("nightly is saved")
+    saved = await console.get("/v1/schedules/nightly")
+    assert (saved["cron"], saved["payload"], saved["headers"], saved["qos"]) == (
+        "30 3 28 3 *",
+        {"do": "it"},
+        {"x": "y"},
+        2,
+    )
+    await console.press("Pause")
+    await console.says("It is paused")
+    assert (await console.get("/v1/schedules/nightly"))["state"] == "paused"
+
+
+async def test_a_session_is_rewound_and_dropped(console: Console) -> None:
+    peer = await dial(console.server.mqtt)
+    await peer.connect("till-3", clean=False, session_expiry=3_600)
+    await peer.subscribe("orders/#")
+    await peer.close()
+    await console.http.call("POST", "/v1/messages", {"topic": "orders/1", "payload": "x"}, status=201)
+    await console.open("sessions")
+    await console.page.get_by_role("link", name="till-3").click()
+    await console.press("Rewind…")
+    await console.write("To a time, or back by", "PT1H")
+    await console.press("Rewind it")
+    await console.says("It reads on from there")
+    read = (await console.get("/v1/sessions/till-3"))["read_position"]["at"]
+    now = (await console.get("/v1/info"))["now"]
+    assert read < now
+    await console.press("Drop…")
+    await console.press("Drop it")
+    await console.says("till-3 is forgotten")
+    assert (await console.get("/v1/sessions"))["sessions"] == []
+
+
+async def test_text_that_looks_like_html_stays_text(console: Console) -> None:
+    message = {"topic": HOSTILE, "payload": HOSTILE, "deliver_in": 60, "headers": {HOSTILE: HOSTILE}}
+    made = await console.http.call("POST", "/v1/messages", message, status=201)
+    await console.http.call("PUT", "/v1/groups/workers", {"filter": HOSTILE}, status=201)
+    for address in ("messages", f"messages/{made.body['id']}", "groups", "timeline"):
+        await console.open(address)
+        if address != "timeline":
+            await console.page.get_by_text(HOSTILE).first.wait_for()
+        assert await console.page.evaluate("window.pwned") is None
+        assert await console.page.locator("main img, main script").count() == 0
+
+
+async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_path: Path) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    key = file.add("reader", "read")
+    async with looking(browser, tmp_path / "data", auth__keys_file=file.path) as console:
+        page = console.page
+        await page.goto(f"{console.server.url}/#/messages")
+        await page.get_by_role("heading", name="This server asks for a key").wait_for()
+        await console.write("Key", "fasti_reader_wrong")
+        await console.press("Use it")
+        await page.get_by_text(re.compile("not one of this server")).wait_for()
+        await console.write("Key", key)
+        await console.press("Use it")
+        await console.shown("messages")
+        await page.reload()
+        await console.shown("messages")
+        assert await page.locator("dialog").count() == 0
+        assert await page.evaluate("localStorage.getItem('fasti-key')") is None

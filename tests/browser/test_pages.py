@@ -1,0 +1,95 @@
+"""Every page: it draws itself, complains of nothing, fits, and can be used without eyes or a mouse."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser
+
+from tests.support.mqtt import dial
+
+from .conftest import PAGES, Console, looking
+
+RULES = {"resultTypes": ["violations"]}
+NARROW, WIDE = 400, 2_000
+
+
+@pytest.fixture
+async def furnished(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
+    """One with something on every page."""
+    async with looking(browser, tmp_path / "data") as console:
+        call = console.http.call
+        items = [
+            {"topic": f"orders/{n}/remind", "payload": {"id": n}, "deliver_in": n * n * 40} for n in range(60)
+        ]
+        await call("POST", "/v1/messages:batch", items, status=201)
+        schedule = {"cron": "30 3 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly"}
+        await call("PUT", "/v1/schedules/nightly", schedule, status=201)
+        await call("PUT", "/v1/groups/workers", {"filter": "orders/#"}, status=201)
+        peer = await dial(console.server.mqtt)
+        await peer.connect("till-3", clean=False, session_expiry=3_600)
+        await peer.subscribe("orders/#")
+        yield console
+        await peer.close()
+        assert console.faults == []
+
+
+async def test_every_page_in_light_and_dark_narrow_and_wide(furnished: Console) -> None:
+    """Nothing is said on the browser's console, nothing sticks out sideways, axe finds nothing."""
+    page, found = furnished.page, []
+    for address in PAGES:
+        await furnished.open(address)
+        for theme in ("light", "dark"):
+            await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+            violations = (await Axe().run(page, options=RULES)).response["violations"]
+            found += [(address, theme, one["id"], one["nodes"][0]["html"]) for one in violations]
+        for width in (NARROW, WIDE):
+            await page.set_viewport_size({"width": width, "height": 900})
+            over = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if over > 0:
+                found.append((address, f"{width} px", "overflow", str(over)))
+        await page.set_viewport_size({"width": 1_280, "height": 900})
+    assert found == []
+
+
+async def test_a_page_that_is_not_there_is_the_first_one(furnished: Console) -> None:
+    await furnished.page.goto(f"{furnished.server.url}/#/nothing/here")
+    await furnished.shown("timeline")
+
+
+async def test_the_timeline_by_mouse_and_keys(furnished: Console) -> None:
+    page = furnished.page
+    await furnished.open("timeline")
+    chart = page.locator("svg.chart")
+    before = await chart.get_attribute("aria-label")
+    await chart.focus()
+    await page.keyboard.press("-")
+    await page.wait_for_function(
+        "before => document.querySelector('svg.chart').ariaLabel !== before", arg=before
+    )
+    await page.get_by_role("button", name="1 d", exact=True).click()
+    await page.get_by_text("a bar is 15 min").wait_for()
+    bar = page.locator("svg.chart .bar:not(.past)").nth(1)
+    box = await bar.bounding_box()
+    assert box is not None
+    await page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    await furnished.shown("messages")
+    shown = await page.locator("tbody tr").count()
+    assert shown > 0
+    assert await page.get_by_label("Due from").input_value() != ""
+
+
+async def test_what_moves(furnished: Console) -> None:
+    """The line above the pages follows the server, and says so when it is gone."""
+    page = furnished.page
+    await furnished.open("messages")
+    line = page.locator("#live")
+    await line.get_by_text(re.compile(r"\b(5[0-9]|60) pending")).wait_for()
+    items = [{"topic": "a", "payload": "", "deliver_in": 9_000}] * 1_000
+    await furnished.http.call("POST", "/v1/messages:batch", items, status=201)
+    await line.get_by_text(re.compile(r"1,0\d\d pending")).wait_for()
+    await furnished.server.stopped()
+    await line.get_by_text("no live figures").wait_for()
+    furnished.faults.clear()
