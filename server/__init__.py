@@ -44,6 +44,7 @@
     core.py          the parts, built and connected, without a loop, a thread or a socket
     bounds.py        the RAM that the configured bounds allow, as a sum
     figures.py       what the server says of itself: /metrics and $SYS/#
+    standing.py      where each session and group stands, for /metrics
     housekeeping.py  what has to be done now and then
     resting.py       memory that work has left behind, given back
     simulation.py    walks of a simulated clock

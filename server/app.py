@@ -10,9 +10,11 @@ clock.
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from shards.commit import GroupCommit
@@ -30,6 +32,7 @@ from .disk_thread import DiskThread
 from .figures import Figures
 from .housekeeping import Housekeeping
 from .http.streams import Streams
+from .http.timeline import Timeline
 from .jobs.expiring import Expiries
 from .jobs.launch import Launcher
 from .jobs.leavings import Leavings
@@ -41,6 +44,7 @@ from .lease import Lease
 from .metrics import Metrics
 from .outgoing import Outgoing
 from .simulation import Simulation
+from .standing import Standing
 from .tracing import Traces
 from .webhook.registry import Registry
 from .webhook.webhooks import Webhooks
@@ -113,6 +117,8 @@ class App:
         self._is_dead = False
         self._disk = DiskThread()
         self._syncs = 0
+        self._sync_s: deque[float] = deque()
+        """How long the syncs took that have ended and are not told of."""
         self._retry_at = 0.0
         self._is_reopening = False
         self._mark_at = 0.0
@@ -143,6 +149,9 @@ class App:
         )
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
         self.metrics.registry.register(self.figures)
+        timeline = Timeline(opened, core.writer.journal, node=core.node)
+        self.standing = Standing(core, timeline, Path(config.store.dir), config.metrics.top)
+        self.metrics.registry.register(self.standing)
         self.streams = Streams(config.http.event_streams)
         overfull = Overfull(
             self.pipeline,
@@ -352,12 +361,20 @@ class App:
     def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
-        self._disk.run(self._loop, self._store.flush, partial(self._synced, group.rows, self._clock.mono()))
+        self._disk.run(self._loop, self._flush, partial(self._synced, group.rows, self._clock.mono()))
+
+    def _flush(self) -> None:
+        """In the thread of the disk, one after the other."""
+        began = monotonic()
+        try:
+            self._store.flush()
+        finally:
+            self._sync_s.append(monotonic() - began)
 
     def _synced(self, rows: int, started: float, failure: Exception | None) -> None:
         writer, error = self.core.writer, _of_the_store(failure)
         self._syncs -= 1
-        self.metrics.committed(rows, self._clock.mono() - started)
+        self.metrics.committed(rows, self._clock.mono() - started, self._sync_s.popleft())
         try:
             if error is None and self._lease is not None:
                 self._lease.renew(started)

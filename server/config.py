@@ -284,6 +284,13 @@ class Auth:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    """[metrics]"""
+
+    top: int = _key(count(0, 1_000), 20)
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """[cluster]"""
 
@@ -318,6 +325,7 @@ class Config:
     webhook: Webhook = Webhook()
     spark: Spark = Spark()
     auth: Auth = Auth()
+    metrics: Metrics = Metrics()
     cluster: Cluster = Cluster()
 
     @property

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from shards.fields import Record
 from timeline.position import at_of
 
+from .codec.reasons import Reason
 from .core import Core
 from .http.values.shapes import Figures as Moving
 from .jobs.expiring import Expiries
@@ -48,7 +49,7 @@ class Figures(Collector):
         yield self._metrics.lateness()
         for name, text, value in (*self._counters(), *self._traffic()):
             yield CounterMetricFamily(f"fasti_{name}", text, value=value)
-        for name, text, value in (*self._gauges(), *self._sessions()):
+        for name, text, value in self._gauges():
             yield GaugeMetricFamily(f"fasti_{name}", text, value=value)
         answers = CounterMetricFamily("fasti_http_answers", "Answers", labels=("method", "route", "status"))
         for (method, route, status), count in self._metrics.answers.items():
@@ -63,6 +64,18 @@ class Figures(Collector):
             for bound, count in counted.items():
                 bounded.add_metric((bound,), count)
             yield bounded
+        yield self._metrics.latency()
+        connects = CounterMetricFamily("fasti_mqtt_connects", "CONNECTs answered", labels=("reason",))
+        for reason, count in self._core.broker.traffic.answered.items():
+            connects.add_metric((reason_name(reason),), count)
+        yield connects
+        bounds = GaugeMetricFamily("fasti_limit", "Settings that are bounds; 0: none", labels=("name",))
+        used = GaugeMetricFamily("fasti_limit_used", "How much of a bound is taken", labels=("name",))
+        for setting, most, taken in self._limits():
+            bounds.add_metric((setting,), most)
+            used.add_metric((setting,), taken)
+        yield bounds
+        yield used
         yield from self._jobs()
 
     def _jobs(self) -> Iterator[Metric]:
@@ -97,6 +110,8 @@ class Figures(Collector):
         yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]
         failed = posts[Outcome.AGAIN] + posts[Outcome.GONE]
         yield "webhook_posts_failed", endpoint + "came to nothing", failed
+        yield "messages_cancelled", "Cancels of messages that won", self._metrics.cancelled
+        yield "messages_moved", "Moves of messages that won", self._metrics.moved
         letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
         text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
@@ -166,17 +181,31 @@ class Figures(Collector):
         behind_ms = max(0, core.clock.wall_ms() - at_of(core.horizon.position))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000
 
-    def _sessions(self) -> Iterator[tuple[str, str, float]]:
-        connected = in_flight = waiting = total = 0
-        for subscriber in self._core.sessions:
-            total += 1
-            connected += subscriber.link is not None
-            in_flight += len(subscriber.session.flights)
-            waiting += subscriber.is_ready
-        yield "sessions", "Sessions, connected and away", total
-        yield "connections", "Sessions with a connection", connected
-        yield "in_flight", "Messages sent at QoS 1 or 2 and not acked", in_flight
-        yield "replay_queue", "Sessions that wait for their turn to read on", waiting
+    def _limits(self) -> Iterator[tuple[str, int, float]]:
+        """Name, bound, and how much of it is taken."""
+        core, config = self._core, self._core.config
+        limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
+        yield "limits.sessions", limits.sessions, len(core.sessions)
+        yield "limits.groups", limits.groups, len(core.groups)
+        yield "limits.subscriptions", limits.subscriptions, quota.count
+        yield "limits.subscription_bytes", limits.subscription_bytes, quota.bytes
+        yield "limits.pending", limits.pending, core.opened.pending
+        yield "limits.schedules", limits.schedules, len(core.schedules)
+        yield "limits.endpoints", limits.endpoints, len(self._webhooks.registry)
+        yield "limits.retained", limits.retained, core.retained.count
+        yield "limits.queued", limits.queued, core.writer.queued
+        yield "limits.queued_bytes", limits.queued_bytes, core.writer.queued_bytes
+        yield "limits.waiting_pulls", limits.waiting_pulls, core.pull.waiting
+        yield "limits.returned", limits.returned, core.groups.returned.waiting + core.groups.returned.failing
+        yield "limits.route_cache_bytes", limits.route_cache_bytes, core.router.cached_bytes
+        yield "http.connections", config.http.connections, self._metrics.connections
+        yield "dead.max_messages", config.dead.max_messages, dead.count
+        yield "dead.max_bytes", config.dead.max_bytes, dead.bytes
+        yield "slices.max", config.slices.max, len(core.directory)
+        yield "wheel.max_entries", config.wheel.max_entries, len(core.wheel)
+        yield "wheel.max_bytes", config.wheel.max_bytes, core.wheel.bytes
+        yield "tail.max_entries", config.tail.max_entries, len(core.tail)
+        yield "tail.max_bytes", config.tail.max_bytes, core.tail.bytes
 
     # -- for who looks on
 
@@ -207,6 +236,14 @@ class Figures(Collector):
     def records(self) -> list[Record]:
         """What there is to publish now."""
         return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
+
+
+def reason_name(reason: int) -> str:
+    """Of a reason code of MQTT 5: `not_authorized`."""
+    try:
+        return Reason(reason).name.lower()
+    except ValueError:
+        return f"0x{reason:02x}"
 
 
 def _dropped(core: Core) -> int:

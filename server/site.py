@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from functools import partial
+from time import monotonic
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -93,7 +94,7 @@ def build_site(
             core.traces,
             max_batch=http.max_batch,
         ),
-        Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        Control(ask, clock, timeline, cursors, turns, metrics, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
         LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
@@ -114,6 +115,8 @@ def build_site(
             clock,
             writer,
             metrics,
+            app.standing,
+            turns,
             node=core.node,
             listening=listening,
             is_ready=lambda: app.is_ready and app.has_lease,
@@ -159,14 +162,15 @@ def _patient(route: web.RouteDef) -> web.RouteDef:
 
 def count_answers(metrics: Metrics) -> Middleware:
     """Outermost."""
-    answers = metrics.answers
 
     @web.middleware
     async def counting(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = monotonic()
         response = await handler(request)
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        answers[request.method if path else "", path, response.status] += 1
+        took_ms = int((monotonic() - began) * 1_000)
+        metrics.answered(request.method if path else "", path, response.status, took_ms)
         return response
 
     return counting

@@ -16,7 +16,7 @@ counted.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
@@ -59,6 +59,12 @@ class Traffic:
     sent: int = 0
     dropped: int = 0
     refused: int = 0
+    answered: dict[int, int] = field(default_factory=dict)
+    """CONNECTs, by the reason code that they were answered with."""
+
+    def answer(self, reason: int) -> None:
+        """A CONNECT was answered."""
+        self.answered[reason] = self.answered.get(reason, 0) + 1
 
 
 _REFUSALS = dict.fromkeys(("idempotency-mismatch", "unreadable"), Verdict.REFUSED)

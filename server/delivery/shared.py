@@ -241,6 +241,7 @@ class Group(Subscriber):
             self.session.ack(flight.packet_id)
             return True
         flight.attempts += 1
+        self.redelivered += 1
         own = self.members[member]
         qos = _qos(message, member, own)
         if qos != 1:

@@ -140,6 +140,7 @@ class Subscriber:
         "left_running_ms",
         "link",
         "owner",
+        "redelivered",
         "rights",
         "secure",
         "session",
@@ -220,6 +221,8 @@ class Subscriber:
         0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
         self.connected_ms = 0
         self.delivered = 0
+        self.redelivered = 0
+        """Messages that had to come again."""
 
     @property
     def name(self) -> str:
@@ -356,6 +359,7 @@ class Subscriber:
         """Send again what was in flight when the last connection ended; False: there is no room for it."""
         assert self.link is not None
         flight.attempts += 1
+        self.redelivered += 1
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
         if flight.is_retained:

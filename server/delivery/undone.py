@@ -388,6 +388,7 @@ class Undone:
                 self._groups.over(holder, flight)
         if fate is Nacked.AGAIN:
             self.retried += 1
+            holder.redelivered += 1
         elif fate is Nacked.DEAD:
             self._letters.note_buried(failure.crowded_out)
             name = shown(holder.name)

@@ -364,9 +364,9 @@ class Desk:
 
         def tell(placed: Any) -> None:
             try:
-                told = self._answer_batch(kind, placed, drafts, body)
+                told = self._answer_batch(kind, placed, drafts, body, now_ms)
             except Exception as fault:  # who waits is answered, whatever becomes of the look-up
-                told = self._answer_batch(kind, fault, drafts, body)
+                told = self._answer_batch(kind, fault, drafts, body, now_ms)
             answer(told)
 
         def done(placed: Any) -> None:
@@ -399,7 +399,9 @@ class Desk:
             if self._untold:
                 asyncio.get_running_loop().call_soon(self._tell_next)
 
-    def _answer_batch(self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes) -> bytes:
+    def _answer_batch(
+        self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
+    ) -> bytes:
         media, headers = "application/json", NO_HEADERS
         if isinstance(placed, Exception):
             if isinstance(placed, Refused):
@@ -414,7 +416,7 @@ class Desk:
         else:
             status, text = 201, accepted(placed, drafts)
             self._metrics.accepted.inc(fresh(placed, drafts))
-        self._metrics.answers["POST", BATCH_PATH, status] += 1
+        self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
         return self._written.said(status, headers, text, media)
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
@@ -435,8 +437,12 @@ class Desk:
             if not isinstance(one, Known):
                 self._metrics.accepted.inc()
             status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
-        self._metrics.answers["POST", PATH, status] += 1
+        self._metrics.answered("POST", PATH, status, self._since(now_ms))
         return self._written.said(status, headers, body, media)
+
+    def _since(self, wall_ms: int) -> int:
+        """By the wall clock, which was read for the message anyway; 0 if it was set back meanwhile."""
+        return max(0, self._clock.wall_ms() - wall_ms)
 
 
 class Front(Opening):

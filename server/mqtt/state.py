@@ -411,16 +411,19 @@ class Connection:
             expiry_s = subscriber.session.expiry_s
             properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
         self.put(Connack(is_present, 0, properties))
+        self._broker.traffic.answer(0)
         self._broker.resume(subscriber)
 
     def _refuse_connect(self, reason: int) -> None:
         log.info("connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.cause)
+        self._broker.traffic.answer(reason)
         self.put(Connack(False, reason))
         self._outbox.end()
 
     def _refuse_bytes(self, error: MqttError) -> None:
         """What came is no CONNECT."""
         log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
+        self._broker.traffic.answer(error.reason)
         answer = answer_to(error)
         if answer:
             self._outbox.write(answer)

@@ -102,7 +102,7 @@ def test_every_decision_has_its_parts() -> None:
 
 
 def test_every_metric_is_told_of() -> None:
-    code = text_of("server/metrics.py") + text_of("server/figures.py")
+    code = text_of("server/metrics.py") + text_of("server/figures.py") + text_of("server/standing.py")
     named = {f"fasti_{name}" for name in re.findall(r'yield (?:\(\s*)?"(\w+)"', code)}
     named |= set(re.findall(r'"(fasti_\w+)"', code))
     assert len(named) > 25

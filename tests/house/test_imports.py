@@ -233,7 +233,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("pull", "webhook"),
     ("mqtt", "http"),
     ("core", "bounds", "console"),
-    ("figures", "resting"),
+    ("figures", "standing", "resting"),
     ("housekeeping",),
     ("simulation",),
     ("app",),

@@ -36,6 +36,7 @@ from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
+from ...metrics import Metrics
 from ...writer import GROUP_BYTES, Ask
 from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
@@ -128,6 +129,7 @@ class Control:
         timeline: Timeline,
         cursors: Cursors,
         turns: Turns,
+        metrics: Metrics,
         *,
         max_delay_ms: int,
     ) -> None:
@@ -136,6 +138,7 @@ class Control:
         self._clock = clock
         self._timeline = timeline
         self._turns = turns
+        self._metrics = metrics
         self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
@@ -175,6 +178,11 @@ class Control:
         except Corrupt as error:
             log.error("bulk: %s", error)
             raise Problem("unreadable", **sweep.view()) from error
+        finally:
+            if wish.shift is None:
+                self._metrics.cancelled += sweep.changed
+            else:
+                self._metrics.moved += sweep.changed
         return json_answer(sweep.view())
 
     def _sweep(self, wish: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:

@@ -4,6 +4,7 @@ Live is a process whose loop turns. Ready is one that has caught up with its tim
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -17,7 +18,14 @@ from ...writer import Writer
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem
+from ..turns import Turn, Turns
 from ..values import shapes
+
+
+class Looking(Protocol):
+    """Sees how things stand, ahead of `metrics.render`."""
+
+    async def look(self, turn: Turn) -> None: ...
 
 
 class Info:
@@ -28,15 +36,20 @@ class Info:
         clock: Clock,
         writer: Writer,
         metrics: Metrics,
+        standing: Looking,
+        turns: Turns,
         *,
         node: int,
         listening: Sequence[dict[str, object]],
         is_ready: Callable[[], bool],
     ) -> None:
-        """`listening`: where MQTT listens; `is_ready`: whether the server has caught up."""
+        """`standing`: looks at what is dear to look at. `listening`: where MQTT listens; `is_ready`: whether
+        the server has caught up."""
         self._clock = clock
         self._writer = writer
         self._metrics = metrics
+        self._standing = standing
+        self._turns = turns
         self._node = node
         self._listening = listening
         self._is_ready = is_ready
@@ -77,6 +90,7 @@ class Info:
         return json_answer({"status": "ok"})
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.Response:
+        await self._standing.look(self._turns.of(request))
         body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -314,6 +314,7 @@ class Messages:
     def _moved(self, message: MessageId, control: Control, wish: Wish) -> web.Response:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
+        self._metrics.moved += 1
         body: shapes.Scheduled = {
             "id": id_text(message),
             "deliver_at": format_ms(wish.due_ms),
@@ -336,6 +337,7 @@ class Messages:
         control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
+        self._metrics.cancelled += 1
         return web.Response(status=204)
 
     @described(
@@ -349,6 +351,7 @@ class Messages:
         message, control = await self._decided(request, _by_key(request), Commit.cancel)
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
+        self._metrics.cancelled += 1
         return web.Response(status=204)
 
     async def _decided(

@@ -67,6 +67,28 @@ async def test_metrics_follow_what_happens(server: Running) -> None:
     assert found[answers % ("POST", "/v1/messages", 201)] == 3
     assert found[answers % ("GET", "/v1/messages/{id}", 404)] == 1
     assert found[answers % ("", "", 404)] == 1
+    took = 'fasti_http_seconds_count{route="%s",status="%s"}'
+    assert found[took % ("/v1/messages", "2xx")] == 3
+    assert found[took % ("/v1/messages/{id}", "4xx")] == 1
+    assert found["fasti_sync_seconds_count"] == found["fasti_commit_seconds_count"]
+    assert found["fasti_sync_seconds_sum"] > 0
+    assert found['fasti_limit{name="limits.sessions"}'] == 100_000
+    assert found['fasti_limit_used{name="limits.sessions"}'] == 2
+    (build,) = (name for name in found if name.startswith("fasti_build_info"))
+    assert f'build="{form()}"' in build
+
+
+async def test_what_is_cancelled_and_moved_is_counted(server: Running) -> None:
+    ids = [await server.schedule(f"t/{n}", deliver_in=60) for n in range(5)]
+    await server.call("DELETE", f"/v1/messages/{ids[0]}", status=204)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": 90}, status=200)
+    everything = {"filter": {"topic": "t/#"}}
+    await server.call("POST", "/v1/messages:cancel", everything | {"dry_run": True}, status=200)
+    await server.call("POST", "/v1/messages:reschedule", everything | {"shift": "PT1H"}, status=200)
+    await server.call("POST", "/v1/messages:cancel", everything, status=200)
+    found = await metrics(server)
+    assert found["fasti_messages_cancelled_total"] == 1 + 4
+    assert found["fasti_messages_moved_total"] == 1 + 4
 
 
 EXPECTED = {

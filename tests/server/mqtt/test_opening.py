@@ -22,6 +22,7 @@ from server.codec.packets import (
     Will,
 )
 from server.delivery.subscriber import Closing
+from server.figures import reason_name
 from tests.support.rig import LONG_S, Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5])
@@ -301,6 +302,16 @@ def test_anonymous_clients_can_be_refused() -> None:
     rig = Rig(config(allow_anonymous=False))
     assert rig.peer(5).connect("a").reason == 0x87
     assert rig.peer(4).connect("a").reason == 5
+    assert rig.core.broker.traffic.answered == {0x87: 2}
+
+
+def test_what_connects_are_answered_with_is_counted() -> None:
+    rig = Rig()
+    for name in ("a", "b"):
+        rig.connected(name)
+    rig.peer().connect("c", auth_method="X")
+    assert rig.core.broker.traffic.answered == {0: 2, 0x8C: 1}
+    assert [reason_name(one) for one in (0, 0x8C, 0x05)] == ["success", "bad_authentication_method", "0x05"]
 
 
 def test_packets_that_only_a_server_sends() -> None:
