@@ -47,12 +47,15 @@ def is_sampled(context: Headers) -> bool:
     return bool(context) and bool(int(context[0][1][-2:], 16) & _SAMPLED)
 
 
-def joined(headers: Headers, context: Headers, most: int) -> Headers:
+def joined(headers: Headers, context: Headers, most: int, *, is_child: bool = False) -> Headers:
     """Headers of a message with the context of its request, if there is room for it among `most`.
 
-    What a message says itself is never changed.
+    What a message says itself stays, unless `is_child`: the context is one of a span made for it, a child of
+    what it says, and takes the place of that.
     """
     names = {name for name, _ in headers}
+    if is_child and PARENT in names:
+        return tuple([pair for pair in headers if pair[0] not in NAMES]) + context
     if PARENT in names or len(headers) + len(context) > most:
         return headers
     return headers + tuple([pair for pair in context if pair[0] not in names])

@@ -86,7 +86,7 @@ class Node:
         config: Config,
         http_tls: Certificates | None,
         mqtt_tls: Certificates | None,
-        traces: Traces | None,
+        traces: Traces | None = None,
     ) -> None:
         """`traces`: where spans are made while it leads. Raises KeysFileError."""
         self._traces = traces

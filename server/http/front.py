@@ -300,7 +300,7 @@ class Desk:
             span = self._traces.schedule(context_in(message.headers) or context, message.topic)
             if span is not None:
                 context = span.context
-        draft = draft_of(message, now_ms, user, context)
+        draft = draft_of(message, now_ms, user, context, span is not None)
 
         def done(placed: Any) -> None:
             if span is not None:

@@ -85,3 +85,12 @@ def test_what_a_message_says_itself_stays_and_there_is_a_bound() -> None:
     full = tuple((f"h{n}", "") for n in range(63))
     assert joined(full, KEPT, 64) == (*full, *KEPT)
     assert joined(full, context, 64) == full
+
+
+def test_a_span_made_for_a_message_takes_the_place_of_what_it_says() -> None:
+    said = (("traceparent", SAMPLED), ("x", "y"), ("tracestate", "a=1"))
+    child = context_of(SAMPLED.replace(CALLER, "1" * 16))
+    assert joined(said, child, 64, is_child=True) == (("x", "y"), *child)
+    assert joined((("x", "y"),), child, 64, is_child=True) == (("x", "y"), *child)
+    full = tuple((f"h{n}", "") for n in range(64))
+    assert joined(full, child, 64, is_child=True) == full

@@ -71,8 +71,16 @@ class Collector:
                 await self._came.wait()
         return found
 
+    async def asked(self, within_s: float = 20.0) -> None:
+        """Wait for the first request."""
+        async with asyncio.timeout(within_s):
+            while not self.requests:
+                self._came.clear()
+                await self._came.wait()
+
     async def take(self, request: web.Request) -> web.Response:
         self.requests += 1
+        self._came.set()
         said = ExportTraceServiceRequest.FromString(await request.read())
         if self.hangs:
             await self._let_go.wait()

@@ -66,7 +66,7 @@ class _Trace:
         self._span = None if traces is None else traces.schedule(context)
         self.context = context if self._span is None else self._span.context
         """What items are given that bring none."""
-        self._items: list[tuple[int, Scheduling]] = []
+        self._items: dict[int, Scheduling] = {}
         self._placed: Sequence[object] | None = None
 
     def begin(self, messages: Sequence[ParsedMessage]) -> None:
@@ -77,7 +77,12 @@ class _Trace:
             if message.headers and len(self._items) < BATCH_SPANS:
                 span = self._traces.schedule(context_in(message.headers), message.topic)
                 if span is not None:
-                    self._items.append((index, span))
+                    self._items[index] = span
+
+    def of(self, index: int) -> tuple[Headers, bool]:
+        """What an item is given, and whether that is of a span of its own."""
+        span = self._items.get(index)
+        return (self.context, False) if span is None else (span.context, True)
 
     def placed(self, placed: Sequence[object]) -> None:
         """What became of each, in order."""
@@ -87,7 +92,7 @@ class _Trace:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, lines: object) -> None:
-        for index, span in self._items:
+        for index, span in self._items.items():
             span.end(error if self._placed is None else self._placed[index])
         if self._span is not None:
             self._span.end(error if self._placed is None else self._placed)
@@ -327,15 +332,17 @@ class Batch:
     ) -> tuple[list[Draft], Any]:
         user = "" if rights is None else rights.name
         size = sum(len(message.payload) + len(message.topic) for message in messages)
+        trace.begin(messages)
         drafts = await self._aside(
-            size, lambda: [draft_of(message, now_ms, user, trace.context) for message in messages], turn
+            size,
+            lambda: [draft_of(message, now_ms, user, *trace.of(i)) for i, message in enumerate(messages)],
+            turn,
         )
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
         barred = await self._webhooks.barred(posted_ones(messages))
         work = partial(decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
-        trace.begin(messages)
         placed = await self._ask(work, cost=len(drafts))
         trace.placed(placed)
         return drafts, placed

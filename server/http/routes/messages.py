@@ -201,7 +201,8 @@ class Messages:
             span = traces.schedule(context_in(message.headers) or context, message.topic)
             if span is not None:
                 context = span.context
-        draft = draft_of(message, now_ms, "" if rights is None else rights.name, context)
+        user = "" if rights is None else rights.name
+        draft = draft_of(message, now_ms, user, context, span is not None)
         late = late_ones([message], now_ms)
         placed = None
         try:

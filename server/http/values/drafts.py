@@ -28,14 +28,20 @@ CONTENT_TYPES = 256
 NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
-def draft_of(message: ParsedMessage, now_ms: int, user: str = "", context: Headers = NO_TRACE) -> Draft:
+def draft_of(
+    message: ParsedMessage,
+    now_ms: int,
+    user: str = "",
+    context: Headers = NO_TRACE,
+    is_child: bool = False,
+) -> Draft:
     """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: the name of the key
     that sends it, whose the message and its idempotency key are; empty: nobody's. `context`: of the trace of
-    the request, kept with a message that brings none."""
+    the request, kept with a message that brings none; `is_child`: also with one that does."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
     if context:
-        headers = joined(headers, context, HEADERS_MAX)
+        headers = joined(headers, context, HEADERS_MAX, is_child=is_child)
     owner = user.encode()
     key = stored_key(message.key, user) if message.key else b""
     properties = b""
