@@ -31,6 +31,7 @@ from .http.problems import problem_middleware
 from .http.protocol import Protocol
 from .http.routes.backups import Backups
 from .http.routes.batch import Batch
+from .http.routes.calendar import Calendar
 from .http.routes.clock import ClockRoutes
 from .http.routes.control import Control
 from .http.routes.dead import DeadRoutes
@@ -104,6 +105,7 @@ def build_site(
         Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, core.schedules, hooks, limits),
+        Calendar(clock, timeline, turns, core.schedules),
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
         EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),

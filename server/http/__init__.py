@@ -15,6 +15,7 @@ What calls share
     cursors.py     where the next page begins, as text
     selection.py   which rows a call asks for: selected, shown, counted
     density.py     how many messages are pending in each stretch of time
+    upcoming.py    what a schedule will send
     spread.py      the emptiest moment of a window
     lag.py        how far a session or group is behind, and what sets it back
     turns.py       long calls take turns, step by step

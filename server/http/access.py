@@ -1,6 +1,7 @@
 """The key of a request: whose it is, whether its scope lets it through, what its rules let it see and send.
 
     Authorization: Bearer fasti_meter-7_5f0c...
+    Authorization: Basic base64(anything:fasti_meter-7_5f0c...)      for programs that can do no other
 
     no key, or not a key           401 with WWW-Authenticate         the scope does not do     403
     wrong ones before, or too      429 with Retry-After              a topic to send to that
@@ -15,6 +16,7 @@ Whose key it is follows from the key, which is remembered by then in all but its
 """
 
 import asyncio
+import base64
 from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
@@ -50,6 +52,9 @@ __all__ = [
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
 SCHEME = "bearer"
+CALENDAR = "/v1/schedules.ics"
+"""What is asked for by programs that know Basic alone, and show it only to who asks for that."""
+BASIC = 'Basic realm="fasti", charset="UTF-8"'
 
 Sees = Callable[[bytes], bool]
 """Whether a message to this topic is there for who asks."""
@@ -79,7 +84,12 @@ class Access:
             call = call_of(request.match_info.handler)
             scope = ANY if call is None else call.scope
             if scope != OPEN:
-                principal = await self._whose(request)
+                try:
+                    principal = await self._whose(request)
+                except Problem as problem:
+                    if request.path == CALENDAR and "WWW-Authenticate" in problem.headers:
+                        problem.headers["WWW-Authenticate"] = BASIC
+                    raise
                 _check_scope(principal, scope)
                 request[RIGHTS] = principal.here
             return await handler(request)
@@ -108,7 +118,10 @@ class Access:
             raise _unauthorized("a key is needed: Authorization: Bearer <key>")
         key = _key_in(shown[0]) if len(shown) == 1 else None
         if key is None:
-            raise _unauthorized("Authorization is not `Bearer <key>`", ', error="invalid_request"')
+            raise _unauthorized(
+                "Authorization is not `Bearer <key>`, nor Basic with a key",
+                ', error="invalid_request"',
+            )
         found: asyncio.Future[Principal | Refusal] = asyncio.get_running_loop().create_future()
 
         def done(answer: Principal | Refusal) -> None:
@@ -200,7 +213,18 @@ def _check_scope(principal: Principal, scope: str) -> None:
 def _key_in(authorization: str) -> str | None:
     scheme, _, key = authorization.partition(" ")
     key = key.strip(" ")
+    if scheme.lower() == "basic":
+        return _password_in(key)
     return key if scheme.lower() == SCHEME and key.isascii() and key and " " not in key else None
+
+
+def _password_in(text: str) -> str | None:
+    """RFC 7617; whoever it is, the password is the key."""
+    try:
+        _, colon, password = base64.b64decode(text, validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return None
+    return password if colon and password and " " not in password else None
 
 
 def _unauthorized(detail: str, more: str = "") -> Problem:

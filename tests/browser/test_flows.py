@@ -169,3 +169,48 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_pat
         await console.shown("messages")
         assert await page.locator("dialog").count() == 0
         assert await page.evaluate("localStorage.getItem('fasti-key')") is None
+
+
+async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> None:
+    """Pages draw themselves anew every few seconds."""
+    for name in ("a", "b"):
+        body = {"every": "1h", "topic": name}
+        await console.http.call("PUT", f"/v1/schedules/{name}", body, status=201)
+    await console.open("schedules")
+    pause = console.page.locator("tr", has_text="b").get_by_role("button", name="Pause")
+    await pause.focus()
+    await console.http.call("PUT", "/v1/schedules/c", {"every": "1h", "topic": "c"}, status=201)
+    await console.page.get_by_role("link", name="c", exact=True).wait_for()
+    focused = console.page.locator("tr:has(:focus)")
+    assert "Pause" in await console.page.locator(":focus").inner_text()
+    assert await focused.locator("td").first.inner_text() == "b"
+
+
+async def test_dead_letters_go_again_or_go(console: Console) -> None:
+    """Given up by a session after one delivery, as the server is told to."""
+    peer = await dial(console.server.mqtt)
+    await peer.connect("till-3", clean=False, session_expiry=3_600)
+    await peer.subscribe("orders/#")
+    await console.http.call(
+        "PUT", "/v1/groups/workers", {"filter": "orders/#", "max_attempts": 1}, status=201
+    )
+    for n in range(2):
+        await console.http.call("POST", "/v1/messages", {"topic": f"orders/{n}", "payload": n}, status=201)
+    lease = {"max": 10, "wait": "5s"}
+    leased = await console.http.call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
+    nacked = {
+        "lease_ids": [one["lease_id"] for one in leased.body["messages"]],
+        "reason": "db is <b>down</b>",
+    }
+    await console.http.call("POST", "/v1/groups/workers/messages:nack", nacked, status=200)
+    await console.open("dead?group=workers")
+    await console.page.get_by_text("db is <b>down</b>").first.wait_for()
+    await console.page.locator("tr", has_text="orders/0").get_by_role("button", name="Again").click()
+    await console.says("It is sent again")
+    await console.shown("dead")
+    await console.press("Drop all of these…")
+    await console.page.get_by_text("1 dead letters match").wait_for()
+    await console.press("Drop them")
+    await console.says("1 of 1")
+    assert (await console.get("/v1/dead"))["messages"] == []
+    await peer.close()

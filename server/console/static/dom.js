@@ -18,9 +18,14 @@ export function h(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Put these in the place of what is there. */
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+
+/** Put these in the place of what is there. Where the focus was in it, it goes to what stands in the same place
+ *  now: a page that is drawn anew must not lose who works by keyboard. */
 export function fill(node, ...children) {
+  const index = [...node.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
   node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  if (index >= 0) node.querySelectorAll(FOCUSABLE)[index]?.focus({ preventScroll: true });
 }
 
 /** A table. `columns`: [heading, row -> cell, class of the cells]. */

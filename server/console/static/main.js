@@ -3,7 +3,7 @@
 // A page is a module with `open(root, context)`, which draws itself into `root` and gives what closes it, or
 // nothing. Its address is the fragment: `#/messages/ID?state=all`. The context is { api, live, path, query, go,
 // every }: the parts of the path behind the page's name, what follows the `?`, `go(address)`, and
-// `every(ms, action)`, which ends with the page, waits while the tab is hidden, and never overlaps.
+// `every(ms, action)`, which ends with the page, waits while the tab is hidden or text is selected, and never overlaps.
 
 import { Api } from "./api.js";
 import { dialog, reasons } from "./ask.js";
@@ -68,7 +68,7 @@ function every(ms, action) {
   let timer = null;
   let over = false;
   const turn = async () => {
-    if (!document.hidden) await action().catch(() => {});
+    if (!document.hidden && document.getSelection().isCollapsed) await action().catch(() => {});
     if (!over) timer = setTimeout(turn, ms);
   };
   timer = setTimeout(turn, ms);

@@ -9,6 +9,7 @@ import { payload } from "./payload.js";
 export async function openMessage(root, { api, every }, id) {
   const path = `/v1/messages/${part(id)}`;
   let etag = null;
+  let shown = null;
 
   async function load() {
     const [response, place] = await Promise.all([
@@ -16,7 +17,11 @@ export async function openMessage(root, { api, every }, id) {
       api.get(`${path}/explain`).catch((error) => { if (error instanceof Problem) return null; throw error; }),
     ]);
     etag = response.headers.get("ETag");
-    draw(parse(await response.text()), place);
+    const text = await response.text();
+    // Drawn anew only if something is: its reader may have chosen another view of the payload.
+    const now = text + JSON.stringify(place);
+    if (now !== shown) draw(parse(text), place);
+    shown = now;
   }
 
   function draw(message, place) {

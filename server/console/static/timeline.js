@@ -54,10 +54,7 @@ export async function open(root, { api, live, go, every }) {
     if (figures && figures.behind_ms > 1_000) marks.push(["horizon", Date.parse(figures.horizon), "horizon"]);
     if (data.slices.length) marks.push(["floor", data.slices[0].from, "oldest that is kept"]);
     const spans = data.slices.filter((one) => one.isOver).map((one) => ["overfull", one.from, one.to, `overfull: ${count(one.live)} messages in the slice from ${instant(one.from)}`]);
-    const had = place.contains(document.activeElement);
-    const drawn = chart({ range, buckets: data.buckets, isLog, marks, spans, on: { hover, pick, zoom, pan } });
-    fill(place, drawn);
-    if (had) drawn.focus();
+    fill(place, chart({ range, buckets: data.buckets, isLog, marks, spans, on: { hover, pick, zoom, pan } }));
     hover(null);
     fill(list, table([["From", (one) => instant(one.at), "nowrap"], ["Dispatched", (one) => count(one.past), "number"], ["Pending", (one) => count(one.ahead), "number"]],
       data.buckets.filter((one) => one.past || one.ahead), "Messages by time"));

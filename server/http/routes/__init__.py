@@ -7,6 +7,7 @@
     control.py     `/v1/messages:cancel`, `:reschedule`: many by filter
     explain.py     `/v1/messages/{id}/explain`: where one lies
     schedules.py   `/v1/schedules`: recurring ones
+    calendar.py    `/v1/schedules.ics`: what they will send, for calendars
     endpoints.py   `/v1/endpoints`: where messages are posted
     sessions.py    `/v1/sessions`: who subscribes, how far each has read
     groups.py      `/v1/groups`: those who divide messages, made, paused, ended

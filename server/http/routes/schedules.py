@@ -13,22 +13,19 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import islice, takewhile
 from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.errors import Corrupt
-from shards.record import decode, deliver_to_of, is_stub, topic_of
+from shards.record import deliver_to_of, topic_of
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
 
 from ...clock import Clock
 from ...config import Limits
-from ...schedules.recurring import Schedules, plan_of
+from ...schedules.recurring import Schedules
 from ...times import format_ms
 from ...webhook.webhooks import Webhooks
 from ...writer import Ask
@@ -38,6 +35,7 @@ from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, whole_body
 from ..timeline import Timeline
+from ..upcoming import Upcoming, fire_views
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable
 from ..values.scalars import PAGED, Location, only_one
@@ -50,14 +48,12 @@ from ..values.schedule_body import (
     record_of,
     timing_of,
 )
-from ..values.schedule_views import fire_view, schedule_view
+from ..values.schedule_views import schedule_view
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
 """The path of one; with a verb behind it the others answer, to every method."""
 ONE_RULE = only_one("cron", "every", "rrule")
-AHEAD_MS = 100 * 366 * 86_400_000
-"""How far a preview looks."""
 Count = Annotated[
     int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
 ]
@@ -81,7 +77,7 @@ class ScheduleRoutes:
     ) -> None:
         self._ask = ask
         self._clock = clock
-        self._timeline = timeline
+        self._upcoming = Upcoming(clock, timeline)
         self._schedules = schedules
         self._webhooks = webhooks
         self._limits = limits
@@ -192,7 +188,7 @@ class ScheduleRoutes:
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
         after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
-        view: shapes.Fires = {"fires": await asyncio.to_thread(_fire_views, plan, after_ms, count)}
+        view: shapes.Fires = {"fires": await asyncio.to_thread(fire_views, plan, after_ms, count)}
         return json_answer(view)
 
     @described(
@@ -206,18 +202,7 @@ class ScheduleRoutes:
         """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = _count(request.query.get("count"))
         name, row = self._found(request)
-        plan = plan_of(row.timing, name, row.anchor_ms)
-        views: list[shapes.Fire] = []
-        through_ms = max(row.through_ms, self._clock.wall_ms())
-        left = row.timing.limit - row.count if row.timing.limit else count
-        pending = self._pending(row)
-        if pending is not None:
-            views.append(pending)
-            through_ms = row.through_ms
-        if not row.paused:
-            wanted = max(0, min(count - len(views), left))
-            views += await asyncio.to_thread(_fire_views, plan, through_ms, wanted)
-        view: shapes.Fires = {"fires": views}
+        view: shapes.Fires = {"fires": await self._upcoming.of(name, row, count)}
         return json_answer(view)
 
     # -- leaves
@@ -239,32 +224,7 @@ class ScheduleRoutes:
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        return schedule_view(name, row, self._pending(row))
-
-    def _pending(self, row: ScheduleRow) -> shapes.Fire | None:
-        """The occurrence that is written and not yet dispatched."""
-        if row.occurrence is None:
-            return None
-        message = row.occurrence.message
-        try:
-            found = self._timeline.reader.find(message)
-        except Corrupt:
-            return None  # one must not hide the others
-        if found is None or is_stub(found.value) or self._timeline.has_passed(found):
-            return None
-        try:
-            plan = plan_of(row.timing, "", row.anchor_ms)
-        except (ValueError, KeyError, OSError):
-            return None  # a zone or rule that this server knows no more
-        occurrence = row.occurrence
-        if found.row_id != message:
-            due_ms = decode(found.value).due_ms
-            fire = Fire(due_ms, due_ms, local_of(due_ms, plan.zone), "moved by itself")
-        else:
-            again = next(fires(plan, occurrence.base_ms - 1), None)
-            note = again.note if again is not None and again.base_ms == occurrence.base_ms else ""
-            fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, plan.zone), note)
-        return {**fire_view(fire, plan), "id": id_text(message)}
+        return schedule_view(name, row, self._upcoming.pending(row))
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
@@ -275,12 +235,6 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
     except UnicodeDecodeError:
         raise NotReadable("not UTF-8") from None
     return wish
-
-
-def _fire_views(plan: Plan, after_ms: int, count: int) -> list[shapes.Fire]:
-    last_ms = after_ms + AHEAD_MS
-    found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
-    return [fire_view(fire, plan) for fire in islice(found, count)]
 
 
 def _count(text: str | None) -> int:

@@ -98,13 +98,14 @@ async def test_every_call_but_the_probes_wants_a_key_and_its_scope(keyed: Keyed)
             continue
         answer = await keyed.server.call(verb, path, status=401)
         assert answer.slug == "unauthorized"
-        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="fasti"'
+        asked = access.BASIC if path == access.CALENDAR else access.CHALLENGE
+        assert answer.headers["WWW-Authenticate"] == asked
         for name in (READ, SCHEDULE):
             shown = {"Authorization": f"Bearer {keyed.keys[name]}"}
             async with keyed.server.http.request(verb, path, headers=shown) as response:
                 is_let = call.scope in (ANY, name)
                 assert (response.status != 403) is is_let, (verb, path, response.status)
-    assert opened == {"/livez", "/readyz"}
+    assert opened == {"/livez", "/readyz", "/", "/console/main.js"}
     for verb, path in (("GET", "/nothing"), ("OPTIONS", "/v1/messages"), ("PUT", "/v1/messages")):
         await keyed.server.call(verb, path, status=401)
     await keyed.call("read", "GET", "/nothing", status=404)

@@ -274,7 +274,7 @@ async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     def gone(timing: object, name: str, anchor_ms: int) -> None:
         raise KeyError("Mars/Olympus")
 
-    monkeypatch.setattr("server.http.routes.schedules.plan_of", gone)
+    monkeypatch.setattr("server.http.upcoming.plan_of", gone)
     page = (await server.call("GET", "/v1/schedules")).body["schedules"]
     assert [(one["name"], one["next"]) for one in page] == [("one", None), ("two", None)]
 

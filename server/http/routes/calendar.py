@@ -1,0 +1,149 @@
+"""`GET /v1/schedules.ics`: what schedules will send, as a calendar that programs subscribe to.
+
+Each fire is an event of its own, not a rule that recurs: calendars do not know jitter, nor what is wanted of
+a time that the clocks skip, and would show other times than those at which messages go out. An event's UID
+is its schedule and its time, so a calendar that asks again knows what it has.
+
+    BEGIN:VEVENT
+    UID:nightly-1795312800000@fasti
+    DTSTART:20261122T013000Z
+    SUMMARY:nightly: jobs/nightly
+
+The few rules of the text (lines end with CR LF and are folded at 75 bytes, some characters are escaped) are
+written out here rather than taken from a package: a feed needs no more of it. Programs of calendars know
+Basic as the only way to show a key (access.py). Source: RFC 5545, 3.1, 3.3.11, 3.6.1.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from shards.record import topic_of
+from shards.schedules import ScheduleRow
+
+from ...clock import Clock
+from ...schedules.recurring import Schedules
+from ...times import parse_deliver_at
+from ..access import CALENDAR, sees
+from ..calls import READ, Gives, described
+from ..timeline import Timeline
+from ..turns import Turns
+from ..upcoming import Upcoming
+from ..values import shapes
+from ..values.bodies import FieldError
+
+DAY_MS = 86_400_000
+DAYS_DEFAULT, DAYS_MAX = 30, 366
+EVENTS_MAX = 2_000
+"""Of one calendar; and as many schedules are looked at. Those beyond, by name, are left out."""
+EVENTS_EACH = 200
+"""Of one schedule: one that fires each minute leaves room for others."""
+PAGE = 100
+LINE_BYTES = 75
+MEDIA = "text/calendar"
+Days = Annotated[
+    int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": DAYS_MAX, "default": DAYS_DEFAULT})
+]
+
+
+class Calendar:
+    """The route."""
+
+    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, schedules: Schedules) -> None:
+        self._clock = clock
+        self._turns = turns
+        self._schedules = schedules
+        self._upcoming = Upcoming(clock, timeline)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get(CALENDAR, self.get)]
+
+    @described(
+        "What schedules will send, as a calendar (RFC 5545)",
+        READ,
+        Gives(200, str, media=MEDIA),
+        query={"days": Days},
+    )
+    async def get(self, request: web.Request) -> web.Response:
+        days = _days(request.query.get("days"))
+        lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//fasti//schedules//EN", "X-WR-CALNAME:fasti"]
+        lines += await self._events(request, days * DAY_MS)
+        lines.append("END:VCALENDAR")
+        text = "".join(f"{folded(line)}\r\n" for line in lines)
+        return web.Response(body=text.encode(), content_type=MEDIA, charset="utf-8")
+
+    async def _events(self, request: web.Request, ahead_ms: int) -> list[str]:
+        now_ms = self._clock.wall_ms()
+        turn, stamp = self._turns.of(request), _stamp(now_ms)
+        lines: list[str] = []
+        looked = count = 0
+        after = ""
+        while max(looked, count) < EVENTS_MAX and (page := self._schedules.after(after, PAGE)):
+            for name, row in page:
+                after = name
+                looked += 1
+                if count >= EVENTS_MAX:
+                    break
+                await turn.begin()
+                may_see = sees(request)  # rules may change meanwhile
+                if row.paused or not (may_see is None or may_see(topic_of(row.record))):
+                    continue
+                for fire in await self._fires(name, row, min(EVENTS_EACH, EVENTS_MAX - count), ahead_ms):
+                    if parse_deliver_at(fire["at"]) <= now_ms + ahead_ms:
+                        lines += _event(name, row, fire, stamp)
+                        count += 1
+        return lines
+
+    async def _fires(self, name: str, row: ScheduleRow, most: int, ahead_ms: int) -> list[shapes.Fire]:
+        try:
+            return await self._upcoming.of(name, row, most, ahead_ms)
+        except (ValueError, KeyError, OSError):
+            return []  # one whose zone is not known any more must not hide the others
+
+
+def folded(line: str) -> str:
+    """A content line, its continuations begun with a blank; no character is cut."""
+    parts, size = [""], 0
+    for character in line:
+        length = len(character.encode())
+        if size + length > LINE_BYTES:
+            parts.append(" ")
+            size = 1
+        parts[-1] += character
+        size += length
+    return "\r\n".join(parts)
+
+
+def escaped(text: str) -> str:
+    """As a value of type TEXT. Characters that such a text cannot hold are left out."""
+    plain = "".join(one for one in text if one in "\n\t" or one.isprintable())
+    return plain.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,").replace("\n", "\\n")
+
+
+def _event(name: str, row: ScheduleRow, fire: shapes.Fire, stamp: str) -> list[str]:
+    at_ms = parse_deliver_at(fire["at"])
+    said = [f"{fire['local']} ({row.timing.zone})", *([fire["note"]] if "note" in fire else [])]
+    return [
+        "BEGIN:VEVENT",
+        f"UID:{name}-{at_ms}@fasti",
+        f"DTSTAMP:{stamp}",
+        f"DTSTART:{_stamp(at_ms)}",
+        f"SUMMARY:{escaped(name)}: {escaped(topic_of(row.record).decode())}",
+        f"DESCRIPTION:{escaped(chr(10).join(said))}",
+        "TRANSP:TRANSPARENT",
+        "END:VEVENT",
+    ]
+
+
+def _stamp(ms: int) -> str:
+    return datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _days(text: str | None) -> int:
+    if text is None:
+        return DAYS_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= DAYS_MAX):
+        raise FieldError("days", f"must be a whole number from 1 to {DAYS_MAX}, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,95 @@
+"""Schedules as a calendar: read by a parser, bounded, for who may see them, with Basic."""
+
+import base64
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from icalendar import Calendar
+
+from server.clock import SimulatedClock
+from server.config import Config
+from server.http.routes import calendar
+from server.http.routes.calendar import escaped, folded
+from tests.support.keys import KeysFile, with_keys
+
+from ..conftest import Running, running
+
+PATH = "/v1/schedules.ics"
+NIGHTLY = {"cron": "30 3 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly"}
+
+
+async def events(server: Running, query: str = "", **headers: str) -> list[Any]:
+    answer = await server.call("GET", PATH + query, **headers)
+    assert answer.headers["Content-Type"] == "text/calendar; charset=utf-8"
+    assert all(len(line) <= 75 for line in answer.body.split(b"\r\n"))
+    return list(Calendar.from_ical(answer.body).walk("VEVENT"))
+
+
+async def test_each_fire_is_an_event(server: Running) -> None:
+    await server.call("PUT", "/v1/schedules/nightly", NIGHTLY, status=201)
+    found = await events(server, "?days=3")
+    said = (await server.call("GET", "/v1/schedules/nightly/upcoming?count=3")).body["fires"]
+    at = [datetime.fromisoformat(fire["at"]) for fire in said]
+    assert [event.decoded("dtstart") for event in found] == at
+    assert at[0] == datetime(2026, 11, 22, 1, 30, tzinfo=UTC)
+    assert {str(event["summary"]) for event in found} == {"nightly: jobs/nightly"}
+    assert "2026-11-22T03:30:00+02:00" in str(found[0]["description"])
+    again = await events(server, "?days=3")
+    assert [event["uid"] for event in again] == [event["uid"] for event in found]
+    assert len({str(event["uid"]) for event in found}) == 3
+    assert len(await events(server)) == 30
+
+
+async def test_what_is_paused_is_not_in_it(server: Running) -> None:
+    await server.call("PUT", "/v1/schedules/nightly", NIGHTLY, status=201)
+    await server.call("POST", "/v1/schedules/nightly:pause")
+    assert await events(server) == []
+
+
+async def test_bounds(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calendar, "EVENTS_MAX", 12)
+    monkeypatch.setattr(calendar, "EVENTS_EACH", 5)
+    monkeypatch.setattr(calendar, "PAGE", 2)
+    for n in range(5):
+        await server.call("PUT", f"/v1/schedules/s{n}", {"every": "1m", "topic": "a"}, status=201)
+    names = [str(event["summary"]) for event in await events(server)]
+    assert names == ["s0: a"] * 5 + ["s1: a"] * 5 + ["s2: a"] * 2
+
+
+@pytest.mark.parametrize("days", ["0", "367", "x", "-1", "1.5"])
+async def test_refusals(server: Running, days: str) -> None:
+    said = await server.call("GET", f"{PATH}?days={days}", status=422)
+    assert said.body["errors"][0]["field"] == "days"
+
+
+async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    boss, narrow = file.add("boss", "admin"), file.add("narrow", "read", deliver=["a/#"])
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        admin = {"Authorization": f"Bearer {boss}"}
+        for topic in ("a/b", "c"):
+            body = {**NIGHTLY, "topic": topic}
+            await server.call("PUT", f"/v1/schedules/{topic[0]}", body, status=201, **admin)
+        said = await server.call("GET", PATH, status=401)
+        assert said.headers["WWW-Authenticate"].startswith("Basic ")
+        basic = base64.b64encode(f"anybody:{narrow}".encode()).decode()
+        found = await events(server, "?days=1", Authorization=f"Basic {basic}")
+        assert [str(event["summary"]) for event in found] == ["a: a/b"]
+        page = await server.call("GET", "/v1/messages", Authorization=f"Basic {basic}")
+        assert [one["topic"] for one in page.body["messages"]] == ["a/b"]
+        for wrong in ("", "x", base64.b64encode(b"no-colon").decode(), base64.b64encode(b"a:").decode()):
+            said = await server.call("GET", "/v1/messages", status=401, Authorization=f"Basic {wrong}")
+            assert said.headers["WWW-Authenticate"].startswith("Bearer ")
+
+
+def test_lines_are_folded_between_characters() -> None:
+    line = "SUMMARY:" + "ü" * 100
+    parts = folded(line).split("\r\n")
+    assert all(len(part.encode()) <= 75 for part in parts)
+    assert "".join(part.removeprefix(" ") if n else part for n, part in enumerate(parts)) == line
+
+
+def test_texts_are_escaped() -> None:
+    assert escaped("a,b;c\\d\ne\r\x00f") == "a\\,b\\;c\\\\d\\nef"
