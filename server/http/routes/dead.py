@@ -105,7 +105,7 @@ class DropDead(msgspec.Struct, forbid_unknown_fields=True):
 class RequeueDead(DropDead):
     """The body of `:requeue`."""
 
-    deliver_in: Delay | None = None
+    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
 
 
 _DROP = msgspec.json.Decoder(DropDead)
@@ -205,7 +205,7 @@ class DeadRoutes:
     )
     async def requeue(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _REQUEUE)
-        wait_ms = 0 if wish.deliver_in is None else delay_ms("deliver_in", wish.deliver_in)
+        wait_ms = 0 if wish.deliver_in is msgspec.UNSET else delay_ms("deliver_in", wish.deliver_in)
         if wait_ms > self._max_delay_ms:
             raise FieldError("deliver_in", "is further ahead than limits.max_delay")
         due_ms = self._clock.wall_ms() + wait_ms

@@ -55,8 +55,8 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
 from ..values.drafts import HTTP, MQTT, draft_of, late_ones, posted_ones, stored_key
-from ..values.message_body import New, ParsedMessage, due_of, parse_one
-from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
+from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of, parse_one
+from ..values.scalars import Delay, ETag, Key, Location, Tags, When
 from ..values.views import delivery_view, etag, message_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -73,12 +73,12 @@ BY_KEY = {"door": Door}
 class Move(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PATCH; exactly one of the two."""
 
-    deliver_at: When | None = None
-    deliver_in: Delay | None = None
+    deliver_at: When | msgspec.UnsetType = msgspec.UNSET
+    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
 
 
 _MOVE = msgspec.json.Decoder(Move)
-_MOVES = Annotated[Move, only_one("deliver_at", "deliver_in")]
+_MOVES = Annotated[Move, ONE_TIME]
 
 
 class Wish(NamedTuple):
@@ -305,11 +305,11 @@ class Messages:
         """What the body and If-Match of a PATCH ask for. Raises RequestError."""
         wish = await body_of(request, _MOVE)
         now_ms = self._clock.wall_ms()
-        if wish.deliver_at is None and wish.deliver_in is None:
-            raise FieldError("deliver_at", "or deliver_in is required")
         due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
         tags = _tags(request.headers.getall("If-Match", ()))
-        return Wish(now_ms, due_ms, wall_time(wish.deliver_at or ""), tags)
+        return Wish(
+            now_ms, due_ms, b"" if wish.deliver_at is msgspec.UNSET else wall_time(wish.deliver_at), tags
+        )
 
     def _moved(self, message: MessageId, control: Control, wish: Wish) -> web.Response:
         if control.outcome is not Outcome.DONE:

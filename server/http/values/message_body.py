@@ -27,7 +27,7 @@ from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...trace_context import NAMES
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
-from .scalars import Delay, Id, Key, Target, Topic, When, any_of, only_one
+from .scalars import Delay, Id, Key, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -49,8 +49,8 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: Topic | msgspec.UnsetType = msgspec.UNSET
     deliver_to: Target | None = None
     encoding: Encoding | None = None
-    deliver_at: When | None = None
-    deliver_in: Delay | None = None
+    deliver_at: When | msgspec.UnsetType = msgspec.UNSET
+    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     retain: bool = False
     expires_in: Delay | None = None
@@ -67,8 +67,8 @@ class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     topic: str
     payload: str
-    deliver_at: str | None = None
-    deliver_in: str | int | float | None = None
+    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
+    deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     key: str | None = None
     encoding: str | None = None
@@ -79,13 +79,14 @@ class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     topic: str
     payload: msgspec.Raw
-    deliver_at: str | None = None
-    deliver_in: str | int | float | None = None
+    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
+    deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     key: str | None = None
 
 
-Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in"), any_of("topic", "deliver_to")]
+ONE_TIME = not_both("deliver_at", "deliver_in")
+Item = Annotated[MessageRequest, ONE_TIME, any_of("topic", "deliver_to")]
 """One of a batch, as it is described."""
 New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
 """One by itself: it gets its id from the server."""
@@ -161,8 +162,9 @@ def checked(
     if len(payload) > limits.max_payload:
         raise FieldError("payload", f"has {len(payload)} bytes, limits.max_payload is {limits.max_payload}")
     due_ms = 0
-    if request.deliver_at is not None or request.deliver_in is not None:
-        due_ms = due_of(request.deliver_at, request.deliver_in, now_ms, limits.max_delay_ms)
+    deliver_at = request.deliver_at
+    if deliver_at is not msgspec.UNSET or request.deliver_in is not msgspec.UNSET:
+        due_ms = due_of(deliver_at, request.deliver_in, now_ms, limits.max_delay_ms)
     spread_ms = 0
     if request.spread is not None:
         spread_ms = _spread_ms(request.spread, (due_ms or now_ms) - now_ms, limits.max_delay_ms)
@@ -192,7 +194,7 @@ def checked(
         fingerprint,
         0 if request.id is None else _id(request.id, keep_ids),
         spread_ms,
-        b"" if request.deliver_at is None or spread_ms else wall_time(request.deliver_at),
+        b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
         b"" if deliver_to is None else deliver_to.encode(),
     )
 
@@ -267,15 +269,26 @@ def payload_bytes(payload: msgspec.Raw, encoding: Encoding | None) -> tuple[byte
         raise FieldError("payload", f"is not base64: {error}") from None
 
 
-def due_of(deliver_at: str | None, deliver_in: str | float | None, now_ms: int, max_delay_ms: int) -> int:
-    """When a message is due, in UTC ms, if either is given. The past is allowed: late. Raises FieldError."""
-    if deliver_at is not None and deliver_in is not None:
-        raise FieldError("deliver_in", "and deliver_at exclude each other")
-    field = "deliver_at" if deliver_in is None else "deliver_in"
+def due_of(
+    deliver_at: str | msgspec.UnsetType,
+    deliver_in: str | float | msgspec.UnsetType,
+    now_ms: int,
+    max_delay_ms: int,
+) -> int:
+    """When a message is due, in UTC ms, by the one that is given. The past is allowed: late.
+
+    Null is neither: who sends it has computed something else than no time. Raises FieldError.
+    """
+    field = "deliver_at" if deliver_in is msgspec.UNSET else "deliver_in"
     try:
-        due_ms = (
-            now_ms + parse_delay(deliver_in) if deliver_in is not None else parse_deliver_at(deliver_at or "")
-        )
+        if deliver_in is msgspec.UNSET:
+            if deliver_at is msgspec.UNSET:
+                raise FieldError("deliver_at", "or deliver_in is required")
+            due_ms = parse_deliver_at(deliver_at)
+        elif deliver_at is msgspec.UNSET:
+            due_ms = now_ms + parse_delay(deliver_in)
+        else:
+            raise FieldError("deliver_in", "and deliver_at exclude each other")
     except TimeError as error:
         raise FieldError(field, str(error)) from None
     if due_ms - now_ms > max_delay_ms:

@@ -83,6 +83,11 @@ def only_one(*names: str) -> Meta:
     return Meta(extra_json_schema={"anyOf": nulls})
 
 
+def not_both(one: str, other: str) -> Meta:
+    """Of these two members at most one is there."""
+    return Meta(extra_json_schema={"not": {"required": [one, other]}})
+
+
 def any_of(*names: str) -> Meta:
     """Of these members at least one is there."""
     return Meta(extra_json_schema={"allOf": [{"anyOf": [{"required": [name]} for name in names]}]})

@@ -156,15 +156,15 @@ class Reading:
                 properties = self._of_json if encoding == _JSON else self._of_texts
             text, delay, qos, key = request.deliver_at, request.deliver_in, request.qos, request.key
             due_ms = now_ms
-            if text is not None:
+            if text is not msgspec.UNSET:
                 if text[-1:] == "]":  # a wall time is kept with the message
                     return False
                 due_ms = parse_deliver_at(text)
-            if delay is not None:
+            if delay is not msgspec.UNSET:
                 due_ms = now_ms + parse_delay(delay)
             if len(payload) > payload_max or due_ms > latest_ms:
                 return False
-            if text is not None and delay is not None:
+            if text is not msgspec.UNSET and delay is not msgspec.UNSET:
                 return False
             hashed = fingerprint = b""
             if key is not None:

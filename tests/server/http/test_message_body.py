@@ -93,7 +93,7 @@ def test_any_text_goes_through(text: str) -> None:
         ({"deliver_at": "2001-01-01T00:00:00Z"}, 978_307_200_000),
         ({"deliver_at": "2027-03-28T09:00[Europe/Bucharest]"}, 1_806_213_600_000),
         ({"deliver_in": "3650d"}, NOW + 3_650 * 86_400_000),
-        ({"deliver_in": None, "deliver_at": None}, 0),
+        ({}, 0),
     ],
 )
 def test_a_due_time_is_resolved(fields: dict[str, Any], due_ms: int) -> None:
@@ -127,6 +127,9 @@ def test_topics_that_begin_with_a_dollar_are_like_others(topic: str) -> None:
         ({"deliver_at": "2027-03-28T09:00"}, "deliver_at", "without an offset"),
         ({"deliver_at": 5}, "deliver_at", "Expected"),
         ({"deliver_at": "2026-11-21T08:00:00Z", "deliver_in": 1}, "deliver_in", "exclude each other"),
+        ({"deliver_in": None}, "deliver_in", "null"),
+        ({"deliver_at": None}, "deliver_at", "null"),
+        ({"deliver_at": None, "deliver_in": 1}, "deliver_at", "null"),
         ({"deliver_at": "2046-11-21T08:00:00Z"}, "deliver_at", "limits.max_delay"),
         ({"deliver_in": "3651d"}, "deliver_in", "3650 days"),
         ({"deliver_in": "P1M"}, "deliver_in", "no fixed length"),

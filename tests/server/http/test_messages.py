@@ -1,6 +1,7 @@
 """One message over HTTP: scheduled, looked at, moved, cancelled, and every no on the way."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from server.mqtt.wishes import read_publish
 from shards.record import decode
 from timeline.position import MessageId, id_position
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START, START_MS, Running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, Running
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -492,3 +493,20 @@ async def test_explain_knows_who_waits_for_the_clock(server: Running) -> None:
     name = await server.schedule(deliver_in="1m")
     said = (await server.call("GET", f"/v1/messages/{name}/explain")).body
     assert (said["held"], said["in_wheel"], "shard" in said) == (True, False, False)
+
+
+@pytest.mark.parametrize("field", ["deliver_in", "deliver_at"])
+async def test_null_is_no_time(server: Running, field: str) -> None:
+    """Neither now nor as it was: whoever computes a time and has none has to hear of it."""
+    body = {"topic": "a", "payload": "x", field: None}
+    name = await server.schedule(deliver_in="1h")
+    calls: list[tuple[str, str, object, dict[str, str]]] = [
+        ("POST", "/v1/messages", body, {}),
+        ("POST", "/v1/messages:batch", [body], {}),
+        ("POST", "/v1/messages:batch", json.dumps(body).encode(), {"Content_Type": NDJSON}),
+        ("PATCH", f"/v1/messages/{name}", {field: None}, {}),
+    ]
+    for method, path, sent, headers in calls:
+        said = await server.call(method, path, sent, status=422, **headers)
+        assert said.body["errors"][0]["field"] == field, path
+    assert len((await server.call("GET", "/v1/messages")).body["messages"]) == 1
