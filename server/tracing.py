@@ -20,7 +20,8 @@ The packages are those of the extra `otel`. They are imported only if the enviro
 
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -44,6 +45,10 @@ DISPATCH_COST = 20
 """A span of dispatch takes as long as so many deliveries: some 40 µs."""
 BATCH_SPANS = 100
 """Of the items of one batch that bring contexts of their own so many have spans of their own: 4 ms."""
+BATCH_LOOKED = 1_000
+"""Items of a batch whose headers are looked at for one: 2 ms."""
+BURST, BURST_S = 100, 0.02
+"""Spans of scheduling that are begun in so long: who sends thousands at once has 4 ms of the loop for it."""
 TEXT_CHARS_MAX = 512
 CLOSE_S = 2.0
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -88,17 +93,20 @@ class Scheduling:
 class Traces:
     """Makes the spans of one process."""
 
-    def __init__(self, provider: "TracerProvider") -> None:
+    def __init__(self, provider: "TracerProvider", mono: Callable[[], float]) -> None:
+        """`mono`: a clock that only elapses, in s."""
         from opentelemetry.trace import SpanKind
 
         self._provider = provider
+        self._mono = mono
+        self._left, self._until_s = 0, 0.0
         self._tracer: Tracer = provider.get_tracer("fasti-server", server_version())
         self._producer, self._client = SpanKind.PRODUCER, SpanKind.CLIENT
 
     def schedule(self, context: Headers, topic: bytes = b"") -> Scheduling | None:
-        """A span of what is being scheduled, to be ended; None if nobody records the trace. `topic`: of one
-        message."""
-        if not is_sampled(context):
+        """A span of what is being scheduled, to be ended; None if nobody records the trace, or there are too
+        many at once. `topic`: of one message."""
+        if not is_sampled(context) or not self._has_room():
             return None
         attributes = {
             "messaging.system": "fasti",
@@ -111,6 +119,13 @@ class Traces:
             "schedule", _parent(_remote(context)), kind=self._producer, attributes=attributes
         )
         return Scheduling(span) if span.is_recording() else None
+
+    def _has_room(self) -> bool:
+        now_s = self._mono()
+        if now_s >= self._until_s:
+            self._left, self._until_s = BURST, now_s + BURST_S
+        self._left -= 1
+        return self._left >= 0
 
     def dispatched(
         self, headers: Headers, topic: bytes, message: str, due_ms: int, late_ms: int, attempt: int
@@ -170,7 +185,7 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
         log.warning("no traces: the packages are missing, pip install 'fasti-server[otel]'")
     else:
         try:
-            return Traces(_provider(names))
+            return Traces(_provider(names), time.monotonic)
         except Exception as error:
             raise ConfigError("OTEL_…", f"{type(error).__name__}: {error}") from error
     return None

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.clock import SimulatedClock
 from server.config import Config, ConfigError
-from server.tracing import BATCH_SPANS, CLOSE_S, Traces, open_traces
+from server.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, Traces, open_traces
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
 from tests.support.rig import Rig
@@ -313,6 +313,20 @@ def test_a_publish_that_is_refused_has_failed() -> None:
     ]
 
 
+def test_who_publishes_thousands_at_once_has_a_burst_of_spans_and_all_messages() -> None:
+    now_s = [1.0]
+    exported = Exported(lambda: now_s[0])
+    rig = Rig(traces=exported.traces)
+    publisher = rig.connected("p")
+    for _ in range(BURST + 20):
+        publisher.publish("t", "x", 0, user_properties=(("traceparent", SAMPLED),))
+    assert len(exported.named("schedule")) == BURST
+    now_s[0] += BURST_S
+    publisher.publish("t", "x", 0, user_properties=(("traceparent", SAMPLED),))
+    assert len(exported.named("schedule")) == BURST + 1
+    assert len(exported.named("dispatch")) == BURST + 21
+
+
 async def test_a_turn_of_dispatch_has_its_budget_with_spans(traced: Running, exported: Exported) -> None:
     """A span is 20 deliveries: what is due at once goes out in more turns."""
     await post_batch(traced, [{"deliver_in": "1h"}] * 1_000, traceparent=SAMPLED)
@@ -376,7 +390,7 @@ def test_the_end_waits_for_a_collector_for_so_long() -> None:
             time.sleep(30)
 
     started = time.monotonic()
-    Traces(Stuck()).close(0.1)  # type: ignore[arg-type]
+    Traces(Stuck(), time.monotonic).close(0.1)  # type: ignore[arg-type]
     assert time.monotonic() - started < CLOSE_S
 
 

@@ -1,7 +1,8 @@
 """Contexts and spans for tests: what this process has exported, and a collector that a server exports to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -21,11 +22,11 @@ UNSAMPLED = f"00-{TRACE}-{CALLER}-00"
 class Exported:
     """Spans of this process, in the order in which they ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
         self._memory = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._memory))
-        self.traces = Traces(self.provider)
+        self.traces = Traces(self.provider, mono)
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:

@@ -19,6 +19,8 @@ export class Api {
   constructor(askKey) {
     this.askKey = askKey;
     this.asking = null;
+    /** Its user was asked for a key and has given none: nobody asks again before another page is opened. */
+    this.isRefused = false;
   }
 
   get key() { return sessionStorage.getItem(KEY); }
@@ -38,8 +40,8 @@ export class Api {
     return isJson ? parse(await response.text()) : response.text();
   }
 
-  /** The answer itself, if it is no problem. With a wrong key or none its user is asked for one. */
-  async fetch(method, path, { query = {}, body, headers = {}, signal } = {}) {
+  /** The answer itself, if it is no problem. With a wrong key or none its user is asked for one, if `asks`. */
+  async fetch(method, path, { query = {}, body, headers = {}, signal, asks = true } = {}) {
     for (;;) {
       const shown = this.key;
       const response = await fetch(path + search(query), {
@@ -53,8 +55,9 @@ export class Api {
       });
       if (response.ok) return response;
       const problem = new Problem(response.status, await response.json().catch(() => ({})));
+      if (response.status !== 401) throw problem;
       // Another call may have been given a key in the meantime: then that one is tried.
-      if (response.status !== 401 || (shown === this.key && !(await this.askOnce(problem.message)))) throw problem;
+      if (shown === this.key && !(asks && !this.isRefused && (await this.askOnce(problem.message)))) throw problem;
     }
   }
 
@@ -63,6 +66,7 @@ export class Api {
     this.asking ??= this.askKey(why).finally(() => { this.asking = null; });
     const key = await this.asking;
     if (key) this.key = key;
+    this.isRefused = !key;
     return Boolean(key);
   }
 }

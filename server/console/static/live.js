@@ -1,6 +1,7 @@
 // What moves: the server's events, for whoever on the page wants them. One stream a tab, none while it is hidden.
 
-const RETRY_MS = 5_000;
+/** How long it waits for another try; twice as long each time: a wrong key must not be shown over and over. */
+const RETRY_MS = 2_000, RETRY_MS_MAX = 60_000;
 
 export class Live {
   constructor(api) {
@@ -30,9 +31,11 @@ export class Live {
   }
 
   async run(stream) {
+    let wait = RETRY_MS;
     while (!stream.signal.aborted) {
       try {
-        const response = await this.api.fetch("GET", "/v1/events", { signal: stream.signal });
+        const response = await this.api.fetch("GET", "/v1/events", { signal: stream.signal, asks: false });
+        wait = RETRY_MS;
         for await (const [event, data] of events(response.body)) {
           if (event === "figures") this.tell(JSON.parse(data));
         }
@@ -40,7 +43,8 @@ export class Live {
         if (stream.signal.aborted) return;
       }
       this.tell(null);
-      await new Promise((done) => setTimeout(done, RETRY_MS));
+      await new Promise((done) => setTimeout(done, wait));
+      wait = Math.min(2 * wait, RETRY_MS_MAX);
     }
   }
 

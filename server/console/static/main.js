@@ -31,13 +31,14 @@ let shown = 0;
 
 async function show() {
   const [address, tail = ""] = location.hash.replace(/^#/, "").split("?", 2);
-  const [name = "", ...path] = address.replace(/^\//, "").split("/").map(decodeURIComponent);
+  const [name = "", ...path] = address.replace(/^\//, "").split("/").map(decoded);
   const page = PAGES.find(([one]) => one === name);
   if (!page) {
     location.replace("#/timeline");
     return;
   }
   const turn = ++shown;
+  api.isRefused = false;
   close();
   const ends = [];
   close = () => { for (const end of ends.splice(0)) end(); };
@@ -55,6 +56,11 @@ async function show() {
   }
   if (turn !== shown) return;
   root.dataset.ready = name;
+}
+
+/** A part of the address; one whose escapes are broken as it stands. */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
 }
 
 function go(address) {

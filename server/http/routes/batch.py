@@ -12,6 +12,7 @@ and an answer put together by one join: apart from parsing and commit it takes a
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -23,7 +24,7 @@ from ...clock import Clock
 from ...config import Limits
 from ...metrics import Metrics
 from ...trace_context import Headers, context_in
-from ...tracing import BATCH_SPANS, Scheduling, Traces
+from ...tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
 from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import Rights, charge, may_send, not_to_send, rights_of
@@ -73,11 +74,13 @@ class _Trace:
         """The spans of items."""
         if self._traces is None:
             return
-        for index, message in enumerate(messages):
-            if message.headers and len(self._items) < BATCH_SPANS:
-                span = self._traces.schedule(context_in(message.headers), message.topic)
-                if span is not None:
-                    self._items[index] = span
+        bringing = ((index, message) for index, message in enumerate(messages) if message.headers)
+        for index, message in islice(bringing, BATCH_LOOKED):
+            span = self._traces.schedule(context_in(message.headers), message.topic)
+            if span is not None:
+                self._items[index] = span
+            if len(self._items) == BATCH_SPANS:
+                break
 
     def of(self, index: int) -> tuple[Headers, bool]:
         """What an item is given, and whether that is of a span of its own."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from ..access import client_of, rights_of, sees
+from ..access import Rights, client_of, rights_of, sees
 from ..calls import READ, Gives, described
 from ..streams import Streams
 from ..values import shapes
@@ -51,7 +51,7 @@ class Events:
             )
             await response.prepare(request)
             rights = rights_of(request)
-            while not stopping.is_set() and (rights is None or rights.is_live):
+            while not stopping.is_set() and (rights is None or _may_still(rights)):
                 await response.write(self._event(request))
                 await _wait(stopping)
             response.force_close()
@@ -63,6 +63,11 @@ class Events:
         figures = self._figures()
         told = figures if sees(request) is None else {name: figures[name] for name in OF_ALL}  # type: ignore[literal-required]
         return b"event: figures\ndata: " + _encode(told) + b"\n\n"
+
+
+def _may_still(rights: Rights) -> bool:
+    """Its key may have been revoked by now, or have lost the scope."""
+    return rights.is_live and rights.principal.has(READ)
 
 
 async def _wait(stopping: asyncio.Event) -> None:
