@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check(config, origins)
     if options.command == "keys":
         return _keys(options, config)
-    configure_logging(options.log)
+    configure_logging(options.log, config.log.level)
     try:
         return _run(options, config)
     except WrongFormat as error:

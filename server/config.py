@@ -284,6 +284,13 @@ class Auth:
 
 
 @dataclass(frozen=True, slots=True)
+class Log:
+    """[log]"""
+
+    level: str = _key(choice("debug", "info", "warning", "error"), "info")
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """[metrics]"""
 
@@ -325,6 +332,7 @@ class Config:
     webhook: Webhook = Webhook()
     spark: Spark = Spark()
     auth: Auth = Auth()
+    log: Log = Log()
     metrics: Metrics = Metrics()
     cluster: Cluster = Cluster()
 

@@ -22,6 +22,8 @@ import msgspec
 LINE_MAX = 1_000
 """Characters of one event."""
 SHOWN_MAX = 64
+TOLD_MAX = 200
+"""Characters of one field in JSON."""
 BURST = 20
 WINDOW_S = 10.0
 KINDS_MAX = 1_000
@@ -41,9 +43,17 @@ def shown(text: object, length_max: int = SHOWN_MAX) -> str:
     return f"{cut}…" if more > 0 else cut
 
 
-def by(cause: str) -> Mapping[str, object]:
-    """Who has caused a line, for `extra`: an address without its port, or what else there is to count by."""
-    return {"by": cause}
+def by(cause: str, **told: object) -> Mapping[str, object]:
+    """Who has caused a line, for `extra`: an address without its port, or what else there is to count by.
+
+    `told`: what the line says, by name, for JSON: client, topic, reason.
+    """
+    return {"by": cause, "told": told}
+
+
+def telling(**told: object) -> Mapping[str, object]:
+    """What a line of the server says, by name, for `extra`: for JSON."""
+    return {"told": told}
 
 
 class Repeats(logging.Filter):
@@ -138,19 +148,23 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": shown(record.getMessage(), LINE_MAX),
         }
+        cause, told = getattr(record, "by", None), getattr(record, "told", {})
+        if cause is not None:
+            event["from"] = shown(cause)
+        event |= {name: shown(value, TOLD_MAX) for name, value in told.items() if value not in ("", None)}
         if record.exc_info:
             lines = self.formatException(record.exc_info).split("\n")
             event["exception"] = "\n".join(shown(line, LINE_MAX) for line in lines)
         return msgspec.json.encode(event).decode()
 
 
-def configure_logging(style: str) -> None:
-    """Send everything from INFO on to standard error."""
+def configure_logging(style: str, level: str = "info") -> None:
+    """Send everything from `level` on to standard error."""
     handler = _Stream()
     if style == "json":
         handler.setFormatter(_JsonFormatter())
     else:
         handler.setFormatter(_TextFormatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("apscheduler", "aiohttp.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))

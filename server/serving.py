@@ -23,11 +23,13 @@ from .http.front import Desk
 from .http.gate import Gate
 from .kinds import Address
 from .lease import Lease
+from .logs import telling
 from .mqtt.listeners import Listeners
 from .resting import LOOK_S, Rest
 from .site import build_desk, build_site
 from .tls import Certificates
 from .tracing import Traces
+from .version import server_version
 from .watch import Watch
 
 log = logging.getLogger(__name__)
@@ -141,7 +143,17 @@ class Server:
             text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
             log.warning(text, key, address)
         has_keys = self.app.keyring.has_keys
+        self._told_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
         _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
+
+    def _told_start(self, listening: Sequence[dict[str, object]]) -> None:
+        """What runs, where, and whether keys are asked for, in one line of the log."""
+        at = ", ".join(f"{one['transport']} {one['host']}:{one['port']}" for one in listening)
+        version, where = server_version(), Path(self.config.store.dir).absolute()
+        is_open = not self.app.keyring.has_keys
+        asks = "open: nobody has to show a key" if is_open else "keys are asked for"
+        told = telling(version=version, data=where, listening=at, open=is_open)
+        log.info("started: version %s, data in %s, listening on %s; %s", version, where, at, asks, extra=told)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
@@ -157,6 +169,8 @@ class Server:
         self.app.streams.stop()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
         await self.app.stop()
+        if self._is_started:
+            log.info("stopped")
 
     async def _stop_http(self) -> None:
         if self._desk is not None:

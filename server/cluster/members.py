@@ -11,6 +11,8 @@ import msgspec
 MEMBERS_MAX = 16
 """Beyond it the one that was heard longest ago is forgotten."""
 ALIVE_S = 5.0
+GONE = "gone"
+"""The state of a node that is not heard: whether it leads or follows nobody knows."""
 GIVEN_UP_S = 600.0
 """So long the log is kept for a node that is not heard; it may be upgraded meanwhile."""
 TEXT_MAX = 300
@@ -38,6 +40,15 @@ class Row(msgspec.Struct, frozen=True):
 
     member: Member
     heard_ms: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.heard_ms < ALIVE_S * 1000
+
+    @property
+    def state(self) -> str:
+        """What it is; of one that is not heard nobody knows."""
+        return self.member.state if self.is_alive else GONE
 
 
 class Members:

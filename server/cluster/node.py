@@ -52,7 +52,7 @@ from .doors import Doors
 from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
-from .members import ALIVE_S, Member, Members
+from .members import Member, Members
 from .opening import open_hand, open_store
 from .reports import Reports
 from .routes import ClusterRoutes
@@ -403,13 +403,13 @@ class Node:
                 "node": row.member.node,
                 "url": row.member.url,
                 "mqtt": row.member.mqtt,
-                "state": row.member.state,
+                "state": row.state,
                 "epoch": row.member.epoch,
                 "applied": row.member.applied,
                 "lag": newest - row.member.applied,
                 "heard_ms": row.heard_ms,
                 "version": row.member.version,
-                "is_alive": row.heard_ms < ALIVE_S * 1000,
+                "is_alive": row.is_alive,
             }
             for row in self._members
         ]

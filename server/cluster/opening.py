@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shards.log.contract import Log
 from shards.log.errors import Trimmed
-from shards.log.opening import open_log
+from shards.log.opening import NAME, open_log
 from shards.log.record import claim_of
 from shards.recover import format_of
 from shards.replicated import ReplicatedStore
@@ -28,6 +28,8 @@ MARGIN = 1 << 20
 def open_hand(config: Config) -> Log:
     """A hand on the log. Blocks, `takeover_after` at most. Raises ConfigError, LogDown, Unfit."""
     cluster = config.cluster
+    if not NAME.fullmatch(cluster.name):
+        raise ConfigError("cluster.name", f"has small letters, digits and _, got {cluster.name!r}")
     try:
         return open_log(
             cluster.log,

@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 
 import aiohttp
 import msgspec
 
-from .members import ALIVE_S, Member, Members, Row
+from .members import ALIVE_S, MEMBERS_MAX, Member, Members, Row
 
 log = logging.getLogger(__name__)
 
 CALL_S = 2.0
 """How long one node waits for another."""
 ANSWER_BYTES = 256 << 10
+WARN_S = 60.0
+UNAUTHORIZED = 401
 
 _ROWS = msgspec.json.Decoder(list[Row])
 
@@ -21,12 +24,22 @@ _ROWS = msgspec.json.Decoder(list[Row])
 class Reports:
     """Tells other nodes of this one, and hears of all."""
 
-    def __init__(self, members: Members, node: str, key: str, peers: Iterable[str]) -> None:
+    def __init__(
+        self,
+        members: Members,
+        node: str,
+        key: str,
+        peers: Iterable[str],
+        mono: Callable[[], float] = monotonic,
+    ) -> None:
         """`peers`: where nodes may be found of which nobody has told."""
         self._members = members
         self._node = node
         self._key = key
         self._peers = tuple(peers)
+        self._mono = mono
+        self._warned: dict[tuple[str, int], float] = {}
+        """Until when it is not said again, by URL and status."""
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -75,9 +88,20 @@ class Reports:
                 if answer.status == 200:
                     self._members.hear_all(_ROWS.decode(body))
                 else:
-                    log.warning("%s does not take reports: status %d", url, answer.status)
+                    self._warn(url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             log.debug("%s was not told: %s", url, error)
+
+    def _warn(self, url: str, status: int) -> None:
+        """Once in `WARN_S` for each node and status."""
+        now = self._mono()
+        if now < self._warned.get((url, status), 0.0):
+            return
+        if len(self._warned) >= MEMBERS_MAX:
+            self._warned.clear()
+        self._warned[url, status] = now + WARN_S
+        why = "its cluster.key is another than this node's" if status == UNAUTHORIZED else f"status {status}"
+        log.warning("%s does not take reports: %s", url, why)
 
 
 def _worth(row: Row) -> tuple[bool, bool, int]:

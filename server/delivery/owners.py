@@ -134,7 +134,12 @@ class Owners:
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
             name = shown(owner)
-            log.warning("withheld: %s may not send to %s", name, shown(topic), extra=by(name))
+            log.warning(
+                "withheld: %s may not send to %s",
+                name,
+                shown(topic),
+                extra=by(name, key=name, topic=topic),
+            )
         self._known[owner, publisher, topic] = answer
         self._bytes += size
         return answer

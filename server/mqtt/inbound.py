@@ -205,7 +205,7 @@ class Inbound:
             if pending is not None:
                 pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
-            log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.cause)
+            log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.told(error.reason, error))
             return
         if wish is None:
             return

@@ -1,6 +1,7 @@
 """Who is at the other end of a connection, in the words of the log."""
 
 import asyncio
+from collections.abc import Mapping
 
 from ..logs import by, shown
 
@@ -8,7 +9,7 @@ from ..logs import by, shown
 class Peer:
     """`str` gives the address and, in parentheses, the client id, which is empty until CONNECT has come."""
 
-    __slots__ = ("address", "cause", "client_id", "host", "identity")
+    __slots__ = ("address", "client_id", "host", "identity")
 
     def __init__(self, address: str, identity: str) -> None:
         self.address = address
@@ -16,8 +17,15 @@ class Peer:
         """The common name of its certificate, empty without one."""
         self.client_id = ""
         self.host = address.rpartition(":")[0]
-        self.cause = by(self.host)
+
+    @property
+    def cause(self) -> Mapping[str, object]:
         """For `extra`: the address without the port, which is another with each connection."""
+        return by(self.host, client=self.client_id)
+
+    def told(self, reason: int, why: object = None) -> Mapping[str, object]:
+        """The same, with a reason code and what was wrong."""
+        return by(self.host, client=self.client_id, reason=f"0x{reason:02x}", why=why)
 
     def __str__(self) -> str:
         return f"{self.address} ({shown(self.client_id)})"

@@ -415,14 +415,18 @@ class Connection:
         self._broker.resume(subscriber)
 
     def _refuse_connect(self, reason: int) -> None:
-        log.info("connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.cause)
+        log.info(
+            "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.told(reason)
+        )
         self._broker.traffic.answer(reason)
         self.put(Connack(False, reason))
         self._outbox.end()
 
     def _refuse_bytes(self, error: MqttError) -> None:
         """What came is no CONNECT."""
-        log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
+        log.info(
+            "connect refused: %s, %s", self._peer.address, error, extra=self._peer.told(error.reason, error)
+        )
         self._broker.traffic.answer(error.reason)
         answer = answer_to(error)
         if answer:
@@ -473,7 +477,9 @@ class Connection:
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
-        log.info("connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.cause)
+        log.info(
+            "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.told(reason, why)
+        )
         if not self.is_closed:
             self._inbound.flush()
             self._outbox.say_why(reason, why)

@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 
-from server.logs import BURST, KINDS_MAX, LINE_MAX, WINDOW_S, by, configure_logging, shown
+from server.logs import BURST, KINDS_MAX, LINE_MAX, TOLD_MAX, WINDOW_S, by, configure_logging, shown, telling
 
 log = logging.getLogger("test.logs")
 
@@ -75,6 +75,30 @@ def test_an_event_is_one_line_of_json(begin: Begin) -> None:
     say("refused: %s", EVIL)
     (line,) = written.getvalue().splitlines()
     assert json.loads(line)["event"].startswith("refused: evil\\n2026-01-01")
+
+
+def test_what_a_line_says_is_in_fields(begin: Begin) -> None:
+    written = begin("json")
+    log.info("refused: %s", "a", extra=by("10.0.0.7", client=EVIL, reason="0x87", topic=b"a/\xff", why=None))
+    log.info("started", extra=telling(version="1.2", open=True))
+    log.info("plain")
+    refused, started, plain = map(json.loads, written.getvalue().splitlines())
+    assert (refused["from"], refused["reason"], refused["topic"]) == ("10.0.0.7", "0x87", "a/\\xff")
+    assert refused["client"].startswith("evil\\n")
+    assert len(refused["client"]) < 2 * TOLD_MAX
+    assert (started["version"], started["open"]) == ("1.2", "True")
+    assert "why" not in refused
+    assert set(plain) == {"time", "level", "logger", "event"}
+
+
+def test_the_level_is_kept(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin("text")
+    out = StringIO()
+    monkeypatch.setattr(sys, "stderr", out)
+    configure_logging("text", "warning")
+    log.info("not this")
+    log.warning("this")
+    assert [line.rpartition(" ")[2] for line in out.getvalue().splitlines()] == ["this"]
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -1,10 +1,17 @@
 """Members, the trail and the lease: small things that trimming and serving hang on."""
 
+from dataclasses import replace
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
+from server.cluster.opening import open_hand
+from server.cluster.reports import WARN_S, Reports
 from server.cluster.trail import Trail
 from server.cluster.view import places_in, urls_of
+from server.config import Config, ConfigError
 from server.lease import Lease
 
 
@@ -102,3 +109,37 @@ def test_where_a_node_is_goes_into_a_claim_and_back() -> None:
     assert places_in(urls_of("http://a:8080", "a:1883")) == ("http://a:8080", "a:1883")
     assert places_in("http://a:8080") == ("http://a:8080", "")
     assert places_in("") == ("", "")
+
+
+async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=401)
+
+    site = web.Application()
+    site.router.add_post("/v1/cluster/nodes", refuse)
+    clock = Hand()
+    async with TestServer(site) as other:
+        url = f"http://127.0.0.1:{other.port}"
+        reports = Reports(Members(clock.mono), "a", "k" * 16, [url], clock.mono)
+        for passed_s in (0, 1, 1, WARN_S):
+            clock.now += passed_s
+            await reports.tell(member("a", 1), "")
+        await reports.close()
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert lines == [f"{url} does not take reports: its cluster.key is another than this node's"] * 2
+
+
+def test_a_bad_name_of_the_log_is_said_of_its_setting() -> None:
+    cluster = replace(Config().cluster, log="nats://127.0.0.1:1", name="No Name")
+    with pytest.raises(ConfigError) as caught:
+        open_hand(replace(Config(), cluster=cluster))
+    assert caught.value.key == "cluster.name"
+
+
+def test_a_leader_that_is_not_heard_is_no_leader() -> None:
+    leader = Member("a", "http://a", "a:1883", "leader", 1, 1, "1")
+    assert [(Row(leader, ms).state, Row(leader, ms).is_alive) for ms in (0, 4_999, 5_000)] == [
+        ("leader", True),
+        ("leader", True),
+        ("gone", False),
+    ]
