@@ -81,12 +81,14 @@ class Metrics:
             self._late[bisect_left(LATENESS_MS, ms)] += count
             self._late_ms += ms * count
 
-    def answered(self, method: str, route: str, status: int, took_ms: int) -> None:
-        """An HTTP request was answered, so long after its body had come.
+    def answered(self, method: str, route: str, status: int, took_ms: int | None) -> None:
+        """An HTTP request was answered, so long after its body had come; None: it is not to be timed.
 
         With each message that comes alone: a look-up and two sums, 0.4 µs.
         """
         self.answers[method, route, status] += 1
+        if took_ms is None:
+            return
         took = self._took.get((route, status // 100))
         if took is None:
             took = self._took[route, status // 100] = _Took()

@@ -171,7 +171,8 @@ def count_answers(metrics: Metrics) -> Middleware:
         response = await handler(request)
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        took_ms = int((monotonic() - began) * 1_000)
+        # What is streamed takes as long as its client wants.
+        took_ms = int((monotonic() - began) * 1_000) if isinstance(response, web.Response) else None
         metrics.answered(request.method if path else "", path, response.status, took_ms)
         return response
 

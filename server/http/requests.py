@@ -80,11 +80,16 @@ def flag(request: web.Request, name: str) -> bool:
 
 def limit_of(request: web.Request) -> int:
     """The parameter `limit`. Raises FieldError."""
-    text = request.query.get("limit")
+    return number_parameter(request, "limit", LIMIT_DEFAULT, LIMIT_MAX)
+
+
+def number_parameter(request: web.Request, name: str, default: int, most: int) -> int:
+    """A parameter that is a whole number from 1 to `most`. Raises FieldError."""
+    text = request.query.get(name)
     if text is None:
-        return LIMIT_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= LIMIT_MAX):
-        raise FieldError("limit", f"must be a whole number from 1 to {LIMIT_MAX}, not {text[:40]!r}")
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise FieldError(name, f"must be a whole number from 1 to {most}, not {text[:40]!r}")
     return int(text)
 
 

@@ -28,11 +28,11 @@ from ...schedules.recurring import Schedules
 from ...times import parse_deliver_at
 from ..access import CALENDAR, sees
 from ..calls import READ, Gives, described
+from ..requests import number_parameter
 from ..timeline import Timeline
 from ..turns import Turns
 from ..upcoming import Upcoming
 from ..values import shapes
-from ..values.bodies import FieldError
 
 DAY_MS = 86_400_000
 DAYS_DEFAULT, DAYS_MAX = 30, 366
@@ -67,7 +67,7 @@ class Calendar:
         query={"days": Days},
     )
     async def get(self, request: web.Request) -> web.Response:
-        days = _days(request.query.get("days"))
+        days = number_parameter(request, "days", DAYS_DEFAULT, DAYS_MAX)
         lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//fasti//schedules//EN", "X-WR-CALNAME:fasti"]
         lines += await self._events(request, days * DAY_MS)
         lines.append("END:VCALENDAR")
@@ -139,11 +139,3 @@ def _event(name: str, row: ScheduleRow, fire: shapes.Fire, stamp: str) -> list[s
 
 def _stamp(ms: int) -> str:
     return datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
-def _days(text: str | None) -> int:
-    if text is None:
-        return DAYS_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= DAYS_MAX):
-        raise FieldError("days", f"must be a whole number from 1 to {DAYS_MAX}, not {text[:40]!r}")
-    return int(text)

@@ -54,7 +54,6 @@ class Events:
             while not stopping.is_set() and (rights is None or _may_still(rights)):
                 await response.write(self._event(request))
                 await _wait(stopping)
-            response.force_close()
             await response.write_eof()
             return response
 

@@ -33,7 +33,7 @@ from ..access import check_send, rights_of
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
-from ..requests import body_of, limit_of, whole_body
+from ..requests import body_of, limit_of, number_parameter, whole_body
 from ..timeline import Timeline
 from ..upcoming import Upcoming, fire_views
 from ..values import shapes
@@ -200,7 +200,7 @@ class ScheduleRoutes:
     )
     async def upcoming(self, request: web.Request) -> web.Response:
         """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
-        count = _count(request.query.get("count"))
+        count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
         view: shapes.Fires = {"fires": await self._upcoming.of(name, row, count)}
         return json_answer(view)
@@ -235,14 +235,6 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
     except UnicodeDecodeError:
         raise NotReadable("not UTF-8") from None
     return wish
-
-
-def _count(text: str | None) -> int:
-    if text is None:
-        return COUNT_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= COUNT_MAX):
-        raise FieldError("count", f"must be a whole number from 1 to {COUNT_MAX}, not {text[:40]!r}")
-    return int(text)
 
 
 def _unknown(name: str) -> Problem:

@@ -120,3 +120,14 @@ async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> No
             ring.take(ring.read())
             async with asyncio.timeout(5):
                 await answer.content.read()
+
+
+async def test_a_stream_is_counted_and_not_timed(server: Running) -> None:
+    """It takes as long as its client wants."""
+    async with stream(server) as answer:
+        await figures(answer)
+        server.app.streams.stop()
+        await answer.content.read()
+    page = (await server.call("GET", "/metrics")).body.decode()
+    assert 'fasti_http_answers_total{method="GET",route="/v1/events",status="200"} 1.0' in page
+    assert 'fasti_http_seconds_count{route="/v1/events"' not in page
