@@ -2,6 +2,7 @@
 
     python -m server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
                      [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
+                     [--version]
     python -m server inspect --data DIR
     python -m server verify [--repair] --data DIR
     python -m server retime --data DIR
@@ -27,6 +28,7 @@ from .auth.keys_file import KeysFileError
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .times import TimeError, parse_deliver_at
+from .version import server_version
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -164,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show every setting, its origin and the sum of the bounds, and exit",
     )
+    parser.add_argument("--version", action="version", version=f"fasti-server {server_version()}")
     parser.set_defaults(repair=False)
     commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,leave,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)

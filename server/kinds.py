@@ -35,6 +35,11 @@ class Kind(Generic[T]):
     show: Callable[[T], str] = str
 
 
+def where(host: object, port: object) -> str:
+    """An address as URLs have it: one of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where to listen; port 0 is any free one. `scheme` is mqtt, mqtts, ws or wss, or empty."""
@@ -44,8 +49,8 @@ class Address:
     scheme: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}" if self.scheme else f"{host}:{self.port}"
+        at = where(self.host, self.port)
+        return f"{self.scheme}://{at}" if self.scheme else at
 
     @property
     def is_loopback(self) -> bool:

@@ -21,7 +21,7 @@ from .config import Config
 from .delivery.subscriber import Closing
 from .http.front import Desk
 from .http.gate import Gate
-from .kinds import Address
+from .kinds import Address, where
 from .lease import Lease
 from .logs import telling
 from .mqtt.listeners import Listeners
@@ -144,16 +144,16 @@ class Server:
             log.warning(text, key, address)
         has_keys = self.app.keyring.has_keys
         self._told_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
-        _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
+        _announce(where(http.host, http_port), listening, has_tls=tls is not None, has_keys=has_keys)
 
     def _told_start(self, listening: Sequence[dict[str, object]]) -> None:
         """What runs, where, and whether keys are asked for, in one line of the log."""
-        at = ", ".join(f"{one['transport']} {one['host']}:{one['port']}" for one in listening)
-        version, where = server_version(), Path(self.config.store.dir).absolute()
+        at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
+        version, data = server_version(), Path(self.config.store.dir).absolute()
         is_open = not self.app.keyring.has_keys
         asks = "open: nobody has to show a key" if is_open else "keys are asked for"
-        told = telling(version=version, data=where, listening=at, open=is_open)
-        log.info("started: version %s, data in %s, listening on %s; %s", version, where, at, asks, extra=told)
+        told = telling(version=version, data=data, listening=at, open=is_open)
+        log.info("started: version %s, data in %s, listening on %s; %s", version, data, at, asks, extra=told)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
@@ -248,9 +248,9 @@ def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool, h
     """Where the server listens and one line to try, for people and for scripts."""
     first, *more = listening
     key = "-H 'authorization: Bearer KEY' " if has_keys else ""
-    others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
+    others = "".join(f" {at['transport']}={where(at['host'], at['port'])}" for at in more)
     lines = (
-        f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
+        f"listening http={http} mqtt={where(first['host'], first['port'])}{others}",
         f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages {key}"
         "-H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',

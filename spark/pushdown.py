@@ -89,12 +89,19 @@ class Wanted:
 NOTHING_SAID = Wanted()
 
 
+OPTIONS = frozenset({"path", "node", "due_from", "due_to", "slice", "topic", "state"})
+"""Of a read, as Spark hands them on: in small letters."""
+
+
 def wanted_by(options: Mapping[str, str]) -> Wanted:
     """Of the options of a read. Raises ValueError, naming the option.
 
     `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, and itself outside; `topic`: an
     MQTT filter; `state`: one or several, with commas.
     """
+    unknown = sorted(options.keys() - OPTIONS)
+    if unknown:
+        raise ValueError(f"option {unknown[0]}: is not known; there are {', '.join(sorted(OPTIONS))}")
     wanted = Wanted()
     low, high = (_instant(options, name) for name in ("due_from", "due_to"))
     wanted = replace(wanted, due=Range(LOW if low is None else low, HIGH if high is None else high - 1))

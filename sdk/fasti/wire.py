@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from .errors import BadArgument
 
@@ -42,6 +43,23 @@ def instant(at: When) -> str:
     if below_us:
         utc += timedelta(microseconds=1000 - below_us)
     return utc.isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
+
+
+def wished(at: When) -> str:
+    """A time that something shall happen at: a wall time of a zone stays one, `2027-03-28T09:00:00[Zone]`.
+
+    So the server's rules say what becomes of one that the clocks skip, and its time zones count, also if they
+    are others by then. Of a time that they show twice the second, `fold=1`, can be said as an instant only.
+    Raises ValueError as `instant` does.
+    """
+    zone = None if isinstance(at, str) else at.tzinfo
+    if isinstance(at, str) or not isinstance(zone, ZoneInfo) or zone.key in (None, "UTC", "Etc/UTC"):
+        return instant(at)
+    if at.utcoffset() != at.replace(fold=0).utcoffset():
+        return instant(at)
+    wall = at.replace(tzinfo=None)
+    wall += timedelta(microseconds=-wall.microsecond % 1000)
+    return f"{wall.isoformat(timespec='milliseconds')}[{zone.key}]"
 
 
 def span(delay: Span) -> str:
@@ -218,7 +236,7 @@ def due(at: When | None = None, delay: Span | None = None) -> Json:
     if at is not None and delay is not None:
         raise ValueError("give `at` or `delay`, not both")
     if at is not None:
-        return {"deliver_at": instant(at)}
+        return {"deliver_at": wished(at)}
     if delay is not None:
         return {"deliver_in": span(delay)}
     return {}

@@ -15,7 +15,7 @@ from ..auth.aside import Threads
 from ..auth.keyring import Keyring
 from ..clock import SystemClock
 from ..config import Config
-from ..kinds import Address
+from ..kinds import Address, where
 from ..metrics import Metrics
 from ..mqtt.turned_away import AwayListeners
 from ..tls import Certificates
@@ -84,7 +84,7 @@ class Doors:
         if not self._is_announced:
             self._is_announced = True
             http, mqtt = self.config.http.listen, self.config.mqtt.listen[0]
-            print(f"listening http={http} mqtt={mqtt.host}:{mqtt.port}", flush=True)  # noqa: T201
+            print(f"listening http={http} mqtt={where(mqtt.host, mqtt.port)}", flush=True)  # noqa: T201
 
     async def close(self) -> None:
         """They may be opened again."""

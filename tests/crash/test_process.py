@@ -11,6 +11,7 @@ import pytest
 from server.__main__ import main
 from server.codec.packets import Disconnect, Publish
 from server.offline import inspect, verify
+from server.version import server_version
 from shards.errors import StoreLocked
 from tests.support.http import http
 from tests.support.mqtt import dial
@@ -244,3 +245,22 @@ def test_check_shows_where_values_come_from(
     assert "FASTI__LIMITS__SESSIONS" in line or "environment" in line
     assert lines[-1].startswith("in all ")
     assert any(line.startswith("in flight x sessions ") and " 77 x 1,024 x " in line for line in lines)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fasti-server {server_version()}\n"
+
+
+def test_an_address_of_ipv6_is_in_brackets(tmp_path: Path) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with served(tmp_path / "data", "--http", "[::1]:0", "--mqtt", "[::1]:0") as server:
+        assert server.http[0] == server.mqtt[0] == "[::1]"
+        with socket.create_connection(("::1", server.http[1]), 5):
+            pass

@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from aiohttp import web
 
@@ -154,7 +155,9 @@ class Fake:
 
     def due(self, body: Json) -> datetime:
         if "deliver_at" in body:
-            return datetime.fromisoformat(body["deliver_at"])
+            wall, _, zone = body["deliver_at"].removesuffix("]").partition("[")
+        at = datetime.fromisoformat(wall)
+        return at.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) if zone else at
         span = body.get("deliver_in", "PT0S")
         return self.now + timedelta(seconds=float(span.removeprefix("PT").removesuffix("S")))
 

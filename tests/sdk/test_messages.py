@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import fasti
+from fasti.wire import wished
 from tests.sdk.conftest import QUICK, free_port
 from tests.sdk.fake import NOW, Fake
 
@@ -24,6 +25,9 @@ async def test_schedule_and_look(client: fasti.Client, fake: Fake) -> None:
     assert found.id == m.id
     assert found.headers == {"x": "y"}
     assert fake.requests[0] == ("POST", "/v1/messages")
+
+
+BUCHAREST = ZoneInfo("Europe/Bucharest")
 
 
 @pytest.mark.parametrize("payload", [b"\x00\xff", "text", {"a": [1, None]}, 7, None])
@@ -220,3 +224,20 @@ async def test_list_and_count(client: fasti.Client, fake: Fake) -> None:
     found = [m async for m in client.messages.list(state="cancelled")]
     assert [m.state for m in found] == ["cancelled"]
     assert found[0].payload == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "sent"),
+    [
+        (datetime(2031, 3, 28, 9, tzinfo=BUCHAREST), "2031-03-28T09:00:00.000[Europe/Bucharest]"),
+        # Skipped by the clocks: the server's rule decides.
+        (datetime(2031, 3, 30, 3, 30, tzinfo=BUCHAREST), "2031-03-30T03:30:00.000[Europe/Bucharest]"),
+        (datetime(2031, 10, 26, 3, 30, tzinfo=BUCHAREST), "2031-10-26T03:30:00.000[Europe/Bucharest]"),
+        (datetime(2031, 10, 26, 3, 30, fold=1, tzinfo=BUCHAREST), "2031-10-26T01:30:00.000Z"),
+        (datetime(2031, 1, 1, 0, 0, 0, 1, tzinfo=BUCHAREST), "2031-01-01T00:00:00.001[Europe/Bucharest]"),
+        (datetime(2031, 1, 1, tzinfo=ZoneInfo("UTC")), "2031-01-01T00:00:00.000Z"),
+        (datetime(2031, 1, 1, tzinfo=UTC), "2031-01-01T00:00:00.000Z"),
+    ],
+)
+def test_a_wall_time_keeps_its_zone(at: datetime, sent: str) -> None:
+    assert wished(at) == sent

@@ -234,6 +234,7 @@ def test_spark_still_mixes_up_what_it_pushed_down(spark: SparkSession, uri: str)
         ("state", "gone", "is not one or several of"),
         ("due_from", "tomorrow", "neither RFC 3339"),
         ("due_to", "2026-12-01T00:00", "no offset"),
+        ("stat", "pending", "option stat: is not known; there are due_from, due_to"),
     ],
 )
 def test_an_option_that_cannot_be_read_is_refused(option: str, value: str, word: str) -> None:
