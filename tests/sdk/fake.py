@@ -156,8 +156,8 @@ class Fake:
     def due(self, body: Json) -> datetime:
         if "deliver_at" in body:
             wall, _, zone = body["deliver_at"].removesuffix("]").partition("[")
-        at = datetime.fromisoformat(wall)
-        return at.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) if zone else at
+            at = datetime.fromisoformat(wall)
+            return at.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) if zone else at
         span = body.get("deliver_in", "PT0S")
         return self.now + timedelta(seconds=float(span.removeprefix("PT").removesuffix("S")))
 
