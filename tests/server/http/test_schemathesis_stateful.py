@@ -80,14 +80,8 @@ class Steps(RuleBasedStateMachine):
         case = data.draw(self.schema[ALL]["POST"].as_strategy())
         case.headers = {}
         if isinstance(case.body, dict):
-            own = {
-                "topic": self.topic,
-                "deliver_at": FAR,
-                "deliver_in": None,
-                "spread": None,
-                "key": None,
-            }
-            case.body = {**case.body, **own}
+            own = {"topic": self.topic, "deliver_at": FAR, "spread": None, "key": None}
+            case.body = {**{k: v for k, v in case.body.items() if k != "deliver_in"}, **own}
         response = self.answered(case)
         if response.status_code != 201:
             assert response.status_code == 422, response.text
