@@ -27,6 +27,7 @@ from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...trace_context import NAMES
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
+from .names import BACKSLASH, QUOTE, check_names
 from .scalars import Delay, Id, Key, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
@@ -38,6 +39,9 @@ EXPIRES_MS_MAX = 4_294_967_295_000
 
 RAW_FACTOR = 8
 """Times as long as what it stands for a JSON string can be: base64 with every character escaped."""
+
+QOS_UNSAID = -1
+"""No QoS was sent, so it is 1."""
 
 Encoding = Literal["text", "base64", "json"]
 
@@ -69,9 +73,9 @@ class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: str
     deliver_at: str | msgspec.UnsetType = msgspec.UNSET
     deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
-    key: str | None = None
-    encoding: str | None = None
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = QOS_UNSAID
+    key: str | msgspec.UnsetType | None = msgspec.UNSET
+    encoding: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -81,8 +85,8 @@ class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: msgspec.Raw
     deliver_at: str | msgspec.UnsetType = msgspec.UNSET
     deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
-    key: str | None = None
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = QOS_UNSAID
+    key: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
@@ -124,8 +128,6 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
 _ONE = msgspec.json.Decoder(MessageRequest)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
-# As numbers: `92 in value` is one memchr, eight times faster here than `b"\\" in value`.
-_QUOTE, _BACKSLASH = 34, 92
 
 
 def checked(
@@ -256,11 +258,11 @@ def payload_bytes(payload: msgspec.Raw, encoding: Encoding | None) -> tuple[byte
     value = bytes(payload)
     if encoding == "json":
         return value, "json"
-    if value[0] != _QUOTE:
+    if value[0] != QUOTE:
         if encoding is not None:
             raise FieldError("encoding", f"{encoding} goes with a payload that is a string")
         return value, "json"
-    text = _TEXT.decode(value).encode() if _BACKSLASH in value else value[1:-1]
+    text = _TEXT.decode(value).encode() if BACKSLASH in value else value[1:-1]
     if encoding != "base64":
         return text, "text"
     try:
@@ -354,6 +356,32 @@ def decode(raw: bytes) -> MessageRequest:
     if not raw.isascii():
         raw.decode()
     try:
-        return _ONE.decode(raw)
+        request = _ONE.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error) from None
+    if raw.count(QUOTE) != quotes_of(request):
+        check_names(raw)
+    return request
+
+
+def quotes_of(request: MessageRequest) -> int:
+    """How many quotation marks are the least that it was written with; with so many it says no name twice.
+
+    What is there and is not counted (an escaped one in a topic, a default that was sent) makes it more.
+    """
+    quotes = 2 + bytes(request.payload).count(QUOTE)
+    if request.topic is not msgspec.UNSET:
+        quotes += 4
+    if request.deliver_at is not msgspec.UNSET:
+        quotes += 4
+    if request.deliver_in is not msgspec.UNSET:
+        quotes += 4 if isinstance(request.deliver_in, str) else 2
+    if request.key is not None:
+        quotes += 4
+    if request.encoding is not None:
+        quotes += 4
+    if request.qos != 1:
+        quotes += 2
+    if request.headers is not None:
+        quotes += 2 + 4 * len(request.headers)
+    return quotes
