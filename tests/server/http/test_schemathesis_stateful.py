@@ -37,6 +37,8 @@ ONE, ALL = "/v1/messages/{id}", "/v1/messages"
 FAR = "2030-01-01T00:00:00Z"
 FIRST, LAST = "2000", "3000"
 NOT_THERE = "f" * 32
+OTHERWISE = {"deliver_in", "deliver_to", "spread", "key", "expires_in"}
+"""What sends a message elsewhere or at another time, or is nearly always refused as it is drawn."""
 
 
 @pytest.fixture
@@ -78,10 +80,10 @@ class Steps(RuleBasedStateMachine):
     def schedule(self, data: st.DataObject) -> Any:
         """A body as it is described, for a topic of this walk, far ahead."""
         case = data.draw(self.schema[ALL]["POST"].as_strategy())
-        case.headers = {}
+        case.headers, case.query = {}, {}
         if isinstance(case.body, dict):
-            own = {"topic": self.topic, "deliver_at": FAR, "spread": None, "key": None}
-            case.body = {**{k: v for k, v in case.body.items() if k != "deliver_in"}, **own}
+            own = {"topic": self.topic, "deliver_at": FAR}
+            case.body = {name: value for name, value in case.body.items() if name not in OTHERWISE} | own
         response = self.answered(case)
         if response.status_code != 201:
             assert response.status_code == 422, response.text
@@ -169,6 +171,15 @@ class Steps(RuleBasedStateMachine):
     @initialize(method=st.sampled_from(("GET", "DELETE")))
     def ask_for_what_is_not_there(self, method: str) -> None:
         assert self.call(method, ONE, path_parameters={"id": NOT_THERE}).status_code == 404
+
+    @initialize(target=messages)
+    def schedule_one(self) -> str:
+        """Each walk has one to move and to cancel, whatever is drawn."""
+        body = {"topic": self.topic, "payload": "x", "deliver_at": FAR}
+        response = self.answered(self.schema[ALL]["POST"].Case(body=body, media_type="application/json"))
+        name = str(response.json()["id"])
+        self.pending[name] = FAR
+        return name
 
     @rule(limit=st.integers(1, 3))
     def list_in_pages(self, limit: int) -> None:
