@@ -55,6 +55,7 @@ class Call(NamedTuple):
     gives: tuple[Gives, ...]
     query: Query | None
     body: Any
+    example: Any
     as_lines: bool
     headers: Query
     problems: tuple[str, ...]
@@ -66,14 +67,15 @@ def described(
     *gives: Gives,
     query: Query | None = {},  # noqa: B006 - read only
     body: Any = None,
+    example: Any = None,
     as_lines: bool = False,
     headers: Query = {},  # noqa: B006
     problems: tuple[str, ...] = (),
 ) -> Callable[[Method[R, A]], Method[R, A]]:
     """Describe a handler, and hold the URL to that. Raises NotReadable and FieldError when called.
 
-    `query` None: it is not looked at. `as_lines`: the body, a list, can be sent as NDJSON too. `headers`: the
-    request's. `problems`: slugs.
+    `query` None: it is not looked at. `example`: of the body, as JSON. `as_lines`: the body, a list, can be
+    sent as NDJSON too. `headers`: the request's. `problems`: slugs.
     """
     derived = (
         *(_GUARDED if scope else ()),
@@ -81,7 +83,7 @@ def described(
         *(_ASKS if query is not None else ()),
     )
     slugs = tuple(dict.fromkeys((*problems, *derived)))
-    entry = Call(summary, scope, gives, query, body, as_lines, headers, slugs)
+    entry = Call(summary, scope, gives, query, body, example, as_lines, headers, slugs)
 
     def mark(handler: Method[R, A]) -> Method[R, A]:
         @wraps(handler)

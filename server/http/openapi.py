@@ -5,13 +5,19 @@ gives from the `@described` above its handler (calls.py), which also holds the q
 types that decode them, answers from the types that the views are checked against. A route without a
 description is a mistake of ours, and a test finds it.
 
+Calls stand in the order of use, under tags, each with a line for the shell that makes it. The bodies in it
+are those beside the handlers; tests send each of them.
+
 Problems: every status that a call can answer with is listed with the slugs behind it. 500 and the errors of
 HTTP itself (no such path, wrong method) can come from any, and are not.
 """
 
+import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -22,7 +28,7 @@ from .calls import ANY, JSON, NDJSON, OPEN, Call, Gives, call_of, described
 from .page import page_of
 from .problems import MEDIA_TYPE, SLUGS
 from .values import shapes
-from .values.scalars import PATH, RetryAfter
+from .values.scalars import PATH, PATH_EXAMPLES, RetryAfter
 
 Json = dict[str, Any]
 
@@ -34,7 +40,24 @@ WAITING = (429, 503)
 """Problems that come with Retry-After."""
 KEY = "key"
 KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
-_VERBS = ("get", "put", "post", "patch", "delete")
+_VERBS = ("post", "put", "get", "patch", "delete")
+TAGS = {
+    "messages": "Schedule a message, look at it, move it, cancel it: one, a batch, or all that match.",
+    "schedules": "Messages that come again: cron, every so often, RFC 5545 rules; with zone and calendar.",
+    "groups": "Workers that share the messages of a filter, by MQTT or by pull.",
+    "sessions": "Who subscribes, how far each has read; set back, forget.",
+    "dead": "What was given up: look, send again, drop.",
+    "endpoints": "Where messages are posted to over HTTP.",
+    "timeline": "What is where in time: density, slices, shards, what moves just now.",
+    "jobs": "Splits of overfull slices and expiry of old ones.",
+    "backups": "Consistent copies.",
+    "cluster": "The nodes, and what they say to each other.",
+    "server": "The server itself: whether it is well, metrics, its clock, this description, the console.",
+}
+"""In the order of use."""
+_OF = {"slices": "timeline", "events": "timeline"}
+"""First part of a path below /v1 -> tag, where it is not called so."""
+_LAST = "server"
 
 
 class OpenApi:
@@ -72,7 +95,7 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
         call = call_of(route.handler)
         if call is not None and route.resource is not None and route.method != "HEAD":
             path, method = route.resource.canonical, route.method.lower()
-            paths.setdefault(path, {})[method] = _operation(method, path, call, types)
+            paths.setdefault(path, {})[method] = _operation(method, path, call, types, has_keys)
             if has_keys:
                 paths[path][method]["security"] = _security(call.scope)
     components: Json = {"schemas": dict(sorted(types.components.items()))}
@@ -81,6 +104,7 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
     return {
         "openapi": "3.1.0",
         "info": {"title": "fasti", "version": server_version(), "description": DESCRIPTION},
+        "tags": [{"name": name, "description": said} for name, said in TAGS.items()],
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": components,
     }
@@ -105,32 +129,57 @@ def _security(scope: str) -> list[Json]:
     return [{KEY: [] if scope == ANY else [scope]}] if scope != OPEN else []
 
 
-def _place(path: str) -> tuple[bool, str]:
-    """What people call first, then what machines ask."""
-    return not path.startswith("/v1/"), path
+def _tag(path: str) -> str:
+    first = re.match(r"/v1/(\w+)", path)
+    name = _OF.get(first[1], first[1]) if first else _LAST
+    return name if name in TAGS else _LAST
+
+
+def _place(path: str) -> tuple[int, bool, str]:
+    """In the order of use, the server's own paths behind those of the API."""
+    return list(TAGS).index(_tag(path)), not path.startswith("/v1/"), path
 
 
 def _sorted(operations: Json) -> Json:
     return {verb: operations[verb] for verb in _VERBS if verb in operations}
 
 
-def _operation(method: str, path: str, call: Call, types: Types) -> Json:
+def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool) -> Json:
     operation: Json = {
         "operationId": re.sub(r"\W+", "_", f"{method} {path.removeprefix('/v1')}").strip("_"),
+        "tags": [_tag(path)],
         "summary": call.summary,
+        "x-codeSamples": [
+            {"lang": "Shell", "label": "curl", "source": _sample(method, path, call, has_keys)}
+        ],
         "parameters": [
-            *(_parameter(name, "path", PATH[name], types) for name in re.findall(r"\{(\w+)\}", path)),
+            *(
+                _parameter(name, "path", PATH[name], types) | {"example": PATH_EXAMPLES[name]}
+                for name in re.findall(r"\{(\w+)\}", path)
+            ),
             *(_parameter(name, "query", kind, types) for name, kind in (call.query or {}).items()),
             *(_parameter(name, "header", kind, types) for name, kind in call.headers.items()),
         ],
         "responses": _responses(call, types),
     }
     if call.body is not None:
-        content: Json = {JSON: {"schema": types.of(call.body)}}
+        content: Json = {JSON: {"schema": types.of(call.body), "example": call.example}}
         if call.as_lines:
             content[NDJSON] = {"schema": {"type": "string", "description": "one item a line"}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _sample(method: str, path: str, call: Call, has_keys: bool) -> str:
+    """The call as a line for the shell."""
+    filled = re.sub(r"\{(\w+)\}", lambda found: quote(PATH_EXAMPLES[found[1]], safe=":"), path)
+    parts = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
+    parts.append(f'"$FASTI_URL{filled}"')
+    if has_keys and call.scope != OPEN:
+        parts.append('-H "Authorization: Bearer $FASTI_KEY"')
+    if call.body is not None:
+        parts += [f"-H 'Content-Type: {JSON}'", "-d", shlex.quote(json.dumps(call.example))]
+    return " ".join(parts)
 
 
 def _parameter(name: str, where: str, kind: Any, types: Types) -> Json:

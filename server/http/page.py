@@ -1,6 +1,7 @@
 """`GET /docs`: the OpenAPI document as a page, without scripts or anything from elsewhere.
 
-Every call with what it takes and gives, then the types. A type of the document is linked, not repeated.
+Every call, in the order of use, with a line that makes it and what it takes and gives; then the
+types. A type of the document is linked, not repeated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +28,18 @@ def page_of(document: Json) -> str:
         f"<style>{STYLE}</style><h1>{escape(info['title'])} {escape(info['version'])}</h1>",
         f'<p>{escape(info["description"])} As data: <a href="/openapi.json">openapi.json</a>.</p>',
     ]
-    for path, operations in document["paths"].items():
-        parts += [_section(method, path, one) for method, one in operations.items()]
-    parts.append("<h1>Types</h1>")
+    names = [*(tag["name"] for tag in document["tags"]), "types"]
+    links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
+    parts.append(f"<p>{links}</p>")
+    for tag in document["tags"]:
+        parts.append(f'<h1 id="{tag["name"]}">{tag["name"]}</h1><p>{escape(tag["description"])}</p>')
+        for path, operations in document["paths"].items():
+            parts += [
+                _section(method, path, one)
+                for method, one in operations.items()
+                if tag["name"] in one["tags"]
+            ]
+    parts.append('<h1 id="types">types</h1>')
     parts += [_type(name, schema) for name, schema in document["components"]["schemas"].items()]
     return "\n".join(parts)
 
@@ -43,7 +53,8 @@ def _section(method: str, path: str, operation: Json) -> str:
         rows.append(f"<tr><td>body<td><code>{media}</code><td>{_said(content['schema'])}")
     rows += [_answer(status, answer) for status, answer in operation["responses"].items()]
     head = f"<h2><b>{method}</b> <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
-    return f"{head}<table>{''.join(rows)}</table>"
+    samples = "".join(f"<pre>{escape(sample['source'])}</pre>" for sample in operation["x-codeSamples"])
+    return f"{head}{samples}<table>{''.join(rows)}</table>"
 
 
 def _answer(status: str, answer: Json) -> str:

@@ -63,6 +63,7 @@ class Backups:
         ADMIN,
         Gives(201, shapes.Backup),
         body=BackupWish,
+        example={"dir": "monday"},
         problems=("store-unavailable",),
     )
     async def create(self, request: web.Request) -> web.Response:

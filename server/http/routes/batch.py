@@ -140,6 +140,15 @@ class Batch:
         Gives(200, shapes.Results, said="`each=true`"),
         query={"each": FLAG, "ids": FLAG, **TERMS},
         body=list[Item],
+        example=[
+            {"topic": "meters/7/read", "payload": "now", "deliver_in": "1m"},
+            {
+                "topic": "meters/8/read",
+                "payload": "AP8=",
+                "encoding": "base64",
+                "deliver_at": "2030-01-01T00:00:00Z",
+            },
+        ],
         as_lines=True,
         problems=("idempotency-mismatch", *WRITES),
     )

@@ -44,6 +44,7 @@ class ClockRoutes:
         ADMIN,
         Gives(200, shapes.Advanced),
         body=Advance,
+        example={"by": "PT1H"},
         problems=("clock-not-simulated", *WRITES),
     )
     async def advance(self, request: web.Request) -> web.Response:

@@ -148,7 +148,12 @@ class Control:
         ]
 
     @described(
-        "Cancel all that match", SCHEDULE, Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES
+        "Cancel all that match",
+        SCHEDULE,
+        Gives(200, shapes.Changed),
+        body=BulkRequest,
+        example={"filter": {"topic": "orders/17/#"}, "dry_run": True},
+        problems=WRITES,
     )
     async def cancel(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BULK)
@@ -157,7 +162,12 @@ class Control:
         return await self._answer(request, wish, cancel_all)
 
     @described(
-        "Shift all that match", SCHEDULE, Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES
+        "Shift all that match",
+        SCHEDULE,
+        Gives(200, shapes.Changed),
+        body=BulkRequest,
+        example={"filter": {"topic": "meters/#", "due_to": "2030-01-01T00:00:00Z"}, "shift": "PT15M"},
+        problems=WRITES,
     )
     async def reschedule(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BULK)

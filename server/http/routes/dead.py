@@ -201,6 +201,7 @@ class DeadRoutes:
         SCHEDULE,
         Gives(200, shapes.DeadChanged),
         body=Annotated[RequeueDead, only_one("ids", "filter")],
+        example={"filter": {"group": "printers", "topic": "jobs/#"}, "deliver_in": "1m"},
         problems=WRITES,
     )
     async def requeue(self, request: web.Request) -> web.Response:
@@ -218,6 +219,7 @@ class DeadRoutes:
         SCHEDULE,
         Gives(200, shapes.DeadChanged),
         body=Annotated[DropDead, only_one("ids", "filter")],
+        example={"filter": {"group": "printers", "to": "2026-01-01T00:00:00Z"}, "dry_run": True},
         problems=WRITES,
     )
     async def drop(self, request: web.Request) -> web.Response:

@@ -112,6 +112,7 @@ class EndpointRoutes:
         Gives(201, shapes.Endpoint, {"Location": Location}),
         Gives(200, shapes.Endpoint, said="it was there"),
         body=EndpointRequest,
+        example={"url": "https://shop.example.com/hooks/due", "concurrency": 4, "timeout": "10s"},
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
@@ -170,6 +171,7 @@ class EndpointRoutes:
         ADMIN,
         Gives(200, shapes.Endpoint),
         body=Rewind,
+        example={"from": "PT1H"},
         problems=("not-found", *WRITES),
     )
     async def replay(self, request: web.Request) -> web.Response:

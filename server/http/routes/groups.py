@@ -102,6 +102,7 @@ class GroupRoutes:
         Gives(201, shapes.Group, {"Location": Location}),
         Gives(200, shapes.Group, said="it was there"),
         body=GroupRequest,
+        example={"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["10s", "1m"]},
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
@@ -169,6 +170,7 @@ class GroupRoutes:
         Gives(200, shapes.GroupPage),
         query=FILTERED,
         body=Rewind,
+        example={"from": "PT1H"},
         problems=("not-found", *WRITES),
     )
     async def replay(self, request: web.Request) -> web.Response:

@@ -33,6 +33,8 @@ from ..values.scalars import PAGED, Location
 PARTS_MAX = 1_000
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
+TOKEN = "2f6c61d0"
+"""In examples: what the call that made the job gave."""
 NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
 
 
@@ -109,6 +111,7 @@ class JobRoutes:
         ADMIN,
         Gives(201, shapes.JobView, {"Location": Location}),
         body=NewJob,
+        example={"kind": "split", "slice": "2030-01-01T00:00:00Z", "parts": 4},
         problems=("not-found", *NO_JOB),
     )
     async def create(self, request: web.Request) -> web.Response:
@@ -147,7 +150,14 @@ class JobRoutes:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
 
-    @described("Cut the slice", ADMIN, Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
+    @described(
+        "Cut the slice",
+        ADMIN,
+        Gives(200, shapes.JobView),
+        body=Begin,
+        example={"token": TOKEN, "cuts": [1_893_456_900_000, 1_893_457_800_000]},
+        problems=NOT_NOW,
+    )
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
         job = await _said(self._splits.begin(request.match_info["id"], wish.token, wish.cuts))
@@ -158,6 +168,10 @@ class JobRoutes:
         ADMIN,
         Gives(200, shapes.JobView),
         body=CommitJob,
+        example={
+            "token": TOKEN,
+            "slices": [{"start_ms": 1_762_992_000_000, "generation": 0, "rows": 2, "archived": 2}],
+        },
         problems=(*NOT_NOW, "bad-manifest"),
     )
     async def commit(self, request: web.Request) -> web.Response:
@@ -170,14 +184,28 @@ class JobRoutes:
             row = await _said(self._expiries.commit(job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
-    @described("Forget the job", ADMIN, Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)
+    @described(
+        "Forget the job",
+        ADMIN,
+        Gives(200, shapes.JobView),
+        body=Abort,
+        example={"token": TOKEN, "detail": "the disk of the worker is full"},
+        problems=NOT_NOW,
+    )
     async def abort(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ABORT)
         detail = wish.detail[:DETAIL_MAX]
         row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
         return json_answer(self._view(row))
 
-    @described("Keep the lease", ADMIN, Gives(200, shapes.Lease), body=Renew, problems=NOT_NOW)
+    @described(
+        "Keep the lease",
+        ADMIN,
+        Gives(200, shapes.Lease),
+        body=Renew,
+        example={"token": TOKEN, "done": 40_000, "total": 100_000},
+        problems=NOT_NOW,
+    )
     async def renew(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _RENEW)
         progress = None

@@ -65,6 +65,9 @@ GROUPS_MAX = 100
 WAIT_MAX_MS = 60_000
 LEASE_MIN_MS = 1_000
 
+LEASE_ID = "AQAAAAEAAAAAAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+"""In examples."""
+
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
 
 
@@ -133,6 +136,7 @@ class LeaseRoutes:
         READ,
         Gives(200, shapes.LeasedMessages),
         body=LeaseMessages,
+        example={"max": 10, "filter": "jobs/#", "wait": "20s", "lease": "1m"},
         problems=("not-found", *WRITES),
     )
     async def lease(self, request: web.Request) -> web.Response:
@@ -165,7 +169,12 @@ class LeaseRoutes:
             self._pull.abandon(call)  # unless it is released: what nobody reads goes to others
 
     @described(
-        "Leased messages are done with", READ, Gives(200, shapes.Acked), body=AckMessages, problems=WRITES
+        "Leased messages are done with",
+        READ,
+        Gives(200, shapes.Acked),
+        body=AckMessages,
+        example={"lease_ids": [LEASE_ID]},
+        problems=WRITES,
     )
     async def ack(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ACK)
@@ -179,6 +188,7 @@ class LeaseRoutes:
         READ,
         Gives(200, shapes.Nacked),
         body=NackMessages,
+        example={"lease_ids": [LEASE_ID], "delay": "5m", "reason": "the printer is busy"},
         problems=WRITES,
     )
     async def nack(self, request: web.Request) -> web.Response:
@@ -201,6 +211,7 @@ class LeaseRoutes:
         READ,
         Gives(200, shapes.Extended),
         body=ExtendLeases,
+        example={"lease_ids": [LEASE_ID], "lease": "2m"},
         problems=WRITES,
     )
     async def extend(self, request: web.Request) -> web.Response:

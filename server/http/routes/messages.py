@@ -173,6 +173,12 @@ class Messages:
         Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
         query=TERMS,
         body=New,
+        example={
+            "topic": "orders/17/reminder",
+            "payload": {"order": 17},
+            "deliver_in": "15m",
+            "key": "order-17",
+        },
         headers={KEY_HEADER: Key},
         problems=("idempotency-mismatch", *WRITES),
     )
@@ -276,6 +282,7 @@ class Messages:
         SCHEDULE,
         Gives(200, shapes.Scheduled, TAGGED),
         body=_MOVES,
+        example={"deliver_at": "2030-03-28T09:00[Europe/Bucharest]"},
         headers={"If-Match": Tags},
         problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
     )
@@ -292,6 +299,7 @@ class Messages:
         Gives(200, shapes.Scheduled, TAGGED),
         query=BY_KEY,
         body=_MOVES,
+        example={"deliver_at": "2030-03-28T09:00[Europe/Bucharest]"},
         headers={"If-Match": Tags},
         problems=("not-found", "gone", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
     )

@@ -101,6 +101,12 @@ class ScheduleRoutes:
         Gives(201, shapes.Schedule, {"Location": Location}),
         Gives(200, shapes.Schedule, said="it was there"),
         body=Annotated[ScheduleRequest, ONE_RULE],
+        example={
+            "cron": "30 3 * * *",
+            "timezone": "Europe/Bucharest",
+            "topic": "jobs/nightly",
+            "payload": {"table": "orders"},
+        },
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
@@ -177,7 +183,11 @@ class ScheduleRoutes:
         return json_answer(view)
 
     @described(
-        "When a schedule would fire", READ, Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
+        "When a schedule would fire",
+        READ,
+        Gives(200, shapes.Fires),
+        body=Annotated[PreviewRequest, ONE_RULE],
+        example={"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "Europe/Bucharest", "count": 3},
     )
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)

@@ -129,6 +129,7 @@ class SessionRoutes:
         READ,
         Gives(200, shapes.Session),
         body=Rewind,
+        example={"from": "PT1H"},
         problems=("not-found", *WRITES),
     )
     async def replay(self, request: web.Request) -> web.Response:

@@ -67,7 +67,14 @@ Since = Annotated[
 Topic = Annotated[
     str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
 ]
-Target = Annotated[str, _meta("the name of an endpoint, or an http(s) URL", maxLength=2_048)]
+Target = Annotated[
+    str,
+    _meta(
+        "the name of an endpoint, or an http(s) URL",
+        maxLength=2_048,
+        pattern="^([A-Za-z0-9._-]{1,128}|[Hh][Tt][Tt][Pp][Ss]?://.+)$",
+    ),
+]
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
@@ -107,6 +114,16 @@ PATH: Query = {
     "group": GroupName,
     "key": Key,
     "file": Annotated[str, _meta(minLength=1)],
+}
+PATH_EXAMPLES = {
+    "id": "019ab3c5d2e000000010000000000001",
+    "start": "2030-01-01T00:00:00Z",
+    "n": "0",
+    "client_id": "meter-7",
+    "name": "nightly",
+    "group": "printers",
+    "key": "order-17",
+    "file": "main.js",
 }
 FLAG = Annotated[bool, _meta(default=False)]
 LIMIT = Annotated[int, _meta(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)]

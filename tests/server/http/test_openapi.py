@@ -1,6 +1,8 @@
 """The description against the server: every route is in it, and what it says of queries and bodies holds."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,8 +164,47 @@ async def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
         page = await response.text()
     assert response.content_type == "text/html"
     assert "default-src 'none'" in response.headers["Content-Security-Policy"]
-    assert not re.search(r"<script|https?://|src=", page)
+    shown = re.sub(r"<pre>[^<]*</pre>", "", page)  # text, in which examples have addresses
+    assert not re.search(r"<script|https?://|src=", shown)
     for _, path, _ in routes_of(server):
         assert path in page
     links = set(re.findall(r'href="#(\w+)"', page))
     assert {"Message", "Schedule", "Problem"} <= links <= set(re.findall(r'id="(\w+)"', page))
+
+
+async def test_calls_stand_in_the_order_of_use(server: Running) -> None:
+    document = (await server.call("GET", "/openapi.json")).body
+    first, operations = next(iter(document["paths"].items()))
+    assert (first, next(iter(operations))) == ("/v1/messages", "post"), "scheduling a message comes first"
+    tags = [tag["name"] for tag in document["tags"]]
+    used = [one["tags"][0] for path in document["paths"].values() for one in path.values()]
+    assert sorted(dict.fromkeys(used), key=tags.index) == list(dict.fromkeys(used)), (
+        "in the order of the tags"
+    )
+    assert set(used) <= set(tags)
+    page = (await server.call("GET", "/docs")).body.decode()
+    sections = re.findall(r"<h2><b>(\w+)</b> <code>([^<]+)</code>", page)
+    assert sections[0] == ("post", "/v1/messages")
+    assert len(sections) == len(used), "each once"
+
+
+async def test_examples_are_taken(server: Running) -> None:
+    """Each as it stands: what it names need not be there, but nothing of it is refused."""
+    document = (await server.call("GET", "/openapi.json")).body
+    assert server.http.app is not None
+    wanted = {call.summary for _, _, call in routes_of(server) if call is not None and call.body is not None}
+    sent = set()
+    for path, operations in document["paths"].items():
+        for method, one in operations.items():
+            (sample,) = one["x-codeSamples"]
+            assert path.partition("{")[0] in sample["source"]
+            if "requestBody" not in one:
+                continue
+            example = one["requestBody"]["content"]["application/json"]["example"]
+            words = shlex.split(sample["source"])
+            assert json.loads(words[words.index("-d") + 1]) == example
+            url = next(word for word in words if "FASTI_URL" in word).removeprefix("$FASTI_URL")
+            answer = await server.call(method.upper(), url, example, status=None)
+            assert answer.status in (200, 201, 404, 409), (path, answer)
+            sent.add(one["summary"])
+    assert sent == wanted
