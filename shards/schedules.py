@@ -10,6 +10,7 @@ An occurrence that was written while the clock was set back waits in `held` at a
 passed: it has passed when the wall clock has reached its due and it is in `held` no more.
 
     place      the message of a fire, and the row that names it
+    passed     the row without an occurrence whose time has come
     without    the row without it; if nothing has become of the message, its fire counts as not dealt with
 """
 
@@ -90,6 +91,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     made_up: int = 0
     paused: bool = False
     occurrence: Occurrence | None = None
+    last_ms: int = 0
+    """When the last message went out, its due; 0: none yet."""
 
 
 _decoder = msgspec.msgpack.Decoder(ScheduleRow)
@@ -147,14 +150,31 @@ def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | 
     occurrence = row.occurrence
     if occurrence is None:
         return row, None
-    bare = msgspec.structs.replace(row, occurrence=None, made_up=0)
     found = _found(commit, occurrence)
-    if found is None or not is_untouched(commit, occurrence):
-        return bare, None
-    if found.shard is not None and not commit.horizon.undecided(found.position):
-        return bare, None
+    is_pending = found is not None and (found.shard is None or commit.horizon.undecided(found.position))
+    if not is_pending or not is_untouched(commit, occurrence):
+        return msgspec.structs.replace(passed(commit, row), made_up=0), None
+    bare = msgspec.structs.replace(row, occurrence=None, made_up=0)
     bare = msgspec.structs.replace(bare, through_ms=occurrence.before_ms, count=row.count - 1)
     return bare, occurrence.message
+
+
+def passed(commit: Commit, row: ScheduleRow) -> ScheduleRow:
+    """The row without an occurrence whose time has come, and whose fire it was the last, if it went out.
+
+    It did not if it was cancelled, or moved to a time that is still to come.
+    """
+    occurrence = row.occurrence
+    bare = msgspec.structs.replace(row, occurrence=None)
+    found = None if occurrence is None else _found(commit, occurrence)
+    if (
+        found is None
+        or found.shard is None
+        or is_stub(found.value)
+        or commit.horizon.undecided(found.position)
+    ):
+        return bare
+    return msgspec.structs.replace(bare, last_ms=due_of(found.value))
 
 
 def has_passed(commit: Commit, occurrence: Occurrence, wall_ms: int) -> bool:

@@ -98,13 +98,14 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
             paths.setdefault(path, {})[method] = _operation(method, path, call, types, has_keys)
             if has_keys:
                 paths[path][method]["security"] = _security(call.scope)
+    used = {_tag(path) for path in paths}
     components: Json = {"schemas": dict(sorted(types.components.items()))}
     if has_keys:
         components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_SAID}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "fasti", "version": server_version(), "description": DESCRIPTION},
-        "tags": [{"name": name, "description": said} for name, said in TAGS.items()],
+        "tags": [{"name": name, "description": said} for name, said in TAGS.items() if name in used],
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": components,
     }

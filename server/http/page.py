@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
 code,pre{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1em .3em}
-pre{overflow:auto;padding:.6em}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.6em}
 h2{font-size:1.05em;margin:2em 0 .3em;border-top:1px solid #ddd;padding-top:1em}td{padding:.1em 1em .1em 0;
 vertical-align:top}td:first-child{min-width:8em}td:nth-child(2){min-width:11em}
 small{color:#666}b{text-transform:uppercase;color:#06c}"""

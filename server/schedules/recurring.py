@@ -39,6 +39,7 @@ from shards.schedules import (
     has_passed,
     is_untouched,
     named_row,
+    passed,
     place,
     read_schedule,
     schedule_of,
@@ -207,8 +208,7 @@ class Schedules(Rider):
             and self._clock.wall_ms() - at_of(position) > GRACE_MS
             and is_untouched(commit, row.occurrence)
         )
-        bare = msgspec.structs.replace(row, occurrence=None)
-        return self._next(commit, name, bare, was_late=was_late)
+        return self._next(commit, name, passed(commit, row), was_late=was_late)
 
     def _advanced(self, name: str, answer: object) -> None:
         self._asked.discard(name)

@@ -1,6 +1,7 @@
 """How schedules are shown: what was sent, the defaults said, and how it stands; and single fires."""
 
 from typing import cast
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -23,9 +24,20 @@ def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> s
         "changed_at": format_ms(row.anchor_ms),
         "count": row.count,
         "next": pending,
+        "last": _last(row),
     }
     sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
     return cast("shapes.Schedule", {"name": name, **sent, **standing})
+
+
+def _last(row: ScheduleRow) -> shapes.Fire | None:
+    if not row.last_ms:
+        return None
+    try:
+        zone = ZoneInfo(row.timing.zone)
+    except (ValueError, KeyError, OSError):  # one that this server knows no more
+        zone = ZoneInfo("UTC")
+    return {"at": format_ms(row.last_ms), "local": local_text(row.last_ms, zone)}
 
 
 def fire_view(fire: Fire, plan: Plan) -> shapes.Fire:

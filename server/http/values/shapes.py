@@ -313,7 +313,7 @@ class DstPolicy(TypedDict):
 
 
 class Standing(TypedDict):
-    """What is told of a schedule besides what was sent. `next` is on the timeline."""
+    """What is told of a schedule besides what was sent. `next` is on the timeline, `last` went out."""
 
     timezone: str
     dst: DstPolicy
@@ -323,6 +323,7 @@ class Standing(TypedDict):
     changed_at: Instant
     count: int
     next: Fire | None
+    last: Fire | None
 
 
 class Schedule(Standing):

@@ -302,3 +302,23 @@ async def test_a_row_that_cannot_be_read_is_no_schedule(tmp_path: Path, clock: S
     report = retime_schedules(timeline_of(Config(), clock, store), clock.now_ms, lines.append)
     assert (report.looked, report.unreadable, len(lines)) == (3, 1, 1)
     store.close()
+
+
+async def test_the_last_fire_is_told(server: Running) -> None:
+    """What went out, when it was due; not what was cancelled or is yet to come."""
+    made = await put(server)
+    assert made["last"] is None
+    first = made["next"]
+    await server.call("POST", "/v1/clock:advance", {"by": "P1D"})
+    shown = (await server.call("GET", f"{SCHEDULES}/nightly")).body
+    assert shown["last"] == {"at": first["at"], "local": first["local"]}
+    await server.call("DELETE", f"/v1/messages/{shown['next']['id']}", status=204)
+    await server.call("POST", "/v1/clock:advance", {"by": "P1D"})
+    after = (await server.call("GET", f"{SCHEDULES}/nightly")).body
+    assert after["last"] == shown["last"], "the one in between was cancelled"
+    assert after["next"]["at"] > shown["next"]["at"]
+    body = {"deliver_in": "1h"}
+    moved = (await server.call("PATCH", f"/v1/messages/{after['next']['id']}", body, status=200)).body
+    await server.call("POST", "/v1/clock:advance", {"by": "PT2H"})
+    await server.call("POST", f"{SCHEDULES}/nightly:pause", status=200)
+    assert (await server.call("GET", f"{SCHEDULES}/nightly")).body["last"]["at"] == moved["deliver_at"]
