@@ -99,8 +99,10 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
     from .bounds import told
     from .clock import SystemClock
     from .tls import http_certificates, mqtt_certificates
+    from .tracing import queued_spans
 
-    print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *told(config)]))  # noqa: T201
+    lines = told(config, queued_spans(os.environ))
+    print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *lines]))  # noqa: T201
     try:
         http_certificates(config), mqtt_certificates(config)
         Keyring(config, SystemClock(), at_once)

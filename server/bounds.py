@@ -77,6 +77,8 @@ LENT_BYTES = 760
 """The same of a member of a group: in flight twice, with a lease."""
 RECEIVED_BYTES = 70
 """A packet id that a client has not released."""
+SPAN_BYTES = 10 << 10
+"""An ended one with its attributes, link and context, all as long as they may be."""
 PULL_BYTES = 4_000
 """A call that waits for messages: its task, its request, its places with groups."""
 SCHEDULE_BYTES = 700
@@ -126,27 +128,29 @@ class Bound:
     is_per_client: bool = False
 
 
-def bounds(config: Config) -> list[Bound]:
-    """All lines, those that grow with connections and sessions last."""
-    return [*_shared(config), *_of_http(config), *_of_connections(config), *_of_sessions(config)]
+def bounds(config: Config, spans: int = 0) -> list[Bound]:
+    """All lines, those that grow with connections and sessions last. `spans`: of traces, that may wait to be
+    exported; that is said by the environment."""
+    shared = [*_shared(config), *(_spans(spans) if spans else ())]
+    return [*shared, *_of_http(config), *_of_connections(config), *_of_sessions(config)]
 
 
-def in_all(config: Config) -> int:
+def in_all(config: Config, spans: int = 0) -> int:
     """The sum of all lines, bytes."""
-    return _sum(bounds(config))
+    return _sum(bounds(config, spans))
 
 
-def told(config: Config) -> list[str]:
+def told(config: Config, spans: int = 0) -> list[str]:
     """The sum line by line, for `--check`: name, MiB, how."""
-    lines = [(one.name, _mib(one.bytes), one.how) for one in bounds(config)]
-    lines.append(("in all", _mib(in_all(config)), f"if all are reached at once; {_machine()}"))
+    lines = [(one.name, _mib(one.bytes), one.how) for one in bounds(config, spans)]
+    lines.append(("in all", _mib(in_all(config, spans)), f"if all are reached at once; {_machine()}"))
     names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
     return [f"{name:<{names}}  {amount:>{amounts}} MiB  {how}" for name, amount, how in lines]
 
 
-def told_short(config: Config) -> str:
+def told_short(config: Config, spans: int = 0) -> str:
     """The sum in one line, for the log."""
-    lines = bounds(config)
+    lines = bounds(config, spans)
     shared = [one for one in lines if not one.is_per_client]
     parts = ", ".join(f"{one.name} {_mib(one.bytes)}" for one in lines)
     return (
@@ -256,6 +260,10 @@ def _shared(config: Config) -> list[Bound]:
             f"patterns {show_size(PATTERN_BYTES)}, caches 2 x {show_size(CACHE_BYTES)}, {NODES_MAX:,} nodes",
         ),
     ]
+
+
+def _spans(spans: int) -> list[Bound]:
+    return [Bound("spans", SPAN_BYTES * spans, f"{spans:,} x {SPAN_BYTES}")]
 
 
 def _of_endpoints(config: Config) -> list[Bound]:

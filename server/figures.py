@@ -196,6 +196,8 @@ class Figures(Collector):
         yield "limits.queued", limits.queued, core.writer.queued
         yield "limits.queued_bytes", limits.queued_bytes, core.writer.queued_bytes
         yield "limits.waiting_pulls", limits.waiting_pulls, core.pull.waiting
+        yield "limits.leases", limits.leases, core.pull.out
+        yield "limits.connections", limits.connections, self._metrics.connections_mqtt
         yield "limits.returned", limits.returned, core.groups.returned.waiting + core.groups.returned.failing
         yield "limits.route_cache_bytes", limits.route_cache_bytes, core.router.cached_bytes
         yield "http.connections", config.http.connections, self._metrics.connections

@@ -43,7 +43,9 @@ class Metrics:
         self.answers: Tally[tuple[str, str, int]] = Tally()
         """HTTP answers by method, route and status."""
         self.connections = 0
-        """Open HTTP connections."""
+        """Open HTTP connections, ..."""
+        self.connections_mqtt = 0
+        """... and those of MQTT, whether they have said who they are or not."""
         self.bounded: Tally[str] = Tally()
         """HTTP connections that were refused or closed, by the setting that is their bound."""
         self.bounded_mqtt: Tally[str] = Tally()

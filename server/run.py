@@ -22,7 +22,7 @@ from .files import allow_open_files
 from .schedules.retime import retime_if_changed, zones_version
 from .serving import Server
 from .tls import Certificates, http_certificates, mqtt_certificates
-from .tracing import Traces, open_traces
+from .tracing import Traces, open_traces, queued_spans
 from .version import server_version
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
-    log.info("%s", told_short(config))
+    log.info("%s", told_short(config, queued_spans(os.environ)))
     posts = config.webhook.connections + config.webhook.url_connections
     allow_open_files(config.limits.connections + config.http.connections + 2 * posts)
     if config.cluster.log and is_simulated:

@@ -12,8 +12,8 @@ at an attribute here and nothing anywhere else.
 
 Nothing here waits: an ended span goes into a queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048 spans; in a full one the
 oldest makes room) which a thread of the SDK empties into the exporter. What a span holds is cut to
-TEXT_CHARS_MAX, so the queue has a bound in bytes, too: some 8 MiB. At the end what is left has CLOSE_S, then
-it is given up, whatever the collector does.
+TEXT_CHARS_MAX, so the queue has a bound in bytes, too: 20 MiB (server/bounds.py). At the end what is left has
+CLOSE_S, then it is given up, whatever the collector does.
 
 The packages are those of the extra `otel`. They are imported only if the environment asks for traces.
 """
@@ -54,6 +54,9 @@ CLOSE_S = 2.0
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
+EXPORTERS = frozenset(("otlp", "console"))
+QUEUE_SPANS = 2_048
+"""What OpenTelemetry takes for OTEL_BSP_MAX_QUEUE_SIZE where it is not set, or cannot be read."""
 
 
 class Scheduling:
@@ -176,7 +179,7 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
     if not names:
         return None
     protocol = next((environ[name] for name in PROTOCOLS if environ.get(name)), SPOKEN)
-    unknown = sorted(set(names) - {"otlp", "console"})
+    unknown = sorted(set(names) - EXPORTERS)
     if unknown:
         log.warning("no traces: OTEL_TRACES_EXPORTER=%s; there are otlp, console, none", ",".join(unknown))
     elif "otlp" in names and protocol != SPOKEN:
@@ -189,6 +192,13 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
         except Exception as error:
             raise ConfigError("OTEL_…", f"{type(error).__name__}: {error}") from error
     return None
+
+
+def queued_spans(environ: Mapping[str, str]) -> int:
+    """How many ended spans may wait to be exported, as these variables say; 0: they ask for no traces."""
+    said = environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "")
+    each = int(said) if said.isdecimal() else QUEUE_SPANS
+    return len(set(_exporters(environ)) & EXPORTERS) * each
 
 
 def _exporters(environ: Mapping[str, str]) -> list[str]:

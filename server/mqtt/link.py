@@ -27,7 +27,7 @@ import logging
 import socket
 import struct
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
@@ -39,6 +39,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
+from ..metrics import Metrics
 from ..networks import Networks
 from ..outgoing import Outgoing
 from ..revoked import Shown
@@ -69,11 +70,11 @@ TLS_HELLO = b"\x16\x03"
 class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
-    def __init__(self, broker: Broker, bounded: Counter[str], outgoing: Outgoing) -> None:
-        """`bounded`: counts who is refused or closed, by the setting that is the bound."""
+    def __init__(self, broker: Broker, metrics: Metrics, outgoing: Outgoing) -> None:
         self._broker = broker
         self.outgoing = outgoing
-        self.bounded = bounded
+        self._metrics = metrics
+        self.bounded = metrics.bounded_mqtt
         self._all: set[MqttLink] = set()
         self._networks = Networks()
         self._publishing = Queue(broker, lambda: broker.is_congested)
@@ -112,11 +113,13 @@ class Links:
     def add(self, link: "MqttLink") -> None:
         self._all.add(link)
         self._networks.add(link.address)
+        self._metrics.connections_mqtt = len(self._all)
 
     def discard(self, link: "MqttLink") -> None:
         if link in self._all:
             self._all.discard(link)
             self._networks.discard(link.address)
+            self._metrics.connections_mqtt = len(self._all)
 
     def keep(self, link: "MqttLink", kept_bytes: int) -> None:
         """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""

@@ -43,7 +43,7 @@ class Listeners:
         self._lets_anybody = config.lets_anybody
         self._config = config.mqtt
         self._certificates = certificates
-        self.links = Links(broker, metrics.bounded_mqtt, outgoing)
+        self.links = Links(broker, metrics, outgoing)
         self._acceptor = Acceptor(
             metrics.bounded_mqtt,
             handshake_bound="limits.connect_timeout",

@@ -106,6 +106,12 @@ class Pull:
         """How many calls wait."""
         return len(self._waiting)
 
+    @property
+    def out(self) -> int:
+        """How many leases there are."""
+        every = (seat for seats in self._seats.values() for seat in seats.values())
+        return sum(len(seat.member.session.flights) for seat in every)
+
     # -- lease
 
     def lease(

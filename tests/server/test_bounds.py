@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.bounds import MIB, NOT_COUNTED, Bound, bounds, told, told_short
+from server.bounds import MIB, NOT_COUNTED, Bound, bounds, in_all, told, told_short
 from server.config import Config, load
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +70,15 @@ def test_the_defaults_are_absurd_and_told() -> None:
     assert f"at most {-(-total // MIB):,} MiB" in told_short(Config())
     assert all(name in told_short(Config()) for name in by_name(Config()))
     assert len(told_short(Config())) < 1_000  # one line of the log
+
+
+def test_spans_that_wait_to_be_exported_are_a_line_where_there_are_traces() -> None:
+    assert "spans" not in by_name(Config())
+    lines = {one.name: one for one in bounds(Config(), 2_048)}
+    assert lines["spans"].bytes == 20 * MIB
+    assert in_all(Config(), 2_048) == in_all(Config()) + 20 * MIB
+    assert "spans 20" in told_short(Config(), 2_048)
+    assert any(line.startswith("spans ") for line in told(Config(), 2_048))
 
 
 def test_tls_costs_a_buffer_for_each_connection() -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,10 +13,11 @@ import aiohttp
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
+from server.bounds import SPAN_BYTES
 from server.clock import SimulatedClock
 from server.config import Config, ConfigError
 from server.trace_context import context_of as state_of
-from server.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, Traces, open_traces
+from server.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, Traces, open_traces, queued_spans
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
 from tests.support.rig import Rig
@@ -75,6 +77,33 @@ def test_no_tracestate_fills_the_log(
     (ended,) = exported.spans
     assert len(ended.context.trace_state) == members
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "spans"),
+    [
+        ({}, 0),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "10"}, 0),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, 2_048),
+        ({"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_BSP_MAX_QUEUE_SIZE": "10"}, 20),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "many"}, 2_048),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, 0),
+    ],
+)
+def test_how_many_spans_may_wait(environ: dict[str, str], spans: int) -> None:
+    assert queued_spans(environ) == spans
+
+
+def test_a_span_that_waits_takes_what_the_sum_of_the_bounds_says(exported: Exported) -> None:
+    context = state_of(SAMPLED, ",".join(f"a{n:02}=" + "x" * 12 for n in range(30)))
+    assert len(context) == 2
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(200):
+        exported.traces.dispatched(context, b"t" * 1_000, "0" * 32, 1 << 40, 5, 1)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert SPAN_BYTES / 4 < (after - before) / 200 < SPAN_BYTES
 
 
 async def headers_of(server: Running, message: str) -> dict[str, str]:

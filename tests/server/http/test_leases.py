@@ -38,6 +38,17 @@ async def _figures(server: Running) -> dict[str, float]:
     return await Http(server.http).metrics()
 
 
+async def test_the_bound_is_told_with_what_is_taken_of_it(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    for n in range(3):
+        await server.schedule(f"jobs/{n}")
+    await server.app.quiet()
+    leased = await _lease(server, 2)
+    assert (await _figures(server))['fasti_limit_used{name="limits.leases"}'] == 2
+    await server.call("POST", f"{PATH}:ack", {"lease_ids": [leased[0]["lease_id"]]})
+    assert (await _figures(server))['fasti_limit_used{name="limits.leases"}'] == 1
+
+
 def _ids(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"lease_ids": [message["lease_id"] for message in messages]}
 

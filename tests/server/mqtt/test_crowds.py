@@ -17,6 +17,7 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.config import Config
+from server.metrics import Metrics
 from server.mqtt.link import Links, MqttLink
 from server.outgoing import Outgoing
 from tests.support.build import OPENED
@@ -62,6 +63,19 @@ async def count(served: Served, wanted: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_the_bound_is_told_with_what_is_taken_of_it(served: Served) -> None:
+    def taken() -> bytes:
+        lines = served.app.metrics.render().splitlines()
+        return next(line for line in lines if line.startswith(b'fasti_limit_used{name="limits.connections"}'))
+
+    await dial(served, "mqtt")
+    await count(served, 1)
+    assert taken().endswith(b" 1.0")
+    served.writers[0].close()
+    await count(served, 0)
+    assert taken().endswith(b" 0.0")
+
+
 async def test_one_address_has_so_many_over_all_listeners(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +99,7 @@ async def test_one_address_has_so_many_over_all_listeners(
 @OPENED
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
-    links = Links(rig.core.broker, Counter(), Outgoing(rig.clock.mono))
+    links = Links(rig.core.broker, Metrics(), Outgoing(rig.clock.mono))
     admitted = Counter[str]()
 
     class One:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Su
 from server.delivery.broker import Broker
 from server.delivery.subscriber import Closing, Subscriber
 from server.kinds import Address
+from server.metrics import Metrics
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
@@ -86,7 +86,7 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker, Counter(), Outgoing(self.rig.clock.mono))
+        self.links = Links(self.rig.core.broker, Metrics(), Outgoing(self.rig.clock.mono))
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()

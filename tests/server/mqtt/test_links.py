@@ -8,7 +8,6 @@ import socket
 import ssl
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +41,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.config import Config
 from server.delivery.subscriber import Closing
+from server.metrics import Metrics
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
@@ -602,7 +602,7 @@ class _Server:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     server = _Server()
-    links = Links(cast("Any", server), Counter(), Outgoing(SystemClock().mono))
+    links = Links(cast("Any", server), Metrics(), Outgoing(SystemClock().mono))
     resumed: list[int] = []
 
     class Held:
