@@ -104,7 +104,7 @@ def build_site(
         Explain(timeline, core.wheel),
         Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns),
-        ScheduleRoutes(ask, clock, timeline, core.schedules, hooks, limits),
+        ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, core.schedules),
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),

@@ -9,7 +9,8 @@ are is found without reading the store, by the oldest position that one has not 
     meter-8           reads what is dispatched   last: it is behind by nothing
 
 Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
-messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each, for `LOOK_S` in all: a session
+messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
+these were all), for `LOOK_S` in all: a session
 that is away and that nothing was sent to is far back and lacks nothing. Those with the most lag are told of.
 
 How large the data is and how much room is left a thread finds out; a disk that does not answer in `DISK_S`
@@ -21,8 +22,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from heapq import nsmallest
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,7 +36,7 @@ from .delivery.shared import Group
 from .delivery.subscriber import Subscriber
 from .http.lag import LIST_LOOK_ROWS, lag_of
 from .http.timeline import Timeline
-from .http.turns import Turn
+from .http.turns import Turn, least
 from .logs import shown
 
 CANDIDATES = 3
@@ -56,6 +56,7 @@ class Row:
 
     labels: tuple[str, ...]
     lag_messages: int
+    lag_is_exact: bool
     lag_s: float
     unacked_s: float
     in_flight: int
@@ -109,17 +110,13 @@ class Standing(Collector):
 
     async def _furthest(self, turn: Turn, every: list[Subscriber], totals: Totals) -> list[Subscriber]:
         """Those that are furthest back, the furthest first."""
-        most = CANDIDATES * self._top
-        best: list[tuple[Position, int, Subscriber]] = []
-        await turn.begin()
-        step: list[tuple[Position, int, Subscriber]] = []
-        for number, subscriber in enumerate(every, 1):
+        number = count()
+
+        def oldest(subscriber: Subscriber) -> tuple[Position, int]:
             totals.add(subscriber)
-            step.append((self._oldest(subscriber), number, subscriber))
-            if turn.is_over(number):
-                best, step = nsmallest(most, best + step), []
-                await turn.begin()
-        return [subscriber for _, _, subscriber in nsmallest(most, best + step)]
+            return self._oldest(subscriber), next(number)
+
+        return [found for _, found in await least(turn, every, oldest, CANDIDATES * self._top)]
 
     def _oldest(self, subscriber: Subscriber) -> Position:
         """The oldest that it has not read or not acked; the horizon if there is no such."""
@@ -144,6 +141,7 @@ class Standing(Collector):
         return Row(
             _group_labels(subscriber) if isinstance(subscriber, Group) else (label_of(subscriber.name),),
             lag["lag_messages"],
+            lag["lag_messages_is_exact"],
             lag["lag_seconds"],
             unacked_ms / 1_000,
             len(subscriber.session.flights),
@@ -190,17 +188,20 @@ class Standing(Collector):
 
 def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> Iterator[Metric]:
     lag = GaugeMetricFamily(f"fasti_{kind}_lag_messages", "Messages that it lacks", labels=labels)
+    text = "1: that is all; 0: so many at least, no more were counted"
+    exact = GaugeMetricFamily(f"fasti_{kind}_lag_is_exact", text, labels=labels)
     behind = GaugeMetricFamily(f"fasti_{kind}_lag_seconds", "Age of the first that it lacks", labels=labels)
     unacked = GaugeMetricFamily(f"fasti_{kind}_unacked_seconds", "Age of the oldest unacked", labels=labels)
     flights = GaugeMetricFamily(f"fasti_{kind}_in_flight", "Messages sent and not acked", labels=labels)
     again = CounterMetricFamily(f"fasti_{kind}_redeliveries", "Messages that came again", labels=labels)
     for row in rows:
         lag.add_metric(row.labels, row.lag_messages)
+        exact.add_metric(row.labels, row.lag_is_exact)
         behind.add_metric(row.labels, row.lag_s)
         unacked.add_metric(row.labels, row.unacked_s)
         flights.add_metric(row.labels, row.in_flight)
         again.add_metric(row.labels, row.redelivered)
-    yield from (lag, behind, unacked, flights, again)
+    yield from (lag, exact, behind, unacked, flights, again)
 
 
 def label_of(text: str) -> str:

@@ -7,7 +7,7 @@
 A context is kept with its message as the headers (user properties) of these two names; so it goes to whoever
 gets the message, is shown and exported with it, and needs no place of its own on disk. What is no context by
 the grammar is none here. A version that is not known yet is read as far as version 00 goes, and kept as that.
-A tracestate that is not sound, or too long, is left out: the trace holds without it.
+A tracestate that is not sound (a key twice, too), or too long, is left out: the trace holds without it.
 
 Source: https://www.w3.org/TR/trace-context/, sections 3.2 and 3.3.
 """
@@ -23,7 +23,9 @@ NO_TRACE: Headers = ()
 STATE_CHARS_MAX = 512
 STATE_MEMBERS_MAX = 32
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
-_MEMBER = re.compile(r"[ \t]*([a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256})?[ \t]*")
+_KEY = r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
+_VALUE = r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+_MEMBER = re.compile(rf"[ \t]*(?:({_KEY})={_VALUE})?[ \t]*")
 _SAMPLED = 1
 
 
@@ -40,6 +42,12 @@ def context_in(headers: Iterable[tuple[str, str]]) -> Headers:
     """The context that a message brings among its own headers; of several of a name the last counts."""
     found = {name: value for name, value in headers if name in NAMES}
     return context_of(found[PARENT], found.get(STATE, "")) if PARENT in found else NO_TRACE
+
+
+def members_of(state: str) -> list[tuple[str, str]]:
+    """The members of a tracestate that is sound."""
+    pairs = (member.strip(" \t").partition("=") for member in state.split(","))
+    return [(key, value) for key, _, value in pairs if key]
 
 
 def is_sampled(context: Headers) -> bool:
@@ -65,4 +73,6 @@ def _is_state(state: str) -> bool:
     members = state.split(",")
     if len(state) > STATE_CHARS_MAX or len(members) > STATE_MEMBERS_MAX:
         return False
-    return all(_MEMBER.fullmatch(member) for member in members)
+    found = [_MEMBER.fullmatch(member) for member in members]
+    keys = [one[1] for one in found if one is not None and one[1]]
+    return None not in found and len(keys) == len(set(keys))

@@ -31,7 +31,7 @@ from timeline.position import MessageId, id_text
 
 from .config import ConfigError
 from .times import format_ms
-from .trace_context import NO_TRACE, Headers, context_in, context_of, is_sampled
+from .trace_context import NO_TRACE, Headers, context_in, context_of, is_sampled, members_of
 from .version import server_version
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _remote(context: Headers) -> "SpanContext":
     from opentelemetry.trace.span import TraceState
 
     _, trace_id, span_id, flags = context[0][1].split("-")
-    state = TraceState.from_header([context[1][1]]) if len(context) > 1 else None
+    state = TraceState(members_of(context[1][1])) if len(context) > 1 else None
     number = int(trace_id, 16)
     return SpanContext(
         number, int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)), trace_state=state

@@ -7,6 +7,9 @@
     wrong ones before, or too      429 with Retry-After              a topic to send to that
     many being checked                                               the rules do not allow    403
 
+A browser that was asked for Basic once shows it with whatever a page sends there from then on, pages of
+others too where `http.origins` opens to them. So what a page sends, which has an `Origin`, does not go by it.
+
 A message that a key may not see is not there for it: 404, in no list, not counted. It may see what it may
 send to, or be sent; it may call back and move what it may send to. Without keys nothing is asked and nothing
 is looked at: `rights_of` is None.
@@ -52,6 +55,7 @@ __all__ = [
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
 SCHEME = "bearer"
+BASIC_SCHEME = "basic "
 CALENDAR = "/v1/schedules.ics"
 """What is asked for by programs that know Basic alone, and show it only to who asks for that."""
 BASIC = 'Basic realm="fasti", charset="UTF-8"'
@@ -116,6 +120,8 @@ class Access:
         shown = request.headers.getall("Authorization", ())
         if not shown:
             raise _unauthorized("a key is needed: Authorization: Bearer <key>")
+        if "Origin" in request.headers and shown[0][:6].lower() == BASIC_SCHEME:
+            raise _unauthorized("a page shows its key as Bearer: Basic is what browsers show by themselves")
         key = _key_in(shown[0]) if len(shown) == 1 else None
         if key is None:
             raise _unauthorized(

@@ -20,8 +20,10 @@ so nobody waits for himself.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from heapq import nsmallest
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -32,6 +34,35 @@ STEP_S = 0.005
 """How long a step may take, as far as rows of usual size are read; who reads them looks at the clock."""
 LOOK_EVERY = 64
 """Rows that are read between two looks at the clock."""
+
+
+class Steps(Protocol):
+    """What `least` needs of a Turn."""
+
+    async def begin(self) -> None: ...
+    def is_over(self, count: int, /) -> bool: ...
+
+
+One = TypeVar("One")
+Key = TypeVar("Key", bound=Any)
+
+
+async def least(
+    turn: Steps, every: Sequence[One], key: Callable[[One], Key | None], most: int
+) -> list[tuple[Key, One]]:
+    """The `most` with the least keys, the least first; those whose key is None are not among them. There may
+    be 100,000: it is found out in steps. Keys differ; `every` is not changed meanwhile."""
+    await turn.begin()
+    best: list[tuple[Key, One]] = []
+    step: list[tuple[Key, One]] = []
+    for number, one in enumerate(every, 1):
+        found = key(one)
+        if found is not None:
+            step.append((found, one))
+        if turn.is_over(number):
+            best, step = nsmallest(most, best + step), []
+            await turn.begin()
+    return nsmallest(most, best + step)
 
 
 class Turns:

@@ -152,6 +152,40 @@ async def test_text_that_looks_like_html_stays_text(console: Console) -> None:
         assert await console.page.locator("main img, main script").count() == 0
 
 
+async def test_text_cannot_turn_or_hide_what_is_beside_it(console: Console) -> None:
+    body = {"topic": "orders/\u202ednik\u2066" + "x" * 5_000, "payload": "a\u202eb", "deliver_in": "1h"}
+    sent = (await console.http.call("POST", "/v1/messages", body, status=201)).body
+    for address in ("messages", f"messages/{sent['id']}"):
+        await console.open(address)
+        await console.page.get_by_text("orders/\\u202ednik\\u2066xxx").first.wait_for()
+        await console.page.get_by_text("a\\u202eb").first.wait_for()
+        wide = await console.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0
+
+
+async def test_numbers_are_reckoned_with_but_in_payloads(console: Console) -> None:
+    """A browser writes 1e-6 otherwise than the server; that is no reason to take it for a text."""
+    body = {"filter": "a/#", "rate": 1e-06, "ack_timeout": "1m"}
+    await console.http.call("PUT", "/v1/groups/slow", body, status=201)
+    await console.open("groups/slow?filter=a/%23")
+    await console.page.get_by_text("0.000001 a second").wait_for()
+
+
+async def test_groups_do_not_hide_sessions(console: Console) -> None:
+    """They stand among them, and begin with a character that comes before most others."""
+    for n in range(201):
+        await console.http.call("PUT", f"/v1/groups/g{n}", {"filter": "a/#"}, status=201)
+    for name in ("!first", "till-3"):
+        peer = await dial(console.server.mqtt)
+        await peer.connect(name, clean=False, session_expiry=3_600)
+        await peer.close()
+    await console.open("sessions")
+    assert await console.page.locator("tbody a").all_inner_texts() == ["!first", "till-3"]
+    await console.write("Client", "till-3")
+    await console.press("Look up")
+    await console.page.get_by_role("heading", name="till-3").wait_for()
+
+
 async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     file = KeysFile(tmp_path / "keys.toml")
     key = file.add("reader", "read")
@@ -186,11 +220,17 @@ async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> Non
     await console.open("schedules")
     pause = console.page.locator("tr", has_text="b").get_by_role("button", name="Pause")
     await pause.focus()
-    await console.http.call("PUT", "/v1/schedules/c", {"every": "1h", "topic": "c"}, status=201)
+    for name in ("0", "c"):
+        await console.http.call("PUT", f"/v1/schedules/{name}", {"every": "1h", "topic": name}, status=201)
     await console.page.get_by_role("link", name="c", exact=True).wait_for()
     focused = console.page.locator("tr:has(:focus)")
     assert "Pause" in await console.page.locator(":focus").inner_text()
     assert await focused.locator("td").first.inner_text() == "b"
+    # Nor is he on the button of another row when his is gone.
+    await console.http.call("DELETE", "/v1/schedules/b", status=204)
+    await console.page.get_by_role("link", name="b", exact=True).wait_for(state="detached")
+    assert await focused.count() == 0
+    assert await console.page.locator("[role=region]:focus").count() == 1
 
 
 async def test_dead_letters_go_again_or_go(console: Console) -> None:

@@ -1,6 +1,8 @@
 """Every page: it draws itself, complains of nothing, fits, and can be used without eyes or a mouse."""
 
+import os
 import re
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -93,3 +95,47 @@ async def test_what_moves(furnished: Console) -> None:
     await furnished.server.stopped()
     await line.get_by_text("no live figures").wait_for()
     furnished.faults.clear()
+
+
+async def test_a_server_that_says_nothing_is_not_live(furnished: Console) -> None:
+    """A connection may lead nowhere without an end: a computer that slept, a network that is gone."""
+    page, server = furnished.page, furnished.server
+    await page.clock.install()
+    await furnished.open("messages")
+    line = page.locator("#live")
+    await line.get_by_text("pending").wait_for()
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        await page.clock.fast_forward(11_000)
+        await line.get_by_text("no live figures").wait_for()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await page.clock.fast_forward(3_000)
+    await line.get_by_text("pending").wait_for()
+
+
+async def test_times_are_those_of_the_server(furnished: Console) -> None:
+    """The clock of the browser may be wrong, or that of the server simulated."""
+    await furnished.page.clock.install(time="2031-01-01T00:00:00Z")
+    await furnished.open("timeline")
+    year = (await furnished.get("/v1/info"))["now"][:4]
+    legend = furnished.page.locator(".legend")
+    await legend.get_by_text(f"{year}-").wait_for()
+    assert await furnished.page.locator("svg.chart line.now").count() == 1
+
+
+async def test_a_wheel_does_not_flood_the_server(furnished: Console) -> None:
+    page, asked = furnished.page, []
+    await furnished.open("timeline")
+    page.on("request", lambda request: asked.append(request.url))
+    await page.locator("svg.chart").hover()
+    before = await page.locator("svg.chart").get_attribute("aria-label")
+    await page.evaluate(
+        """() => { for (let n = 0; n < 60; n += 1) document.querySelector("svg.chart").dispatchEvent(
+            new WheelEvent("wheel", { deltaY: n % 3 ? 1 : -1, clientX: 600, cancelable: true })); }"""
+    )
+    await page.wait_for_function(
+        "before => document.querySelector('svg.chart').ariaLabel !== before", arg=before
+    )
+    await page.wait_for_timeout(500)
+    assert 2 <= sum("density" in url for url in asked) <= 8

@@ -57,6 +57,12 @@ def test_of_a_later_version_what_version_00_has_is_kept(more: str) -> None:
         "a=" + "x" * 511,
         ",".join(f"a{n}=1" for n in range(33)),
         "a=1=2",
+        "a=1,a=2",
+        "0=1",
+        "@a=1",
+        "a@b@c=1",
+        "a@" + "b" * 15 + "=1",
+        "a= ",
     ],
 )
 def test_a_tracestate_that_is_not_sound_is_left_out(state: str) -> None:

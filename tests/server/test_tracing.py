@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.clock import SimulatedClock
 from server.config import Config, ConfigError
+from server.trace_context import context_of as state_of
 from server.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, Traces, open_traces
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
@@ -50,6 +51,30 @@ async def traced(
 ) -> AsyncIterator[Running]:
     async with running(tmp_path / "traced", config, clock, exported.traces) as made:
         yield made
+
+
+@pytest.mark.parametrize(
+    ("state", "members"),
+    [
+        ("a=1, b@c=2", 2),
+        (" a=1\t,,b=2 ", 2),
+        ("0a@b=1 2", 1),
+        ("0=1", 0),
+        ("a=1,a=2", 0),
+        ("a@b@c=1", 0),
+        ("a@" + "b" * 15 + "=1", 0),
+    ],
+)
+def test_no_tracestate_fills_the_log(
+    exported: Exported, caplog: pytest.LogCaptureFixture, state: str, members: int
+) -> None:
+    """What OpenTelemetry finds wrong with one it tells in a line each, whoever sends them."""
+    scheduling = exported.traces.schedule(state_of(SAMPLED, state))
+    assert scheduling is not None
+    scheduling.end(1)
+    (ended,) = exported.spans
+    assert len(ended.context.trace_state) == members
+    assert caplog.records == []
 
 
 async def headers_of(server: Running, message: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ export class Api {
   async call(method, path, { query = {}, body, headers = {} } = {}) {
     const response = await this.fetch(method, path, { query, body, headers });
     const isJson = (response.headers.get("Content-Type") ?? "").includes("json");
-    return isJson ? parse(await response.text()) : response.text();
+    return isJson ? answer(await response.text()) : response.text();
   }
 
   /** The answer itself, if it is no problem. With a wrong key or none its user is asked for one, if `asks`. */
@@ -76,6 +76,18 @@ export class Api {
 export function parse(text) {
   if (!JSON.rawJSON) return JSON.parse(text);
   return JSON.parse(text, (_, value, { source }) => (typeof value === "number" && !Number.isSafeInteger(value) && String(value) !== source ? JSON.rawJSON(source) : value));
+}
+
+/** An answer: in a payload numbers are as they were written, elsewhere they are to be reckoned with. */
+export const answer = (text) => exact(JSON.parse(text), JSON.rawJSON ? parse(text) : {});
+
+function exact(value, written) {
+  if (typeof value !== "object" || value === null) return value;
+  for (const [name, one] of Object.entries(value)) {
+    if (name === "payload") value.payload = written.payload ?? one;
+    else exact(one, written[name] ?? {});
+  }
+  return value;
 }
 
 export function search(query) {

@@ -5,7 +5,7 @@
 // counts is linear or log(1 + n), on which one message still shows beside a million.
 
 import { h } from "./dom.js";
-import { clock, count, day, instant, span, DAY, HOUR } from "./format.js";
+import { clock, count, day, instant, span, zone, DAY, HOUR } from "./format.js";
 
 const WIDTH = 1_200, HEIGHT = 300, LEFT = 56, TOP = 22, BOTTOM = 34;
 const INNER = HEIGHT - TOP - BOTTOM;
@@ -99,7 +99,7 @@ function levels(most, isLog) {
 /** Round times of the chosen zone's days, or of the hour, at most ten. */
 function ticks({ from, to }) {
   const step = STEPS.find((one) => (to - from) / one <= 9) ?? STEPS.at(-1);
-  const offset = step >= HOUR ? -new Date(from).getTimezoneOffset() * 60_000 : 0;
+  const offset = step >= HOUR && !zone.isUtc ? -new Date(from).getTimezoneOffset() * 60_000 : 0;
   const first = Math.ceil((from + offset) / step) * step - offset;
   return Array.from({ length: Math.max(0, Math.ceil((to - first) / step)) }, (_, index) => first + index * step);
 }

@@ -1,8 +1,14 @@
 // Elements made of values. What comes from the server becomes text and attributes here, never markup: there is
-// no other place where elements are made, and nothing here reads HTML.
+// no other place where elements are made, and nothing here reads HTML. Characters that would show a text other
+// than it is, because they turn its direction or have no shape, are shown by their numbers.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "g", "rect", "line", "text", "title", "polyline"]);
+
+const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+
+/** A text as it is: `a\u202eb` rather than what its reader would take for something else. */
+export const plain = (text) => text.replace(UNSEEN, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 
 /** An element. `attributes`: `onclick` and its like are listeners, `class` and others attributes, true an empty
  *  one; null, undefined and false leave it out. `children`: nodes, texts, lists of them; null is nobody. */
@@ -14,18 +20,29 @@ export function h(tag, attributes = {}, ...children) {
     else if (name === "value") node.value = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) node.append(child instanceof Node ? child : plain(String(child)));
+  }
   return node;
 }
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 
-/** Put these in the place of what is there. Where the focus was in it, it goes to what stands in the same place
- *  now: a page that is drawn anew must not lose who works by keyboard. */
+/** Put these in the place of what is there. Where the focus was in it, it goes to what is the same now: a page
+ *  that is drawn anew must not lose who works by keyboard, nor put him on the button of another row. */
 export function fill(node, ...children) {
-  const index = [...node.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const before = node.contains(document.activeElement) ? place(node, document.activeElement) : null;
   node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  if (index >= 0) node.querySelectorAll(FOCUSABLE)[index]?.focus({ preventScroll: true });
+  if (before === null) return;
+  const same = [...node.querySelectorAll(FOCUSABLE)].find((one) => place(node, one) === before);
+  (same ?? node.querySelector(FOCUSABLE))?.focus({ preventScroll: true });
+}
+
+/** Where something stands: in a table the row, by what it is about, and where in it; else its number. */
+function place(node, one) {
+  const row = one.closest("tbody tr");
+  const others = [...(row ?? node).querySelectorAll(FOCUSABLE)].filter((other) => row || !other.closest("tbody"));
+  return JSON.stringify([row && (row.querySelector("a")?.hash ?? row.cells[0].textContent), others.indexOf(one)]);
 }
 
 /** A table. `columns`: [heading, row -> cell, class of the cells]. */

@@ -9,6 +9,13 @@ export const zone = {
   get name() { return this.isUtc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone; },
 };
 
+/** The time of the server: that of the browser may be wrong, or the server's simulated. */
+export const server = {
+  ahead: 0,
+  hear(text) { this.ahead = Date.parse(text) - Date.now(); },
+  now() { return Date.now() + this.ahead; },
+};
+
 /** The parts of a time (ms) as the clock on the wall of the chosen zone shows them. */
 function parts(ms) {
   const time = new Date(ms);

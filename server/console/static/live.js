@@ -1,7 +1,12 @@
 // What moves: the server's events, for whoever on the page wants them. One stream a tab, none while it is hidden.
 
+import { server } from "./format.js";
+
 /** How long it waits for another try; twice as long each time: a wrong key must not be shown over and over. */
 const RETRY_MS = 2_000, RETRY_MS_MAX = 60_000;
+
+/** The server says something each second; after so long without it the connection leads nowhere. */
+const SILENT_MS = 10_000;
 
 export class Live {
   constructor(api) {
@@ -9,6 +14,8 @@ export class Live {
     this.listeners = new Set();
     this.last = null;
     this.stream = null;
+    /** When it is known how the server stands, or that it is not. */
+    this.first = new Promise((heard) => { this.heard = heard; });
     document.addEventListener("visibilitychange", () => this.follow());
     this.follow();
   }
@@ -33,14 +40,20 @@ export class Live {
   async run(stream) {
     let wait = RETRY_MS;
     while (!stream.signal.aborted) {
+      const silence = new AbortController();
+      let timer = setTimeout(() => silence.abort(), SILENT_MS);
       try {
-        const response = await this.api.fetch("GET", "/v1/events", { signal: stream.signal, asks: false });
+        const response = await this.api.fetch("GET", "/v1/events", { signal: AbortSignal.any([stream.signal, silence.signal]), asks: false });
         wait = RETRY_MS;
         for await (const [event, data] of events(response.body)) {
+          clearTimeout(timer);
+          timer = setTimeout(() => silence.abort(), SILENT_MS);
           if (event === "figures") this.tell(JSON.parse(data));
         }
       } catch (error) {
         if (stream.signal.aborted) return;
+      } finally {
+        clearTimeout(timer);
       }
       this.tell(null);
       await new Promise((done) => setTimeout(done, wait));
@@ -50,6 +63,8 @@ export class Live {
 
   tell(figures) {
     this.last = figures;
+    if (figures) server.hear(figures.time);
+    this.heard();
     for (const listener of this.listeners) listener(figures);
   }
 }

@@ -23,6 +23,8 @@ const PAGES = [
   ["node", "Node"],
 ];
 
+const FIRST_MS = 1_000;
+
 const content = document.getElementById("content");
 const api = new Api(askKey);
 const live = new Live(api);
@@ -134,5 +136,7 @@ function standing(figures) {
 fill(document.getElementById("pages"), PAGES.map(([name, title]) => h("a", { href: `#/${name}` }, title)));
 fill(document.getElementById("tools"), tools());
 live.on(standing);
+// Pages are drawn by the server's time, which is known from its first event; whoever has to wait for that has not.
+await Promise.race([live.first, new Promise((done) => setTimeout(done, FIRST_MS))]);
 addEventListener("hashchange", show);
 show();

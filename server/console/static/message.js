@@ -1,9 +1,9 @@
 // One message whole, and what can still be done with it.
 
-import { parse, part, Problem } from "./api.js";
+import { answer, part, Problem } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, facts, field, fill, h, table } from "./dom.js";
-import { away, instant, span, toApi } from "./format.js";
+import { away, instant, span, server, toApi } from "./format.js";
 import { payload } from "./payload.js";
 
 export async function openMessage(root, { api, every }, id) {
@@ -20,7 +20,7 @@ export async function openMessage(root, { api, every }, id) {
     const text = await response.text();
     // Drawn anew only if something is: its reader may have chosen another view of the payload.
     const now = text + JSON.stringify(place);
-    if (now !== shown) draw(parse(text), place);
+    if (now !== shown) draw(answer(text), place);
     shown = now;
   }
 
@@ -81,7 +81,7 @@ export async function openMessage(root, { api, every }, id) {
 function told(message) {
   return facts([
     ["Id", h("code", {}, message.id)],
-    ["Due", `${instant(message.deliver_at)} (${away(message.deliver_at, Date.now())})`],
+    ["Due", `${instant(message.deliver_at)} (${away(message.deliver_at, server.now())})`],
     ["As asked", message.local],
     ["Dispatched", message.dispatched_at && instant(message.dispatched_at)],
     ["Cancelled", message.cancelled_at && instant(message.cancelled_at)],

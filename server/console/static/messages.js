@@ -3,7 +3,7 @@
 import { part } from "./api.js";
 import { dialog, notice, reasons } from "./ask.js";
 import { button, entries, field, fill, h, table } from "./dom.js";
-import { away, count, instant, toApi } from "./format.js";
+import { away, count, instant, server, toApi } from "./format.js";
 import { openMessage } from "./message.js";
 import { openNew } from "./new_message.js";
 import { glimpse } from "./payload.js";
@@ -34,12 +34,18 @@ async function openList(root, { api, query, go }) {
 
   const find = () => go(`/messages?${new URLSearchParams(entries(form))}`);
 
+  /** A key may look like an id. */
+  async function idOf(text) {
+    if (/^[0-9a-f]{32}$/.test(text)) {
+      try { return (await api.get(`/v1/messages/${text}`)).id; } catch (error) { if (error.status !== 404) throw error; }
+    }
+    return (await api.get(`/v1/messages/by-key/${part(text)}`)).id;
+  }
+
   async function lookUp({ one: text }) {
     if (!text) return;
     try {
-      if (/^[0-9a-f]{32}$/.test(text)) await api.get(`/v1/messages/${part(text)}`);
-      else text = (await api.get(`/v1/messages/by-key/${part(text)}`)).id;
-      go(`/messages/${part(text)}`);
+      go(`/messages/${part(await idOf(text))}`);
     } catch (error) {
       notice(reasons(error), "bad");
     }
@@ -69,7 +75,7 @@ async function list(root, api, wish, go) {
   }
 
   const drawn = () => table([
-    ["Due", (one) => h("span", { title: away(one.deliver_at, Date.now()) }, instant(one.deliver_at)), "nowrap"],
+    ["Due", (one) => h("span", { title: away(one.deliver_at, server.now()) }, instant(one.deliver_at)), "nowrap"],
     ["Topic", (one) => one.topic, "text"],
     ["State", (one) => h("span", { class: "tag" }, one.state), "nowrap"],
     ["Payload", (one) => h("code", {}, glimpse(one)), "text"],

@@ -1,7 +1,7 @@
 // A payload as text, as JSON, as bytes: what it is stays text whatever is in it.
 
 import { parse } from "./api.js";
-import { button, h } from "./dom.js";
+import { button, h, plain } from "./dom.js";
 
 const MOST = 65_536;
 
@@ -17,7 +17,7 @@ export function payload(message) {
   const buttons = Object.keys(views).map((name) => button(name, () => look(name)));
   const look = (name) => {
     const whole = views[name]();
-    shown.textContent = whole.length > MOST ? `${whole.slice(0, MOST)}\n… ${whole.length - MOST} characters more` : whole;
+    shown.textContent = plain(whole.slice(0, MOST)) + (whole.length > MOST ? `\n… ${whole.length - MOST} characters more` : "");
     buttons.forEach((one) => one.setAttribute("aria-pressed", one.textContent === name));
   };
   look(views.JSON ? "JSON" : isPrintable(text) ? "Text" : "Hex");

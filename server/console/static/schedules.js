@@ -3,7 +3,7 @@
 import { parse, part } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, entries, field, fill, h, table } from "./dom.js";
-import { away, count, instant, toApi } from "./format.js";
+import { away, count, instant, server, toApi } from "./format.js";
 
 const FIRES = 20;
 const KINDS = ["cron", "every", "rrule"];
@@ -41,7 +41,7 @@ async function openList(root, { api, every, go }) {
     ["Zone", (one) => one.timezone, "nowrap"],
     ["State", (one) => h("span", { class: "tag" }, one.state)],
     ["Last fire", (one) => (one.last ? instant(one.last.at ?? one.last) : "–"), "nowrap"],
-    ["Next fire", (one) => (one.next ? h("span", { title: away(one.next.at, Date.now()) }, instant(one.next.at)) : "–"), "nowrap"],
+    ["Next fire", (one) => (one.next ? h("span", { title: away(one.next.at, server.now()) }, instant(one.next.at)) : "–"), "nowrap"],
     ["Fires", (one) => count(one.count), "number"],
     ["Actions", (one) => h("div", { class: "row" },
       one.state === "paused" ? button("Resume", act(one, "resume", `${one.name} goes on`)) : button("Pause", act(one, "pause", `${one.name} is paused`), null, { disabled: one.state !== "active" }),

@@ -2,25 +2,32 @@
 
 import { part } from "./api.js";
 import { attempt, dialog, notice } from "./ask.js";
-import { button, facts, field, fill, h, table } from "./dom.js";
+import { button, entries, facts, field, fill, h, table } from "./dom.js";
 import { count, instant, span } from "./format.js";
 import { History, lagLine, lagMessages, lagSeconds } from "./lag.js";
 
 const SHOWN = 200;
-const GROUP = "$share/";
+const GROUP = "$share/", BEHIND_GROUPS = "$share0";
 
 export async function open(root, context) {
   const [id] = context.path;
   return id ? openOne(root, context, id) : openList(root, context);
 }
 
-async function openList(root, { api, every }) {
+async function openList(root, { api, every, go }) {
   const history = new History(), body = h("div");
-  fill(root, h("h1", {}, "Sessions"), h("p", { class: "faint" }, "Groups, which share their work, have a page of their own."), body);
+  const form = h("form", { class: "row", role: "search", onsubmit: (event) => { event.preventDefault(); const { client } = entries(form); if (client) go(`/sessions/${part(client)}`); } },
+    field("Client", "client"), h("button", {}, "Look up"));
+  fill(root, h("h1", {}, "Sessions"), h("p", { class: "faint" }, "Groups, which share their work, have a page of their own."), form, body);
 
   async function load() {
-    const page = await api.get("/v1/sessions", { limit: SHOWN });
+    let page = await api.get("/v1/sessions", { limit: SHOWN });
     const rows = page.sessions.filter((one) => !one.client_id.startsWith(GROUP));
+    if (page.next?.startsWith(GROUP)) {
+      // Groups stand among the sessions: there may be more of them than are shown.
+      page = await api.get("/v1/sessions", { limit: SHOWN - rows.length, cursor: BEHIND_GROUPS });
+      rows.push(...page.sessions);
+    }
     for (const one of rows) history.add(one.client_id, one.lag_messages);
     fill(body, rows.length ? drawn(rows) : h("p", { class: "empty" }, "No sessions."), page.next ? h("p", { class: "faint" }, `The first ${SHOWN} by name.`) : null);
   }

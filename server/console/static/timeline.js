@@ -3,7 +3,7 @@
 import { bucketOf, chart, said } from "./chart.js";
 import { attempt } from "./ask.js";
 import { button, fill, h, table } from "./dom.js";
-import { count, instant, midnight, span, DAY, HOUR, MINUTE } from "./format.js";
+import { count, instant, midnight, span, server, DAY, HOUR, MINUTE } from "./format.js";
 import { heatMap } from "./heat.js";
 
 const REFRESH_MS = 5_000;
@@ -12,48 +12,58 @@ const SHORTEST = MINUTE, LONGEST = 12 * 365 * DAY;
 const VIEWS = [["10 min", 10 * MINUTE], ["1 h", HOUR], ["6 h", 6 * HOUR], ["1 d", DAY], ["7 d", 7 * DAY], ["30 d", 30 * DAY], ["1 year", 365 * DAY]];
 
 export async function open(root, { api, live, go, every }) {
-  let range = around(Date.now(), HOUR);
+  let range = around(server.now(), HOUR);
   let isLog = false;
   let figures = null;
-  let asked = 0;
+  let reading = null, isStale = false;
   const place = h("div"), legend = h("p", { class: "legend", "aria-live": "off" }), heat = h("div"), list = h("div");
-  const views = VIEWS.map(([name, length]) => button(name, () => look(around(Date.now(), length))));
+  const views = VIEWS.map(([name, length]) => button(name, () => look(around(server.now(), length))));
   const log = button("Log scale", () => { isLog = !isLog; log.setAttribute("aria-pressed", isLog); draw(); }, null, { "aria-pressed": "false" });
   fill(root,
     h("h1", {}, "Timeline"),
     h("div", { class: "row", role: "toolbar", "aria-label": "Range" }, views,
       button("−", () => zoom(2), null, { "aria-label": "Zoom out" }), button("+", () => zoom(0.5), null, { "aria-label": "Zoom in" }),
       button("◀", () => pan(-(range.to - range.from) / 2), null, { "aria-label": "Earlier" }), button("▶", () => pan((range.to - range.from) / 2), null, { "aria-label": "Later" }),
-      button("Now", () => look(around(Date.now(), range.to - range.from))), log),
+      button("Now", () => look(around(server.now(), range.to - range.from))), log),
     place, legend,
     h("details", {}, h("summary", {}, "The same as a table"), list),
     h("h2", {}, `The coming ${HEAT_DAYS} days, hour by hour`), heat);
 
   let data = { buckets: [], slices: [], floor: null };
 
-  async function load() {
-    const turn = ++asked;
-    const [wanted, width] = [range, bucketOf(range)];
-    const read = await density(api, wanted, width, () => serverNow());
+  /** Read what is shown, one reading at a time: a wheel asks for sixty a second. */
+  function load() {
+    isStale = reading !== null;
+    reading ??= readAll().finally(() => { reading = null; });
+    return reading;
+  }
+
+  async function readAll() {
+    do {
+      isStale = false;
+      await read(range);
+    } while (isStale);
+  }
+
+  async function read(wanted) {
+    const read = await density(api, wanted, bucketOf(wanted));
     const slices = await api.get("/v1/slices", { limit: 1_000 });
-    if (turn !== asked) return;
-    data = { buckets: read, slices: slices.slices.map((one) => ({ ...one, from: Date.parse(one.start), to: Date.parse(one.end), isOver: one.live > slices.split_above })) };
+    if (wanted !== range) return;
+    data = { buckets: read, slices: slices.slices.map((one) => ({ ...one, from: Date.parse(one.start), to: Date.parse(one.end), isOver: one.count > slices.split_above })) };
     draw();
   }
 
   async function loadHeat() {
-    const from = midnight(Date.now());
+    const from = midnight(server.now());
     const density = await api.get("/v1/timeline/density", { from, to: from + (HEAT_DAYS + 1) * DAY, bucket: "PT1H" });
     fill(heat, heatMap(density.buckets.map((one) => ({ at: Date.parse(one.at), count: one.count })), from, HEAT_DAYS));
   }
 
-  const serverNow = () => (figures ? Date.parse(figures.time) : Date.now());
-
   function draw() {
-    const marks = [["now", serverNow(), "now"]];
+    const marks = [["now", server.now(), "now"]];
     if (figures && figures.behind_ms > 1_000) marks.push(["horizon", Date.parse(figures.horizon), "horizon"]);
     if (data.slices.length) marks.push(["floor", data.slices[0].from, "oldest that is kept"]);
-    const spans = data.slices.filter((one) => one.isOver).map((one) => ["overfull", one.from, one.to, `overfull: ${count(one.live)} messages in the slice from ${instant(one.from)}`]);
+    const spans = data.slices.filter((one) => one.isOver).map((one) => ["overfull", one.from, one.to, `overfull: ${count(one.count)} rows in the slice from ${instant(one.from)}`]);
     fill(place, chart({ range, buckets: data.buckets, isLog, marks, spans, on: { hover, pick, zoom, pan } }));
     hover(null);
     fill(list, table([["From", (one) => instant(one.at), "nowrap"], ["Dispatched", (one) => count(one.past), "number"], ["Pending", (one) => count(one.ahead), "number"]],
@@ -95,12 +105,12 @@ function around(ms, length) {
 }
 
 /** The range in buckets. The two answers are of two moments, so what went out between them may be missing for once. */
-async function density(api, { from, to }, width, now) {
+async function density(api, { from, to }, width) {
   const first = Math.floor(from / width) * width;
   const query = { from: first, to, bucket: width / 1_000 };
   const [ahead, all] = await Promise.all([
     api.get("/v1/timeline/density", query),
-    first < now() ? api.get("/v1/timeline/density", { ...query, past: true }) : null,
+    first < server.now() ? api.get("/v1/timeline/density", { ...query, past: true }) : null,
   ]);
   return ahead.buckets.map((one, index) => {
     const at = Date.parse(one.at);

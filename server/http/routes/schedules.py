@@ -35,6 +35,7 @@ from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, number_parameter, whole_body
 from ..timeline import Timeline
+from ..turns import Turns
 from ..upcoming import Upcoming, fire_views
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable
@@ -71,11 +72,13 @@ class ScheduleRoutes:
         ask: Ask,
         clock: Clock,
         timeline: Timeline,
+        turns: Turns,
         schedules: Schedules,
         webhooks: Webhooks,
         limits: Limits,
     ) -> None:
         self._ask = ask
+        self._turns = turns
         self._clock = clock
         self._upcoming = Upcoming(clock, timeline)
         self._schedules = schedules
@@ -140,10 +143,18 @@ class ScheduleRoutes:
     @described("Schedules by name", ADMIN, Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        found = self._schedules.after(cursor, limit + 1)
+        names = [name for name, _ in self._schedules.after(cursor, limit + 1)]
+        views, turn = [], self._turns.of(request)
+        await turn.begin()
+        for number, name in enumerate(names[:limit], 1):
+            row = self._schedules.get(name)  # it may be gone by its turn
+            if row is not None:
+                views.append(self._view(name, row))
+            if turn.is_over(number):
+                await turn.begin()
         page: shapes.SchedulePage = {
-            "schedules": [self._view(name, row) for name, row in found[:limit]],
-            "next": found[limit - 1][0] if len(found) > limit else None,
+            "schedules": views,
+            "next": names[limit - 1] if len(names) > limit else None,
         }
         return json_answer(page)
 

@@ -10,8 +10,6 @@ it has a read position of its own, which a session's does not count. It is set b
 its members; it is deleted where it is made (routes/groups.py).
 """
 
-from itertools import chain
-
 from aiohttp import web
 
 from shards.commit import Commit
@@ -30,7 +28,7 @@ from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
-from ..turns import Turns
+from ..turns import Turns, least
 from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
@@ -71,12 +69,15 @@ class SessionRoutes:
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         rights = rights_of(request)
-        groups = (group.text for group in self._broker.groups if is_own(rights, group))
-        own = (s.session.client_id for s in self._sessions if is_own(rights, s))
-        every = chain(own, groups)
-        names = sorted(name for name in every if name > cursor)
-        views = []
+
+        def wanted(subscriber: Subscriber) -> str | None:
+            name = subscriber.text if isinstance(subscriber, Group) else subscriber.session.client_id
+            return name if name > cursor and is_own(rights, subscriber) else None
+
         turn = self._turns.of(request)
+        every = [*self._sessions, *self._broker.groups]
+        names = [name for name, _ in await least(turn, every, wanted, limit + 1)]
+        views = []
         for name in names[:limit]:
             await turn.begin()
             subscriber = self._find(name)
