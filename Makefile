@@ -25,14 +25,14 @@ spark: .venv/spark
 	touch $@
 
 run: install
-	$(BIN)/python -m server --config config.toml --data data
+	$(BIN)/fasti-server --config config.toml --data data
 
 # The hot modules compiled, in build/fast (docs/operations.md); wants a C compiler. Nothing else here runs them.
 fast: .venv/tested
 	FASTI_PURE=1 $(BIN)/python -m fast
 
 run-fast: fast
-	FASTI_FAST=build/fast $(BIN)/python -m server --config config.toml --data data
+	FASTI_FAST=build/fast $(BIN)/fasti-server --config config.toml --data data
 
 demo: install
 	$(BIN)/python docs/demo.py

@@ -1,6 +1,6 @@
 """`make fast`: the hot modules compiled for this checkout, in build/fast.
 
-    FASTI_FAST=build/fast .venv/bin/python -m server ...
+    FASTI_FAST=build/fast .venv/bin/fasti-server ...
 
 runs them. Nothing is done where what is there was compiled from these sources, by this mypy and for this
 Python."""

@@ -57,6 +57,7 @@
 
     cluster/         several nodes, one of which leads
 
+    inspecting.py    what a stopped server's data has in it, told
     offline.py       commands on a stopped server's data
     run.py           the process: a server alone or a node, and signals
     __main__.py      the command line

@@ -1,13 +1,13 @@
-"""`python -m server`: run the server, or look at a stopped server's data.
+"""`fasti-server`: run the server, or look at a stopped server's data.
 
-    python -m server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
-                     [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
-                     [--version]
-    python -m server inspect --data DIR
-    python -m server verify [--repair] --data DIR
-    python -m server retime --data DIR
-    python -m server leave --data DIR
-    python -m server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
+    fasti-server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
+                 [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
+                 [--version]
+    fasti-server inspect [-o json] [--summary] --data DIR
+    fasti-server verify [--repair] --data DIR
+    fasti-server retime --data DIR
+    fasti-server leave --data DIR
+    fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
 configuration, a data directory in use, of another format or of a cluster.
@@ -74,7 +74,13 @@ def _run(options: argparse.Namespace, config: Config) -> int:
 
     path = Path(config.store.dir)
     if options.command == "inspect":
-        return inspect(path, config.slices.max)
+        return inspect(
+            path,
+            config.slices.max,
+            split_above=config.slices.split_above,
+            is_json=options.output == "json",
+            is_summary=options.summary,
+        )
     if options.command == "verify":
         return verify(path, config.slices.max, repair=options.repair)
     if options.command == "leave":
@@ -174,7 +180,11 @@ def _parser() -> argparse.ArgumentParser:
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
-    commands.add_parser("inspect", parents=[quiet], help="slices, shards and sessions of a stopped server")
+    look = commands.add_parser(
+        "inspect", parents=[quiet], help="slices, shards and sessions of a stopped server"
+    )
+    look.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    look.add_argument("--summary", action="store_true", help="sums only, and what is overfull")
     check = commands.add_parser("verify", parents=[quiet], help="check counts and rows of a stopped server")
     commands.add_parser(
         "retime", parents=[quiet], help="recompute local wall times of a stopped server's data"

@@ -5,13 +5,14 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from shards import keys
+import msgspec
+
 from shards.errors import Corrupt, SharedData, StoreFailed, StoreLocked, WrongFormat
 from shards.pointers import Pointer, pointers, repair_pointers
 from shards.recover import check_own, format_of, place_in_log, read_directory, stored_cursor
 from shards.rocks import RocksStore, is_open
 from shards.store import Table
-from shards.tables import META_APPLIED, META_LEADER, session_of
+from shards.tables import META_APPLIED, META_LEADER
 from shards.verify import (
     Damage,
     Fault,
@@ -25,45 +26,36 @@ from shards.verify import (
     verify_owners,
     verify_tables,
 )
-from timeline.position import at_of
 
 from .clock import SystemClock
 from .cluster.swap import check_swapped
 from .config import Config
 from .core import timeline_of
+from .inspecting import inspection_of, lines_of, summary_lines, summary_of
 from .schedules.retime import note_zones, zones_version
 from .schedules.retime import retime as retime_all
-from .times import format_ms
 
 
-def inspect(path: Path, max_slices: int) -> int:
-    """Print slices, shards and sessions; 0."""
+def inspect(
+    path: Path, max_slices: int, *, split_above: int = 0, is_json: bool = False, is_summary: bool = False
+) -> int:
+    """Print slices, shards and sessions, as text or one object of JSON, whole or in sums; 0.
+
+    `split_above`: with more rows a slice is called overfull.
+    """
     store = _open_existing(path, is_read=True)
-    _say_whose(store)
-    cursor = stored_cursor(store, 0)
-    directory = read_directory(store, max_slices)
-    _say(f"{path}: horizon {format_ms(at_of(cursor.horizon))}, bound {format_ms(cursor.bound_ms)}")
-    _say(f"last seq {cursor.seq}, running {cursor.running_ms // 1000} s, {len(directory)} slices")
-    _say("slice                     end                       gen  rows       live       bytes        shards")
-    for piece in directory:
-        _say(
-            f"{format_ms(piece.start_ms):25} {format_ms(piece.end_ms):25} {piece.generation:<4} "
-            f"{piece.count:<10} {piece.live:<10} {piece.bytes:<12} {len(piece.shards)}"
-        )
-        for shard in piece.shards.values():
-            span = f"first {format_ms(at_of(shard.first))}, last {format_ms(at_of(shard.last))}"
-            rows = f"{shard.count} rows, {shard.live} live, {shard.bytes} bytes"
-            _say(f"  shard {shard.number}: structure {shard.structure}, {rows}, {span}")
-        for shard in piece.borrowed.values():
-            home = f"{format_ms(shard.home.start_ms)} generation {shard.home.generation}"
-            _say(f"  shard {shard.number}: borrowed from {home}, {shard.count} rows with all who borrow it")
-    for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
-        if keys.is_of_group(key):
-            _say(f"group {key.decode().removeprefix(keys.GROUP_PREFIX)}")
-            continue
-        filters = ", ".join(f"{s.filter} (QoS {s.qos})" for s in session_of(value).subscriptions)
-        _say(f"session {key.decode()}: {filters or 'no subscriptions'}")
-    store.close()
+    try:
+        if not is_json:
+            _say_whose(store)
+        found = inspection_of(store, str(path), max_slices)
+    finally:
+        store.close()
+    told = summary_of(found, split_above) if is_summary else found
+    if is_json:
+        _say(msgspec.json.encode(told).decode())
+        return 0
+    for line in lines_of(found) if not is_summary else summary_lines(summary_of(found, split_above)):
+        _say(line)
     return 0
 
 

@@ -27,6 +27,18 @@ Broker = tuple[str, int]
 """Host and port of MQTT."""
 
 
+def base_url(text: str) -> str:
+    """The address of a server, `http://` where it says no scheme. Raises ValueError."""
+    named = text if "://" in text else f"http://{text}"
+    try:
+        url = URL(named)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no address of a server: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"{text!r} is no address of a server: http://host:port is expected, or https")
+    return named.rstrip("/")
+
+
 def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
     """Those of a sequence, or of text with commas between them. Raises ValueError if there is none."""
     texts = said.split(",") if isinstance(said, str) else said
@@ -40,7 +52,7 @@ class Servers:
     """The base URLs of one client, and which of them it speaks to: the first, until it learns better."""
 
     def __init__(self, said: str | Sequence[str]) -> None:
-        self.given = tuple(url.rstrip("/") for url in addresses(said))
+        self.given = tuple(base_url(text) for text in addresses(said))
         self._index = 0
         self._told: str | None = None  # a leader that was named and not given
         self._has_followed = False

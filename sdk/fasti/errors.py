@@ -122,8 +122,10 @@ def problem_of(body: object, status: int | None = None) -> Problem:
 def error_of(problem: Problem) -> Error:
     """The exception for a problem, a fresh one at each call."""
     text = problem.detail or problem.slug or "refused"
-    if problem.errors:
-        text += ": " + "; ".join(_located(e) for e in problem.errors[:3])
+    # Often the sentence says it all, field and reason: then it is not said again.
+    located = [_located(e) for e in problem.errors[:3] if str(e.get("detail", "")) not in text]
+    if located:
+        text += ": " + "; ".join(located)
     if problem.status is not None:
         text += f" ({problem.status}{' ' + problem.slug if problem.slug else ''})"
     if problem.status in (404, 410):

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox
 from .errors import AlreadyDispatched, BadArgument, NotFound
-from .options import Door, Due, Listed, MessageOptions, Selection, check
+from .options import Door, Due, Listed, MessageOptions, Selection, State, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .traces import current, joined
 from .transport import Transport, quoted
@@ -359,7 +359,7 @@ def _path(message_id: str) -> str:
     return f"/v1/messages/{quoted(message_id)}"
 
 
-def _listed(state: str | None = None, **chosen: Unpack[Selection]) -> dict[str, str]:
+def _listed(state: State | None = None, **chosen: Unpack[Selection]) -> dict[str, str]:
     params = selection(**chosen)
     if state is not None:
         params["state"] = state

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, TypedDict
 
-from .wire import Span, When
+from .wire import Late, Qos, Span, When
 
 Door = Literal["http", "mqtt"]
+State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]
@@ -39,10 +40,10 @@ class Sending(TypedDict, total=False):
     the name of an endpoint that it is posted to, beside those who subscribe to its topic.
     """
 
-    qos: int | None
+    qos: Qos | None
     retain: bool | None
     expires_in: Span | None
-    late: str | None
+    late: Late | None
     headers: Mapping[str, str] | None
     content_type: str | None
     deliver_to: str | None
@@ -96,7 +97,7 @@ class Selection(TypedDict, total=False):
 class Listed(Selection, total=False):
     """Which messages, pending ones unless `state` says otherwise ("all" for every one)."""
 
-    state: str | None
+    state: State | None
 
 
 class DeadSelection(TypedDict, total=False):
@@ -139,7 +140,7 @@ class SubscribeOptions(RetryOptions, total=False):
 
     session: str | None
     group: str | None
-    qos: int
+    qos: Qos
     replay_from: When | timedelta | None
     max_in_flight: int
     expiry: timedelta | None

@@ -60,12 +60,21 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as the server knows it. `state`: active, paused or finished; `count`: messages so far."""
+    """A schedule as the server knows it. `state`: active, paused or finished; `count`: messages so far.
+
+    It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`.
+    """
 
     name: str
     state: str
     topic: str
     count: int
+    cron: str | None
+    every: str | float | None
+    rrule: str | None
+    timezone: str
+    last: Fire | None
+    """What went out last; None: nothing yet, or the server does not say."""
     next: Fire | None
     next_id: str | None
     """The id of the message that is written for the next fire."""
@@ -73,12 +82,17 @@ class Schedule:
 
     @classmethod
     def of(cls, said: Json) -> Self:
-        following = said.get("next")
+        last, following = said.get("last"), said.get("next")
         return cls(
             name=said["name"],
             state=str(said.get("state", "")),
             topic=str(said.get("topic", "")),
             count=int(said.get("count", 0)),
+            cron=said.get("cron"),
+            every=said.get("every"),
+            rrule=said.get("rrule"),
+            timezone=str(said.get("timezone", "")),
+            last=None if last is None else Fire.of(last),
             next=None if following is None else Fire.of(following),
             next_id=None if following is None else following.get("id"),
             raw=said,

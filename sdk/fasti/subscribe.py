@@ -60,7 +60,7 @@ from .errors import BadArgument, Error, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Said, SentOn, Target
 from .transport import Retry
-from .wire import Span, When, moment, span
+from .wire import Qos, Span, When, moment, span
 
 DEFAULT_IN_FLIGHT = 64
 LATE_S = 30.0
@@ -73,7 +73,7 @@ class Wish:
     """What to subscribe to, and as whom: the options of a subscription with their defaults."""
 
     topic_filter: str
-    qos: int = 1
+    qos: Qos = 1
     session: str | None = None
     group: str | None = None
     replay_from: When | timedelta | None = None

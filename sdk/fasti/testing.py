@@ -10,7 +10,8 @@
             await fasti_server.advance(days=30)
             ...
 
-The server is `fasti-server` from PATH, or the command in FASTI_SERVER (a path, or `python -m server`).
+The server is `fasti-server` from PATH, or the command in FASTI_SERVER (a path, or `python -m server`
+of a checkout).
 Without one a test that asks for it is skipped and says so. Each test has a server with an empty data
 directory of its own, which takes about a second; it is killed at the end, since nothing of it is kept. Needs
 pytest, which this package does not install.

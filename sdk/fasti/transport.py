@@ -28,7 +28,7 @@ import aiohttp
 from yarl import URL
 
 from .addresses import HOPS, REDIRECTS, Servers
-from .errors import Error, Refused, Unreachable, error_of, problem_of
+from .errors import BadArgument, Error, Refused, Unreachable, error_of, problem_of
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -304,7 +304,12 @@ class Transport:
 
 
 def quoted(part: str) -> str:
-    """One part of a path, every reserved character percent-encoded; of nothing but dots these too."""
+    """One part of a path, every reserved character percent-encoded; of nothing but dots these too.
+
+    Raises BadArgument for an empty one: the path would be another's.
+    """
+    if not part:
+        raise BadArgument("name", "or id must not be empty")
     return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
 
 

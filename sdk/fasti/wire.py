@@ -14,12 +14,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from .errors import BadArgument
 
 Json = dict[str, Any]
+Qos = Literal[0, 1, 2]
+Late = Literal["deliver", "drop"]
 When = datetime | str
 """An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
 Span = timedelta | float | str
@@ -192,10 +194,10 @@ class NewMessage:
     at: When | None = None
     delay: Span | None = None
     key: str | None = None
-    qos: int | None = None
+    qos: Qos | None = None
     retain: bool | None = None
     expires_in: Span | None = None
-    late: str | None = None
+    late: Late | None = None
     spread: Span | None = None
     headers: Mapping[str, str] | None = None
     content_type: str | None = None

@@ -6,7 +6,7 @@ instant. Then every pending message with such a wish is moved to where its wish 
 it: the id stays. What is too near to be moved goes out at the old time, and the report says so.
 
 The database's version stands in `meta`. A server that starts on another one than the last time goes through
-all pending messages before it serves; `python -m server retime` does so at any time, on a stopped server.
+all pending messages before it serves; `fasti-server retime` does so at any time, on a stopped server.
 
 Which database is in use is the platform's choice (zoneinfo looks in the system's folders first, then for the
 package tzdata): the version is read where the platform writes it.

@@ -240,6 +240,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("site",),
     ("serving",),
     ("cluster",),
+    ("inspecting",),
     ("run", "offline"),
     ("__main__",),
 )

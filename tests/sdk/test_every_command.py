@@ -139,7 +139,7 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
     for topics in ("#", "$deliver/#"):
         await ok("message", "cancel", "--topic", topics, "--url", server.url)
     assert json.loads(await ok("message", "ls", "-o", "json", "--url", server.url)) == []
-    assert (await fasti_cli("message", "ls", "--state", "never", "--url", server.url))[0] == 1
+    assert (await fasti_cli("message", "ls", "--state", "never", "--url", server.url))[0] == 2
 
 
 async def test_each_says_that_nobody_is_there(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """The commands on a stopped node's data: what only looks at it works, what would change it alone does not."""
 
+import asyncio
+import json
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from server.__main__ import EXIT_USAGE, main
+from server.inspecting import summary_of
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore
@@ -13,8 +17,10 @@ from shards.rocks import RocksStore
 from shards.store import Store, Table
 from shards.tables import META_APPLIED, META_LEADER
 from tests.shards.timelines import draft, open_at, put, texts
-from tests.support.server import run
+from tests.support.http import http
+from tests.support.server import run, serving
 
+FAR = ["2030-01-01T00:00:00.000Z", "2030-01-01T00:00:01.000Z", "2031-01-01T00:00:00.000Z"]
 DUE = 1_900_000_000_000
 LAST = b"\xff" * 64
 OF_A_NODE = "of a cluster's node, with the log up to record 3 of epoch 1"
@@ -91,3 +97,55 @@ def test_who_is_of_no_cluster_may_leave_it(tmp_path: Path, capsys: pytest.Captur
     assert main(["leave", "--data", str(tmp_path / "data")]) == 0
     assert "was of no cluster" in capsys.readouterr().out
     assert rows_of(tmp_path / "data") == before
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """Three messages of two slices, one of them cancelled, and a session; of no cluster."""
+    data = tmp_path / "own"
+
+    async def fill() -> None:
+        async with serving(data) as server, http(server.url) as calls:
+            ids = [await calls.schedule("a", "x", deliver_at=at) for at in FAR]
+            await calls.call("DELETE", f"/v1/messages/{ids[1]}", status=204)
+
+    asyncio.run(fill())
+    return data
+
+
+def test_inspect_in_json(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object, with the numbers of the text."""
+    assert main(["inspect", "--data", str(filled), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["dir"], found["in_log"]) == (str(filled), None)
+    assert [(one["count"], one["live"]) for one in found["slices"]] == [(2, 1), (1, 1)]
+    (shard,) = found["slices"][1]["shards"]
+    assert shard["first"] == shard["last"] == "2031-01-01T00:00:00.000Z"
+    assert main(["inspect", "--data", str(filled)]) == 0
+    text = capsys.readouterr().out
+    for piece in found["slices"]:
+        assert re.search(rf"{piece['start']} .* {piece['bytes']} ", text)
+
+
+def _json_of(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    main(["inspect", "--data", str(path), "-o", "json"])
+    return capsys.readouterr().out
+
+
+def test_inspect_in_sums(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--summary", "-o", "json", "--data", str(filled)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    wanted = {"slices": 2, "overfull": 0, "shards": 2, "count": 3, "live": 2, "sessions": 0, "groups": 0}
+    assert {name: found[name] for name in wanted} == wanted
+    assert (found["oldest"], found["newest"]) == (FAR[0], FAR[2])
+    assert main(["inspect", "--summary", "--data", str(filled)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"oldest     {FAR[0]}" in lines
+    assert "count      3" in lines
+    found = json.loads(_json_of(filled, capsys))
+    assert [summary_of(found, above)["overfull"] for above in (0, 1, 2)] == [2, 1, 0]
+
+
+def test_the_json_of_a_node_says_whose_it_is(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "-o", "json", "--data", str(node)]) == 0
+    assert json.loads(capsys.readouterr().out)["in_log"] == "with the log up to record 3 of epoch 1"

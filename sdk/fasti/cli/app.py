@@ -7,7 +7,7 @@ front before parsing. What follows `--` stays where it is.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -31,11 +31,14 @@ from . import (
     transfer,
     work,
 )
-from .output import Format
+from .output import Format, Printer
 from .profiles import Profile, ProfileError, chosen
-from .run import Settings
+from .run import USAGE, Settings, problem_document
 
 _GLOBAL = ("--url", "--server", "--key", "--mqtt", "--profile", "--output", "-o")
+_FLAGS = ("--wide",)
+_WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""What all that parsing raises has in common: ClickException, of click or of typer's own copy of it."""
 
 app = typer.Typer(
     name="fasti",
@@ -86,6 +89,7 @@ def root(
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml; else `default`.")
     ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print.")] = Format.table,
+    wide: Annotated[bool, typer.Option("--wide", help="Cut nothing in tables.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback has ended it
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
     ] = False,
@@ -97,7 +101,7 @@ def root(
         raise typer.BadParameter(str(error), param_hint="--profile") from error
     named = Profile(url, key, mqtt)
     settled = (named if profile else named.over(Profile.of_environment())).over(found)
-    context.obj = Settings(settled.url, settled.key, settled.mqtt, output)
+    context.obj = Settings(settled.url, settled.key, settled.mqtt, output, wide)
 
 
 def hoisted(arguments: list[str]) -> list[str]:
@@ -108,6 +112,8 @@ def hoisted(arguments: list[str]) -> list[str]:
     for argument in rest:
         if argument == "--":
             back += [argument, *rest]
+        elif argument in _FLAGS:
+            front.append(argument)
         elif argument in _GLOBAL:
             front += [argument, *[value for value in [next(rest, None)] if value is not None]]
         elif argument.startswith(tuple(f"{name}=" for name in _GLOBAL if name != "-o")):
@@ -119,4 +125,25 @@ def hoisted(arguments: list[str]) -> list[str]:
 
 def start(arguments: list[str]) -> None:
     """Run and exit."""
-    app(hoisted(arguments), prog_name="fasti")
+    ordered = hoisted(arguments)
+    try:
+        code = app(ordered, prog_name="fasti", standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except _WRONG_USAGE as error:
+        printed, told = _format_of(ordered), cast("typer.BadParameter", error)
+        if printed is Format.table:
+            told.show()
+        else:
+            Printer(printed).failed("", problem_document(ValueError(told.format_message()), USAGE))
+        sys.exit(told.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _format_of(arguments: list[str]) -> Format:
+    """What `-o` says, found without a parser: it has just said no to something."""
+    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        named = value if argument in ("-o", "--output") else argument.removeprefix("--output=")
+        if argument.startswith(("-o", "--output")) and named in list(Format):
+            return Format(named)
+    return Format.table

@@ -9,7 +9,7 @@ import typer
 import fasti
 
 from .complete import group_names
-from .output import Printer, Row, time_of
+from .output import Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -97,4 +97,4 @@ def _show(out: Printer, found: list[fasti.Group] | tuple[fasti.Group, ...]) -> N
 
 def _row(group: fasti.Group) -> Row:
     members = [f"{m.get('client_id')} ({m.get('in_flight')})" for m in group.members]
-    return {**group.raw, "members": ", ".join(members), "position": time_of(group.raw.get("position"))}
+    return {**group.raw, "members": ", ".join(members)}

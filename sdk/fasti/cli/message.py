@@ -12,7 +12,7 @@ import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
 from .options import takes
-from .output import Format, Printer, Row
+from .output import Format, Printer
 from .ranges import DryRun, cancel_where
 from .run import run, too_late
 
@@ -162,7 +162,7 @@ def ls(
             async for message in found:
                 out.line(message.raw)
         else:
-            out.many([_row(m, out) async for m in found], COLUMNS)
+            out.many([message.raw async for message in found], COLUMNS)
 
     run(context, work)
 
@@ -181,17 +181,6 @@ def count(context: typer.Context, **chosen: Unpack[Listed]) -> None:
 
 def _said(out: Printer, moved: fasti.Message) -> None:
     out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
-
-
-def _row(message: fasti.Message, out: Printer) -> Row:
-    if out.format is Format.json:
-        return message.raw
-    return {**message.raw, "payload": _short(message.payload)}
-
-
-def _short(payload: Any) -> str:
-    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def payload_of(text: str, file: Path | None, as_json: bool) -> Any:

@@ -6,8 +6,8 @@ A command takes them as a call does, and `takes` tells typer which they are:
     @takes(Selection)
     def shift(context: typer.Context, by: str, **chosen: Unpack[Selection]) -> None:
 
-so `--topic`, `--from` and `--to` come to the client under its own names for them. Times, spans and the words
-of a policy stay text: what they mean is for the server to say.
+so `--topic`, `--from` and `--to` come to the client under its own names for them. Times and spans stay text:
+what they mean is for the server to say.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated, Any, get_args
 
 import typer
 
+from fasti.options import Gap, Misfire, Overlap, State
+from fasti.wire import Late
+
 Command = Callable[..., None]
+
+
+def _one_of(name: str, words: Any) -> Any:
+    """One of the words of a Literal: typer knows enumerations, in every version that we take."""
+    return Enum(name, {word: word for word in get_args(words)}, type=str)
+
 
 DECLARED: dict[str, Any] = {
     # Due
@@ -43,17 +53,24 @@ DECLARED: dict[str, Any] = {
     "jitter": Annotated[
         str | None, typer.Option(help="Delay each fire by up to this, always the same for it.")
     ],
-    "gap": Annotated[str | None, typer.Option(help="A time the clocks skip: skip, after (default), before.")],
-    "overlap": Annotated[str | None, typer.Option(help="A time shown twice: first (default), second, both.")],
+    "gap": Annotated[
+        _one_of("Gap", Gap) | None, typer.Option(help="A time the clocks skip; after if not said.")
+    ],
+    "overlap": Annotated[
+        _one_of("Overlap", Overlap) | None, typer.Option(help="A time shown twice; first if not said.")
+    ],
     "misfire": Annotated[
-        str | None, typer.Option(help="Fires while the server was down: fire_all, fire_once (default), skip.")
+        _one_of("Misfire", Misfire) | None,
+        typer.Option(help="Fires while the server was down; fire_once if not said."),
     ],
     # of a message
     "key": Annotated[str | None, typer.Option("--idempotency-key", "-k")],
     "qos": Annotated[int | None, typer.Option(min=0, max=2)],
     "retain": Annotated[bool | None, typer.Option("--retain")],
     "expires_in": Annotated[str | None, typer.Option(help="Drop it if it is that long past due.")],
-    "late": Annotated[str | None, typer.Option(help="If the time has passed: deliver (default) or drop.")],
+    "late": Annotated[
+        _one_of("Late", Late) | None, typer.Option(help="If the time has passed; deliver if not said.")
+    ],
     "spread": Annotated[str | None, typer.Option(help="Let the server choose the time within this span.")],
     "headers": Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")],
     "content_type": Annotated[str | None, typer.Option()],
@@ -68,9 +85,7 @@ DECLARED: dict[str, Any] = {
     "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
     "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
     "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
-    "state": Annotated[
-        str | None, typer.Option(help="pending (default), dispatched, cancelled, expired or all.")
-    ],
+    "state": Annotated[_one_of("State", State) | None, typer.Option(help="pending if not said.")],
 }
 """By their names in `fasti.options`, in the order of `--help`."""
 
@@ -92,6 +107,7 @@ def takes(kind: Any) -> Callable[[Command], Command]:
 
         @functools.wraps(command)
         def call(**given: Any) -> None:
+            given = {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
             if given.get("headers"):
                 given["headers"] = headers_of(given["headers"])
             command(**given)

@@ -1,21 +1,31 @@
 """Values as a table for people, as JSON or NDJSON for programs. Results go to stdout, all else to stderr.
 
 JSON is the server's object as it came, so that a program sees every field; a table shows the chosen columns.
+On a terminal a table is as wide as that: texts of any length (`_CUT`) end in an ellipsis, and what names
+something or is a number stays whole, if need be beyond the edge. `--wide`, or a pipe: nothing is cut.
+
+What others have written (topics, payloads, reasons) is shown with its control characters as escapes: it
+neither breaks the table nor speaks to the terminal.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
+from shutil import get_terminal_size
 from typing import Any, Protocol
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 Row = Mapping[str, Any]
 
@@ -26,8 +36,13 @@ class Told(Protocol):
     def __call__(self, count: int, total: int | None = None, /) -> None: ...
 
 
-PIPE_WIDTH = 1_000
-"""Columns for what is no terminal: a table in a pipe is not folded."""
+_UNBOUND = 1_000_000
+"""Columns of a line that rich may not fold."""
+_CUT = frozenset(
+    {"topic", "payload", "reason", "filter", "url", "detail", "subscriptions", "members", "when", "why"}
+)
+_CUT_MIN = 8
+_GAP = 2
 
 
 class Format(StrEnum):
@@ -41,11 +56,12 @@ class Format(StrEnum):
 class Printer:
     """Prints in one format."""
 
-    def __init__(self, format: Format) -> None:  # noqa: A002
+    def __init__(self, format: Format, *, wide: bool = False) -> None:  # noqa: A002
         self.format = format
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        width = None if sys.stdout.isatty() else PIPE_WIDTH
-        self._console = Console(highlight=False, soft_wrap=True, width=width)
+        # With a height too: of a dumb terminal rich else knows better.
+        self._console = Console(highlight=False, soft_wrap=True, width=_UNBOUND, height=25)
+        self._room = None if wide or not sys.stdout.isatty() else get_terminal_size().columns
 
     def one(self, row: Row) -> None:
         """A single object: name and value, line by line, or JSON."""
@@ -53,8 +69,8 @@ class Printer:
             self.line(row)
             return
         table = Table(box=None, show_header=False, pad_edge=False)
-        for name, value in row.items():
-            table.add_row(f"[bold]{name}[/bold]", _cell(value))
+        for name, value in _payload_shown(row).items():
+            table.add_row(Text(name, "bold"), Text(_cell(value)))
         self._console.print(table)
 
     def many(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
@@ -64,16 +80,34 @@ class Printer:
                 self.line(row)
         elif self.format is Format.json:
             sys.stdout.write(json.dumps(list(rows), indent=2, ensure_ascii=False, default=_plain) + "\n")
-        else:
+        elif rows:
+            shown = [_payload_shown(row) for row in rows]
+            cells = [[_cell(row.get(name)) for name in columns] for row in shown]
+            heads = [name.replace("_", " ") for name in columns]
+            widths = self._widths(columns, [heads, *cells])
             table = Table(box=None, pad_edge=False, header_style="bold")
-            for name in columns:
-                table.add_column(name.replace("_", " "), overflow="fold")
-            for row in rows:
-                table.add_row(*(_cell(row.get(name)) for name in columns))
-            if rows:
-                self._console.print(table)
-            else:
-                self.errors.print("none", style="dim")
+            for head in heads:
+                table.add_column(head, no_wrap=True)
+            for row_cells in cells:
+                table.add_row(*(Text(_fitted(*pair)) for pair in zip(row_cells, widths, strict=True)))
+            self._console.print(table)
+        else:
+            self.errors.print("none", style="dim")
+
+    def _widths(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+        """How wide each column may be: the longest of those that can be cut give way first."""
+        widths = [max(cell_len(row[n]) for row in rows) for n in range(len(columns))]
+        if self._room is None:
+            return widths
+        over = sum(widths) + _GAP * (len(columns) - 1) - self._room
+        cut = [n for n, name in enumerate(columns) if name in _CUT]
+        while over > 0 and cut:
+            longest = max(cut, key=widths.__getitem__)
+            if widths[longest] <= _CUT_MIN:
+                break
+            widths[longest] -= 1
+            over -= 1
+        return widths
 
     def line(self, row: Row) -> None:
         """One object on one line of JSON, at once (for streams)."""
@@ -85,8 +119,15 @@ class Printer:
         self._console.print(text, markup=False)
 
     def complain(self, text: str) -> None:
-        """To stderr."""
-        self.errors.print(f"fasti: {text}", markup=False, style="red")
+        """A line to stderr, for people in any format."""
+        self.errors.print(f"fasti: {printable(text)}", markup=False, style="red")
+
+    def failed(self, text: str, problem: Row) -> None:
+        """Why there is no result, to stderr: in words, or as a problem document (RFC 9457) on one line."""
+        if self.format is Format.table:
+            self.complain(text)
+        else:
+            sys.stderr.write(json.dumps(problem, ensure_ascii=False, default=_plain) + "\n")
 
 
 @contextmanager
@@ -102,9 +143,9 @@ def progress(out: Printer, doing: str, total: int | None) -> Iterator[Told]:
         yield told
 
 
-def time_of(position: Any) -> Any:
-    """What a table shows of a position: its time."""
-    return position.get("at") if isinstance(position, dict) else position
+def time_of(value: Any) -> Any:
+    """What a table shows of a position or a fire: its time."""
+    return value["at"] if isinstance(value, dict) and "at" in value else value
 
 
 def _plain(value: object) -> object:
@@ -115,17 +156,51 @@ def _plain(value: object) -> object:
     return str(value)
 
 
+def payload_text(payload: bytes) -> str:
+    """What people see of a payload: its text, or `base64:` and what stands for its bytes."""
+    with suppress(UnicodeDecodeError):
+        text = payload.decode()
+        if all(character.isprintable() or character in "\t\r\n" for character in text):
+            return printable(text)
+    return f"base64:{base64.b64encode(payload).decode()}"
+
+
+def printable(text: str) -> str:
+    """The text with what is no character to look at as an escape: `\\n`, `\\x1b`, `\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _payload_shown(row: Row) -> Row:
+    """A row as people see it: the bytes of a payload that came as base64 are shown as what they are."""
+    payload = row.get("payload")
+    if row.get("encoding") != "base64" or not isinstance(payload, str):
+        return row
+    try:
+        shown = payload_text(base64.b64decode(payload, validate=True))
+    except binascii.Error:
+        shown = f"base64:{payload}"
+    return {**row, "payload": shown}
+
+
+def _fitted(text: str, width: int) -> str:
+    """The text, or so much of it that it ends in an ellipsis there."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
 def _cell(value: Any) -> str:
+    value = time_of(value)
     if value is None:
         return "-"
     if isinstance(value, str):
-        text = value
-    elif isinstance(value, (datetime, bytes)):
-        text = str(_plain(value))
-    elif isinstance(value, bool):
-        text = "yes" if value else "no"
-    elif isinstance(value, int):
-        text = f"{value:,}"
-    else:
-        text = json.dumps(value, ensure_ascii=False, default=_plain)
-    return text.replace("[", "\\[")
+        return printable(value)
+    if isinstance(value, bytes):
+        return payload_text(value)
+    if isinstance(value, datetime):
+        return str(_plain(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return printable(json.dumps(value, ensure_ascii=False, default=_plain))

@@ -10,9 +10,15 @@ import typer
 
 import fasti
 
-from .output import Format, Printer
+from .output import Format, Printer, Row
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+_REFUSED = ("refused", "The answer was no")
+_OWN = {
+    USAGE: ("usage", "The command cannot be meant as it stands"),
+    UNREACHABLE: ("unreachable", "No server there"),
+}
+"""Exit code -> slug and title of a problem that no server has told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,7 @@ class Settings:
     key: str | None
     mqtt: str | None
     output: Format
+    wide: bool = False
 
 
 Work = Callable[[fasti.Client, Printer], Awaitable[None]]
@@ -32,7 +39,7 @@ def run(context: typer.Context, work: Work) -> None:
     """Run `work` with a client and a printer; exit 1, 2 or 3 when it fails."""
     settings = context.find_object(Settings)
     assert settings is not None
-    printer = Printer(settings.output)
+    printer = Printer(settings.output, wide=settings.wide)
     try:
         asyncio.run(_with_client(settings, work, printer))
     except fasti.Unreachable as error:
@@ -52,11 +59,23 @@ async def _with_client(settings: Settings, work: Work, printer: Printer) -> None
 
 
 def _failed(printer: Printer, error: Exception, code: int) -> typer.Exit:
-    printer.complain(str(error))
+    printer.failed(str(error), problem_document(error, code))
     return typer.Exit(code)
+
+
+def problem_document(error: Exception, code: int) -> Row:
+    """The server's problem as it came, or one of our own: `/problems/usage`, `/problems/unreachable`."""
+    if isinstance(error, fasti.Error) and error.problem.raw:
+        return error.problem.raw
+    slug, title = _OWN.get(code, _REFUSED)
+    return {"type": f"/problems/{slug}", "title": title, "detail": str(error)}
 
 
 def too_late(printer: Printer, message_id: str) -> typer.Exit:
     """A cancel that lost the race."""
-    printer.complain(f"{message_id} was already dispatched")
+    text = f"{message_id} was already dispatched"
+    title = "The message counts as dispatched"
+    printer.failed(
+        text, {"type": "/problems/already-dispatched", "title": title, "status": 409, "detail": text}
+    )
     return typer.Exit(REFUSED)

@@ -13,7 +13,7 @@ from fasti.options import ScheduleOptions, Timing
 from .complete import schedule_names
 from .message import payload_of
 from .options import takes
-from .output import Printer, Row
+from .output import Format, Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -23,7 +23,8 @@ Name = Annotated[
 ]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)]
 
-COLUMNS = ("name", "state", "when", "timezone", "topic", "next", "count")
+COLUMNS = ("name", "state", "when", "timezone", "topic", "last", "next", "count")
+FIRE_COLUMNS = ("at", "local", "note")
 
 
 @app.command()
@@ -65,7 +66,13 @@ def show(context: typer.Context, name: Name, count: Count = 5) -> None:
     async def work(client: fasti.Client, out: Printer) -> None:
         found = await client.schedules.get(name)
         upcoming = [dict(fire.raw) for fire in await client.schedules.upcoming(name, count)]
-        out.one({**found.raw, "upcoming": upcoming})
+        if out.format is not Format.table:
+            out.one({**found.raw, "upcoming": upcoming})
+            return
+        out.one(found.raw)
+        if upcoming:
+            out.text("")
+            out.many(upcoming, FIRE_COLUMNS)
 
     run(context, work)
 
@@ -90,7 +97,7 @@ def preview(
             fires = await client.schedules.upcoming(name, count)
         else:
             fires = await client.schedules.preview(count=count, **when)
-        out.many([fire.raw for fire in fires], ("at", "local", "note"))
+        out.many([fire.raw for fire in fires], FIRE_COLUMNS)
 
     run(context, work)
 
@@ -138,5 +145,4 @@ def rm(context: typer.Context, name: Name) -> None:
 
 def _row(schedule: Row) -> Row:
     when = next((str(schedule[kind]) for kind in ("cron", "every", "rrule") if kind in schedule), "")
-    following = schedule.get("next") or {}
-    return {**schedule, "when": when, "next": following.get("at")}
+    return {**schedule, "when": when}

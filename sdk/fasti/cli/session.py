@@ -9,7 +9,7 @@ import typer
 import fasti
 
 from .complete import session_names
-from .output import Printer, Row, time_of
+from .output import Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -77,4 +77,4 @@ def _row(session: Row) -> Row:
     filters = [s.get("filter", "") for s in session.get("subscriptions") or ()]
     members = [f"{m.get('client_id')} ({m.get('in_flight')})" for m in session.get("members") or ()]
     told = {"members": ", ".join(members), "subscriptions": ", ".join(filters)}
-    return {**session, **told, "read_position": time_of(session.get("read_position"))}
+    return {**session, **told}

@@ -9,7 +9,7 @@ import typer
 import fasti
 
 from .complete import slice_starts
-from .output import Format, Printer, Row, progress, time_of
+from .output import Format, Printer, Row, progress
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -28,7 +28,7 @@ def ls(context: typer.Context, start: Start) -> None:
     """List the shards of a slice."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.many(rows(await client.slices.get(start), out), COLUMNS)
+        out.many(rows(await client.slices.get(start)), COLUMNS)
 
     run(context, work)
 
@@ -61,12 +61,9 @@ def dump(context: typer.Context, start: Start, number: Number) -> None:
     run(context, work)
 
 
-def rows(piece: fasti.Slice, out: Printer) -> list[Row]:
-    """The shards of a slice for a list; a table shows of a position its time."""
-    raw = [s.raw for s in piece.shards]
-    if out.format is not Format.table:
-        return list(raw)
-    return [{**r, **{name: time_of(r.get(name)) for name in ("first", "last")}} for r in raw]
+def rows(piece: fasti.Slice) -> list[Row]:
+    """The shards of a slice for a list."""
+    return [s.raw for s in piece.shards]
 
 
 async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:

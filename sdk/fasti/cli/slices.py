@@ -45,7 +45,7 @@ def show(context: typer.Context, start: Start) -> None:
             out.one(found.raw)
             return
         out.one({**found.raw, "shards": found.shard_count})
-        out.many(rows(found, out), SHARD_COLUMNS)
+        out.many(rows(found), SHARD_COLUMNS)
 
     run(context, work)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 import fasti
+from fasti.wire import Qos
 
-from .output import Format, Printer
+from .output import Format, Printer, payload_text, printable
 from .run import run
 
 
@@ -35,7 +37,7 @@ def subscribe(
     async def work(client: fasti.Client, out: Printer) -> None:
         received = 0
         async with client.subscribe(
-            topic_filter, session=session, group=group, qos=qos, replay_from=replay_from
+            topic_filter, session=session, group=group, qos=cast("Qos", qos), replay_from=replay_from
         ) as deliveries:
             if out.format is Format.table:
                 out.errors.print(f"subscribed to {topic_filter}", markup=False, style="dim")
@@ -60,15 +62,20 @@ def _show(out: Printer, delivery: fasti.Delivery) -> None:
     late = "" if delivery.lateness is None else f"  +{delivery.lateness.total_seconds() * 1000:.1f} ms"
     again = f"  attempt {delivery.attempt}" if delivery.attempt > 1 else ""
     now = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
-    out.text(f"{now}{late}{again}  {delivery.topic}  {delivery.payload.decode(errors='replace')}")
+    out.text(f"{now}{late}{again}  {printable(delivery.topic)}  {payload_text(delivery.payload)}")
 
 
 def _object(delivery: fasti.Delivery) -> dict[str, Any]:
     late = delivery.lateness
+    try:
+        payload, encoding = delivery.payload.decode(), "text"
+    except UnicodeDecodeError:
+        payload, encoding = base64.b64encode(delivery.payload).decode(), "base64"
     return {
         "id": delivery.id,
         "topic": delivery.topic,
-        "payload": delivery.payload,
+        "payload": payload,
+        "encoding": encoding,
         "due": delivery.due,
         "late_ms": None if late is None else late.total_seconds() * 1000,
         "attempt": delivery.attempt,
