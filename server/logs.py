@@ -151,7 +151,11 @@ class _JsonFormatter(logging.Formatter):
         cause, told = getattr(record, "by", None), getattr(record, "told", {})
         if cause is not None:
             event["from"] = shown(cause)
-        event |= {name: shown(value, TOLD_MAX) for name, value in told.items() if value not in ("", None)}
+        event |= {
+            name: value if isinstance(value, bool) else shown(value, TOLD_MAX)
+            for name, value in told.items()
+            if value not in ("", None)
+        }
         if record.exc_info:
             lines = self.formatException(record.exc_info).split("\n")
             event["exception"] = "\n".join(shown(line, LINE_MAX) for line in lines)

@@ -219,6 +219,7 @@ class Server:
             self._is_lost = True
             for link in list(self._listeners.links):
                 link.shut(Closing.MOVED)
+            self.app.streams.stop()  # figures of one that leads no longer are nobody's
             self._term.lost()
 
     def _fatal(self) -> None:

@@ -212,6 +212,26 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_pat
         assert await page.evaluate("localStorage.getItem('fasti-key')") is None
 
 
+async def test_who_may_only_read_sees_the_timeline_and_messages(browser: Browser, tmp_path: Path) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    reader, writer = file.add("reader", "read"), file.add("writer", "schedule")
+    async with looking(browser, tmp_path / "data", auth__keys_file=file.path) as console:
+        body = {"topic": "a", "payload": "x", "deliver_in": "20m"}
+        shown = {"Authorization": f"Bearer {writer}"}
+        sent = (await console.http.call("POST", "/v1/messages", body, status=201, **shown)).body
+        page = console.page
+        await page.add_init_script(f"sessionStorage.setItem('fasti-key', '{reader}')")
+        await console.open("timeline")
+        await page.get_by_label(re.compile("^1 messages from")).wait_for()
+        await console.open(f"messages/{sent['id']}")
+        await console.press("Cancel")
+        await console.press("Cancel it")
+        await console.says("the key reader has not the scope schedule")
+        await page.locator("#state", has_text="pending").wait_for()
+        await console.open("schedules")
+        await page.get_by_text("the key reader has not the scope admin").wait_for()
+
+
 async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> None:
     """Pages draw themselves anew every few seconds."""
     for name in ("a", "b"):

@@ -86,7 +86,7 @@ def test_what_a_line_says_is_in_fields(begin: Begin) -> None:
     assert (refused["from"], refused["reason"], refused["topic"]) == ("10.0.0.7", "0x87", "a/\\xff")
     assert refused["client"].startswith("evil\\n")
     assert len(refused["client"]) < 2 * TOLD_MAX
-    assert (started["version"], started["open"]) == ("1.2", "True")
+    assert (started["version"], started["open"]) == ("1.2", True)
     assert "why" not in refused
     assert set(plain) == {"time", "level", "logger", "event"}
 

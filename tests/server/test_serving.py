@@ -1,10 +1,13 @@
 """A server that leads others, when its store takes nothing any more."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
@@ -15,7 +18,9 @@ from server.config import Config
 from server.kinds import Address
 from server.lease import Lease
 from server.serving import Server, Term
+from server.version import server_version
 from tests.support.mqtt import dial
+from tests.support.server import serving
 from tests.support.stores import FailingStore
 
 MOVED = 0x9D
@@ -45,11 +50,17 @@ async def test_what_may_be_in_the_log_is_not_refused(
     term = Term(Lease(clock, 60.0), lambda: over.append("over"), nothing, (), NoFigures())
     server = Server(config, clock, store, None, None, term)
     await server.start()
+    closing = AsyncExitStack()
     try:
-        port = int(capsys.readouterr().out.partition("mqtt=127.0.0.1:")[2].split()[0])
+        said = capsys.readouterr().out
+        port = int(said.partition("mqtt=127.0.0.1:")[2].split()[0])
+        http = said.partition("http=")[2].split()[0]
         peers = [await dial(("127.0.0.1", port)) for _ in range(2)]
         for peer in peers:
             await peer.connect(f"c{port}-{peers.index(peer)}", clean=False, session_expiry=60)
+        session = await closing.enter_async_context(aiohttp.ClientSession(f"http://{http}"))
+        events = await closing.enter_async_context(session.get("/v1/events"))
+        assert await events.content.readline() == b"event: figures\n"
         store.is_failing = True
         for qos, peer in enumerate(peers, 1):
             peer.put("t", "hi", qos, user_properties=(("deliver-in", "1h"),))
@@ -58,6 +69,27 @@ async def test_what_may_be_in_the_log_is_not_refused(
             await peer.gone()
             assert not [packet for packet in peer.inbox if isinstance(packet, Ack)]
         assert over == ["over"]
+        async with asyncio.timeout(5):
+            await events.content.read()  # who follows its figures is sent away, too
     finally:
+        await closing.aclose()
         store.is_failing = False
         await asyncio.wait_for(server.stop(), 20)
+
+
+async def test_what_begins_and_ends_is_one_line_each(tmp_path: Path) -> None:
+    """With what one looks for afterwards, by name: which version, on which data, reachable where."""
+    async with serving(tmp_path / "data", "--log", "json") as server:
+        http, mqtt = (":".join(map(str, at)) for at in (server.http, server.mqtt))
+        assert await server.stopped() == 0
+    lines = [json.loads(line) for line in server.output.splitlines() if line.startswith("{")]
+    said = [line for line in lines if line["logger"] == "server.serving"]
+    assert [line["level"] for line in said] == ["info", "info"]
+    begun, ended = said
+    assert begun["event"].startswith(f"started: version {server_version()}, data in {tmp_path / 'data'}, ")
+    assert begun["event"].endswith("; open: nobody has to show a key")
+    assert (begun["version"], begun["data"]) == (server_version(), str(tmp_path / "data"))
+    assert begun["listening"] == f"http {http}, tcp {mqtt}"
+    assert begun["open"] is True
+    assert ended["event"] == "stopped"
+    assert lines[-1] is ended

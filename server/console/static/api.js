@@ -90,6 +90,12 @@ function exact(value, written) {
   return value;
 }
 
+/** What this key may not see, or this server has not, is left out. */
+export function denied(error) {
+  if (error instanceof Problem && [403, 404].includes(error.status)) return null;
+  throw error;
+}
+
 export function search(query) {
   const said = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return said.length ? `?${new URLSearchParams(said)}` : "";

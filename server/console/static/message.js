@@ -1,6 +1,6 @@
 // One message whole, and what can still be done with it.
 
-import { answer, part, Problem } from "./api.js";
+import { answer, denied, part } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, facts, field, fill, h, table } from "./dom.js";
 import { away, instant, span, server, toApi } from "./format.js";
@@ -14,7 +14,7 @@ export async function openMessage(root, { api, every }, id) {
   async function load() {
     const [response, place] = await Promise.all([
       api.fetch("GET", path),
-      api.get(`${path}/explain`).catch((error) => { if (error instanceof Problem) return null; throw error; }),
+      api.get(`${path}/explain`).catch(denied),
     ]);
     etag = response.headers.get("ETag");
     const text = await response.text();

@@ -1,6 +1,6 @@
 // This node: version, what its bounds leave, how long syncs take, how late messages were, who leads.
 
-import { Problem } from "./api.js";
+import { denied } from "./api.js";
 import { facts, fill, h, table } from "./dom.js";
 import { bytes, count, instant, span } from "./format.js";
 
@@ -30,12 +30,6 @@ export async function open(root, { api, every }) {
 
   await load();
   every(5_000, load);
-}
-
-/** What this key may not see, or this server has not, is left out. */
-function denied(error) {
-  if (error instanceof Problem && [403, 404].includes(error.status)) return null;
-  throw error;
 }
 
 /** The text that Prometheus reads. */

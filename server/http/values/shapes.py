@@ -579,8 +579,8 @@ class Tried(TypedDict):
 class Figures(TypedDict):
     """How the server stands. Who does not see every message is told `time`, `horizon` and `behind_ms` alone.
 
-    `behind_ms`: how far dispatch is behind the clock; `lateness`: messages dispatched so far by how late they
-    were, the upper bound in seconds ("+Inf" the last) and how many up to it.
+    `behind_ms`: how far dispatch is behind what is due; `lateness`: messages dispatched so far by how late
+    they were, the upper bound in seconds ("+Inf" the last) and how many up to it.
     """
 
     time: Instant

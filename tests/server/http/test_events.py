@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -59,6 +60,18 @@ async def test_tells_what_changes(server: Running) -> None:
         assert now["lateness"][-1] == ["+Inf", 1]
 
 
+async def test_nobody_is_behind_who_has_nothing_to_do(server: Running) -> None:
+    """The horizon of such a server moves now and then only."""
+    server.clock.now_ms += 150
+    assert server.app.figures.moving()["behind_ms"] == 0
+    await server.schedule(deliver_in=1)
+    await server.app.quiet()
+    server.clock.now_ms += 1_150
+    assert server.app.figures.moving()["behind_ms"] >= 1_000
+    await server.app.quiet()
+    assert server.app.figures.moving()["behind_ms"] == 0
+
+
 async def test_ends_when_the_server_stops(server: Running) -> None:
     async with stream(server) as answer:
         await figures(answer)
@@ -80,6 +93,32 @@ async def test_who_leaves_makes_room(server: Running) -> None:
 async def test_a_head_is_not_a_stream(server: Running) -> None:
     async with server.http.head(PATH) as answer:
         assert answer.status == 405
+
+
+class TestDeaf:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Http(), idle_timeout_ms=200))
+
+    async def test_who_does_not_read_is_cut(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What waits for it is what the socket takes and 64 KiB; then nothing is made for it any more."""
+        made: list[int] = []
+
+        def event(*_: object) -> bytes:
+            made.append(1)
+            return b": " + b"x" * (256 << 10) + b"\n\n"
+
+        monkeypatch.setattr(events.Events, "_event", event)
+        url = server.http.make_url(PATH)
+        with socket.create_connection((url.host, url.port)) as deaf:
+            deaf.sendall(f"GET {PATH} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n".encode())
+            async with asyncio.timeout(20):
+                while not made:
+                    await asyncio.sleep(0.01)
+                while len(server.app.streams):
+                    await asyncio.sleep(0.01)
+            assert server.app.metrics.bounded["http.idle_timeout"] == 1
+            assert len(made) < 100
 
 
 class TestBound:
