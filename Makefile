@@ -1,8 +1,8 @@
-# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench lock audit
+# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench dist lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench lock audit clean
+.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench dist lock audit clean
 
 install: .venv/installed
 
@@ -80,6 +80,12 @@ else
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.hostile
 endif
+
+# Wheels and sources of both distributions, in build/dist, each installed and tried in an empty environment. With a C compiler
+# also the wheel with the compiled modules, for this Python; where auditwheel finds it fit, under a manylinux name.
+dist: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	$(BIN)/python -m tests.dist build/dist
 
 # What the server runs with, each version exact and by hash. What is locked stays; LOCK=--upgrade for what is new.
 lock:

@@ -18,14 +18,18 @@ from setuptools.build_meta import *  # noqa: F403 - the hooks that are as ever
 
 from .modules import TOOLS
 
+EXTRAS = ("cluster", "otel")
+"""What the server imports where it is there; the types of that are read as well."""
+
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """mypy reads the types of what the server stands on."""
     if os.environ.get("FASTI_COMPILE") != "1":
         return list(build_meta.get_requires_for_build_wheel(config_settings))
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    dev = project["optional-dependencies"]["dev"]
-    return [*project["dependencies"], *(one for one in dev if one.startswith(TOOLS))]
+    extras = project["optional-dependencies"]
+    typed = [one for name in EXTRAS for one in extras[name]]
+    return [*project["dependencies"], *typed, *(one for one in extras["dev"] if one.startswith(TOOLS))]
 
 
 def build_wheel(

@@ -32,23 +32,29 @@ def listed(text: str) -> list[str]:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """What is copied into it, and nothing else."""
+    """What comes of what is copied into its first stage, and of nothing else, without what is locked."""
+    source, made = tmp_path / "src", tmp_path / "opt"
+    source.mkdir()
     for line in said("COPY"):
-        source, target = line.split()
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / source, tmp_path / target)
-    return tmp_path
+        if line.startswith("--from"):
+            continue
+        *names, target = line.split()
+        for name in names:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, source / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, source / target)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", made, source], check=True, timeout=120)
+    return made
 
 
 def run(image: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The entry point with these arguments, in what has been copied."""
-    program, *first = listed(*said("ENTRYPOINT"))
-    assert program == "python"
+    """The entry point with these arguments, in what has been installed."""
+    (program,) = listed(*said("ENTRYPOINT"))
     env = dict(pair.split("=") for line in said("ENV") for pair in line.split())
     env = {name: value.replace("/data/", f"{data}/") for name, value in env.items()}
-    command = [sys.executable, "-P", *first, *arguments]
+    command = [sys.executable, "-P", image / "bin" / program, *arguments]
     env |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(image)}
     return subprocess.run(
         command, cwd=data, env=env, capture_output=True, text=True, timeout=120, check=False
@@ -95,16 +101,19 @@ def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
 def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() -> None:
     assert said("USER") == ["fasti"]
     assert said("VOLUME") == ["/data"]
-    assert [line.split()[0] for line in said("COPY")] == [
-        "requirements.lock",
-        "timeline/",
-        "shards/",
-        "server/",
+    assert said("FROM") == ["${BASE} AS build", "${BASE}"]
+    (base,) = (line for line in said("ARG") if line.startswith("BASE="))
+    assert re.fullmatch(r"BASE=python:3\.\d+-slim", base)
+    assert [line for line in said("COPY") if line.startswith("--from")] == [
+        "--from=build /opt/fasti /opt/fasti"
     ]
-    install, compiled = said("RUN")
-    assert "--require-hashes -r requirements.lock" in install
-    assert compiled == "python -m compileall -q timeline shards server", (
-        "nobody may write byte code there later"
-    )
-    (base,) = said("FROM")
-    assert re.fullmatch(r"python:3\.\d+-slim", base)
+    installs = [line for line in said("RUN") if "pip install" in line]
+    assert "--require-hashes -r requirements.lock" in installs[0]
+    assert len(installs) == 2
+    assert "--no-deps" in installs[1], "nothing comes in that is not locked"
+
+
+def test_what_is_left_out_is_not_copied() -> None:
+    """Files of a checkout that are not under version control, and would be sent to who builds."""
+    left_out = (ROOT / ".containerignore").read_text(encoding="utf-8").split()
+    assert {".git", ".venv", "build", "data"} <= set(left_out)
