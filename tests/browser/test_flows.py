@@ -154,7 +154,11 @@ async def test_text_that_looks_like_html_stays_text(console: Console) -> None:
 
 async def test_text_cannot_turn_or_hide_what_is_beside_it(console: Console) -> None:
     long = "x" * 5_000
-    body = {"topic": f"orders/\u202ednik\u2066{long}", "payload": "a\u202eb", "headers": {"h" * 500: long[:4_000]}}
+    body = {
+        "topic": f"orders/\u202ednik\u2066{long}",
+        "payload": "a\u202eb",
+        "headers": {"h" * 500: long[:4_000]},
+    }
     body["deliver_in"] = "1h"
     sent = (await console.http.call("POST", "/v1/messages", body, status=201)).body
     for address in ("messages", f"messages/{sent['id']}"):
