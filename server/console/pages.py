@@ -97,8 +97,10 @@ class Console:
         if file is None:
             raise Problem("not-found", "the console has no such file")
         tag = ETag(file.tag)
-        known = request.if_none_match or ()
-        if tag in known:
+        known = {
+            one.value for one in request.if_none_match or ()
+        }  # weak ones, too: a proxy may have packed it
+        if file.tag in known or "*" in known:
             answer = web.Response(status=304, headers=HEADERS)
         else:
             answer = web.Response(

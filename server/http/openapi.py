@@ -38,6 +38,9 @@ DESCRIPTION = (
 )
 WAITING = (429, 503)
 """Problems that come with Retry-After."""
+NOBODY = "; ".join(f"{what} 'none'" for what in ("default-src", "base-uri", "form-action", "frame-ancestors"))
+POLICY = f"{NOBODY}; style-src 'unsafe-inline'"
+"""Of the page: it loads nothing, leads nowhere by itself, and nobody shows it within another."""
 KEY = "key"
 KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("post", "put", "get", "patch", "delete")
@@ -77,7 +80,7 @@ class OpenApi:
 
     @described("This document as a page", ANY, Gives(200, str, media="text/html"))
     async def page(self, request: web.Request) -> web.Response:
-        headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
         return web.Response(text=page_of(self._of(request)), content_type="text/html", headers=headers)
 
     def _of(self, request: web.Request) -> Json:

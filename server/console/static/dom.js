@@ -51,7 +51,7 @@ export function table(columns, rows, caption) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {},
       h("thead", {}, h("tr", {}, columns.map(([name, , kind]) => cell("th", kind === "number" ? kind : null, name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, of, kind]) => cell("td", kind, of(row))))))));
+      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, of, kind]) => cell("td", kind, kind === "text" ? h("div", {}, of(row)) : of(row))))))));
 }
 
 /** Names and what they are; pairs whose value is null or undefined are left out. */

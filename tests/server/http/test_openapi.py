@@ -163,7 +163,9 @@ async def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
     async with server.http.get("/docs") as response:
         page = await response.text()
     assert response.content_type == "text/html"
-    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    policy = response.headers["Content-Security-Policy"]
+    assert all(f"{what} 'none'" in policy for what in ("default-src", "base-uri", "frame-ancestors"))
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
     shown = re.sub(r"<pre>[^<]*</pre>", "", page)  # text, in which examples have addresses
     assert not re.search(r"<script|https?://|src=", shown)
     for _, path, _ in routes_of(server):
