@@ -1,8 +1,8 @@
-# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench dist lock audit
+# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench dist site lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench dist lock audit clean
+.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench dist site lock audit clean
 
 install: .venv/installed
 
@@ -86,6 +86,11 @@ endif
 dist: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
 	$(BIN)/python -m tests.dist build/dist
+
+# The documentation as a site, in build/site. A link that leads nowhere, or a page that nothing leads to, fails it.
+site: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 # What the server runs with, each version exact and by hash. What is locked stays; LOCK=--upgrade for what is new.
 lock:
