@@ -3,10 +3,18 @@
 import logging
 import resource
 
+from .config import Config
+
 log = logging.getLogger(__name__)
 
 OTHERS = 1_000
 """What the store and the listeners need besides the connections."""
+
+
+def connections_of(config: Config) -> int:
+    """The most that may be open: clients, and to receivers of webhooks, where as many rest as are used."""
+    posts = config.webhook.connections + config.webhook.url_connections
+    return config.limits.connections + config.http.connections + 2 * posts
 
 
 def allow_open_files(connections: int) -> int:
@@ -23,7 +31,7 @@ def allow_open_files(connections: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning(
-            "%d files may be open: too few for limits.connections and http.connections, %d (ulimit -n)",
+            "%d files may be open: too few for connections of MQTT, HTTP and webhooks, %d (ulimit -n)",
             allowed,
             connections,
         )

@@ -13,6 +13,9 @@ messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (
 these were all), for `LOOK_S` in all: a session
 that is away and that nothing was sent to is far back and lacks nothing. Those with the most lag are told of.
 
+A key that does not see every message is not told of single ones: what others are called, what they subscribe
+to and how far behind they are would be news for it.
+
 How large the data is and how much room is left a thread finds out; a disk that does not answer in `DISK_S`
 leaves the last that was known.
 """
@@ -89,6 +92,8 @@ class Standing(Collector):
         self._timeline = timeline
         self._folder = folder
         self._top = top
+        self.is_whole = True
+        """Whether who asks sees every message: else clients and groups are none of his business."""
         self._totals = Totals()
         self._sessions: list[Row] = []
         self._groups: list[Row] = []
@@ -178,6 +183,8 @@ class Standing(Collector):
         if self._disk is not None:
             yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self._disk[0])
             yield GaugeMetricFamily("fasti_disk_free_bytes", "Free where it lies", value=self._disk[1])
+        if not self.is_whole:
+            return
         yield from _families("session", ("session",), self._sessions)
         yield from _families("group", ("group", "filter"), self._groups)
         members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=("group", "filter"))

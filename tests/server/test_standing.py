@@ -9,6 +9,7 @@ import pytest
 from server.clock import SimulatedClock
 from server.config import Config, Metrics
 from server.standing import LABEL_MAX, label_of, measured
+from tests.support.keys import KeysFile, with_keys
 
 from .conftest import MINUTE_MS, Running, running
 
@@ -82,6 +83,23 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
 
     await server.app.standing.look(Counted())  # type: ignore[arg-type]
     assert len(steps) == (1 + 3) + 1 + 3  # the sessions, one by one; no group; the rows
+
+
+async def test_who_does_not_see_every_message_is_told_of_nobody(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """A key for a/# need not know who else there is, nor what they listen to."""
+    file = KeysFile(tmp_path / "keys.toml")
+    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        await server.connect("secret", "b/#", "$share/hidden/c/#")
+        pages = [
+            (await server.call("GET", "/metrics", Authorization=f"Bearer {key}")).body.decode()
+            for key in (wide, narrow, wide)
+        ]
+        assert ["secret" in page for page in pages] == ["hidden" in page for page in pages]
+        assert ["secret" in page for page in pages] == [True, False, True]
+        assert all("fasti_sessions 1.0" in page for page in pages)
 
 
 def test_no_two_clients_have_one_label() -> None:

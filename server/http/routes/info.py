@@ -15,6 +15,7 @@ from ...metrics import Metrics
 from ...times import format_ms
 from ...version import server_version
 from ...writer import Writer
+from ..access import sees
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem
@@ -23,7 +24,9 @@ from ..values import shapes
 
 
 class Looking(Protocol):
-    """Sees how things stand, ahead of `metrics.render`."""
+    """Sees how things stand, ahead of `metrics.render`. `is_whole`: who asks is told of single clients."""
+
+    is_whole: bool
 
     async def look(self, turn: Turn) -> None: ...
 
@@ -92,5 +95,7 @@ class Info:
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:
         await self._standing.look(self._turns.of(request))
+        # For this answer: nobody else's comes in between, and rules may have changed during the look.
+        self._standing.is_whole = sees(request) is None
         body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
