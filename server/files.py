@@ -3,18 +3,10 @@
 import logging
 import resource
 
-from .config import Config
-
 log = logging.getLogger(__name__)
 
 OTHERS = 1_000
 """What the store and the listeners need besides the connections."""
-
-
-def connections_of(config: Config) -> int:
-    """The most that may be open: clients, and to receivers of webhooks, where as many rest as are used."""
-    posts = config.webhook.connections + config.webhook.url_connections
-    return config.limits.connections + config.http.connections + 2 * posts
 
 
 def allow_open_files(connections: int) -> int:

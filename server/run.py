@@ -18,7 +18,7 @@ from .clock import Clock, SimulatedClock, SystemClock
 from .cluster.swap import check_swapped
 from .config import Config, ConfigError
 from .core import timeline_of
-from .files import allow_open_files, connections_of
+from .files import allow_open_files
 from .schedules.retime import retime_if_changed, zones_version
 from .serving import Server
 from .tls import Certificates, http_certificates, mqtt_certificates
@@ -47,7 +47,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
     log.info("%s", told_short(config, queued_spans(os.environ)))
-    allow_open_files(connections_of(config))
+    allow_open_files(config.connections)
     if config.cluster.log and is_simulated:
         raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
     traces = open_traces(os.environ)

@@ -16,7 +16,7 @@ import yaml
 
 from server.accepting import BACKLOG
 from server.config import Config
-from server.files import OTHERS, connections_of
+from server.files import OTHERS
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_systemd_takes_the_service(tmp_path: Path) -> None:
 
 
 def test_the_service_may_open_as_many_files_as_the_server_wants() -> None:
-    wanted = connections_of(Config()) + OTHERS
+    wanted = Config().connections + OTHERS
     assert f"{wanted:,}" in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert int(unit()["LimitNOFILE"][0]) >= wanted
     assert read("compose.yaml")["services"]["fasti"]["ulimits"]["nofile"] >= wanted
