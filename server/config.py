@@ -348,6 +348,12 @@ class Config:
         mqtt = (("mqtt.listen", one) for one in self.mqtt.listen if self.lets_anybody(one))
         return tuple((key, one) for key, one in (*http, *mqtt) if not one.is_loopback)
 
+    @property
+    def connections(self) -> int:
+        """The most that may be open: of clients; to receivers of webhooks, where as many rest as are used."""
+        posts = self.webhook.connections + self.webhook.url_connections
+        return self.limits.connections + self.http.connections + 2 * posts
+
     def lets_anybody(self, listener: Address) -> bool:
         """Whether who shows no key may come in by a listener of MQTT."""
         allowed = self.mqtt.allow_anonymous

@@ -47,8 +47,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
     log.info("%s", told_short(config, queued_spans(os.environ)))
-    posts = config.webhook.connections + config.webhook.url_connections
-    allow_open_files(config.limits.connections + config.http.connections + 2 * posts)
+    allow_open_files(config.connections)
     if config.cluster.log and is_simulated:
         raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
     traces = open_traces(os.environ)

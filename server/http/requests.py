@@ -130,7 +130,7 @@ async def body_of(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -
     try:
         body = decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise field_error(error) from None
+        raise field_error(error, decoder.type) from None
     except UNREADABLE as error:
         raise NotReadable(why_unreadable(error)) from None
     check_names(raw)

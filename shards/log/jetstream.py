@@ -126,7 +126,7 @@ class JetStream:
         self._is_made = False
         self._is_direct = False
         self._tried = 0
-        self._line: Line[_Session] = Line(self._session, _Session.close, _Session.cut)
+        self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.cut)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _session, _left_s: None, timeout_s)

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from .engine import NoAnswer, Taken
 from .errors import LogError
@@ -34,14 +35,15 @@ T = TypeVar("T")
 
 
 class Line(Generic[C]):
-    """Calls over a connection that `connect(seconds)` makes, in a thread of its own.
+    """Calls over a connection to `url` that `connect(seconds)` makes, in a thread of its own.
 
     `close` ends a connection, in that thread; `cut` is called from another while a call hangs in it.
     """
 
     def __init__(
-        self, connect: Callable[[float], C], close: Callable[[C], None], cut: Callable[[C], None]
+        self, url: str, connect: Callable[[float], C], close: Callable[[C], None], cut: Callable[[C], None]
     ) -> None:
+        self._place = urlsplit(url).netloc.rpartition("@")[2]  # whose password nobody reads in a log
         self._connect = connect
         self._close = close
         self._cut = cut
@@ -60,7 +62,7 @@ class Line(Generic[C]):
             raise
         except TimeoutError:
             self._leave()
-            raise NoAnswer(f"no answer within {timeout_s:.1f} s") from None
+            raise NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s") from None
         except (LogError, NoAnswer):
             self._leave()
             raise

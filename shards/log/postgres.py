@@ -79,7 +79,7 @@ class Postgres:
         self._must_replicate = must_replicate
         self._is_made = False
         self._warnings: list[str] = []
-        self._line: Line[Connection] = Line(self._connected, _closed, _cut)
+        self._line: Line[Connection] = Line(url, self._connected, _closed, _cut)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _connection, _left_s: None, timeout_s)

@@ -1,12 +1,15 @@
 """The files of docs/deploy: they name what is there, fit each other and the server, and are what they say."""
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -14,6 +17,7 @@ import yaml
 from server.accepting import BACKLOG
 from server.config import Config
 from server.files import OTHERS
+from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -59,6 +63,8 @@ def test_what_compose_mounts_is_there() -> None:
 def test_the_server_listens_where_others_ask() -> None:
     compose = read("compose.yaml")["services"]
     assert [port.rpartition(":")[2] for port in compose["fasti"]["ports"]] == PORTS
+    for service in compose.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), "nothing of it has TLS"
     (scrape,) = read("prometheus.yml")["scrape_configs"]
     assert scrape["static_configs"] == [{"targets": [f"fasti:{PORTS[0]}"]}]
     (source,) = read("grafana/datasource.yml")["datasources"]
@@ -85,10 +91,13 @@ def test_grafana_finds_the_dashboard() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_takes_it(tmp_path: Path) -> None:
     shutil.copy(ROOT / "docs" / "alerts.yml", tmp_path)
-    shutil.copy(DEPLOY / "prometheus.yml", tmp_path)
-    command = ["promtool", "check", "config", "--syntax-only", str(tmp_path / "prometheus.yml")]
+    (tmp_path / "prometheus.key").touch()
+    text = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
+    (tmp_path / "prometheus.yml").write_text(text.replace("/run/secrets/prometheus_key", "prometheus.key"))
+    command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+    assert "1 rule files found" in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -104,8 +113,8 @@ def test_systemd_takes_the_service(tmp_path: Path) -> None:
 
 
 def test_the_service_may_open_as_many_files_as_the_server_wants() -> None:
-    config = Config()
-    wanted = config.limits.connections + config.http.connections + OTHERS
+    wanted = Config().connections + OTHERS
+    assert f"{wanted:,}" in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert int(unit()["LimitNOFILE"][0]) >= wanted
     assert read("compose.yaml")["services"]["fasti"]["ulimits"]["nofile"] >= wanted
     sysctl = configparser.ConfigParser()
@@ -122,3 +131,42 @@ def test_the_service_may_do_little() -> None:
     assert found["CapabilityBoundingSet"] == [""]
     (start,) = found["ExecStart"]
     assert "--data /var/lib/fasti/" in start, "in the one directory that it may write to"
+    assert "ProcSubset" not in found, "the metrics of the process need /proc/stat"
+    refused = [
+        call for line in found["SystemCallFilter"] if line.startswith("~") for call in line[1:].split()
+    ]
+    assert "@resources" not in refused, "the server sets its limit of files, and the priority of jobs"
+
+
+def test_a_start_that_cannot_help_is_not_tried_again() -> None:
+    """Exit code 2 (docs/operations.md); and a reload is the signal that reads keys again."""
+    found = unit()
+    assert found["RestartPreventExitStatus"] == ["2"]
+    assert "-HUP" in found["ExecReload"][0]
+
+
+def test_the_key_of_prometheus_opens_the_metrics_and_no_message(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"fasti (keys add prometheus .+) > prometheus\.key", page)
+    file = str(tmp_path / "keys.toml")
+
+    def added(arguments: str) -> dict[str, str]:
+        made = [sys.executable, "-m", "server", *arguments.split(), "--file", file]
+        done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        return {"Authorization": f"Bearer {done.stdout.strip()}"}
+
+    admin, prometheus = added("keys add ops --scope admin"), added(command)
+    server = ServerProcess(tmp_path / "data", settings={"auth.keys_file": file})
+    try:
+        server.wait_ready()
+        body = json.dumps({"topic": "orders/1", "payload": "secret", "deliver_in": "1h"}).encode()
+        schedule = {**admin, "Content-Type": "application/json"}
+        with urlopen(Request(f"{server.url}/v1/messages", body, schedule), timeout=10) as answer:
+            assert answer.status == 201
+        with urlopen(Request(f"{server.url}/metrics", headers=prometheus), timeout=10) as answer:
+            assert b"fasti_messages_pending 1.0" in answer.read()
+        with urlopen(Request(f"{server.url}/v1/messages", headers=prometheus), timeout=10) as answer:
+            assert json.load(answer)["messages"] == []
+        assert server.stop() == 0
+    finally:
+        server.kill()

@@ -20,7 +20,7 @@ class Wires:
         self.cut: list[int] = []
         self.released = threading.Event()
         self._has_closed = threading.Semaphore(0)
-        self.line: Line[int] = Line(self._connect, self._close, self.cut.append)
+        self.line: Line[int] = Line("memory://nowhere", self._connect, self._close, self.cut.append)
 
     def _connect(self, _timeout_s: float) -> int:
         self.made.append(len(self.made))
@@ -62,7 +62,7 @@ def test_calls_go_over_one_connection(wires: Wires) -> None:
 
 def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
     began = time.monotonic()
-    with pytest.raises(NoAnswer, match="within 0"):
+    with pytest.raises(NoAnswer, match="no answer of nowhere within 0"):
         wires.line.call(wires.hang, 0.1)
     assert time.monotonic() - began < 0.4
     assert wires.cut == [0]
@@ -74,7 +74,7 @@ def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
 
 
 def test_who_connects_for_ever_is_left_too(wires: Wires) -> None:
-    line: Line[None] = Line(lambda left_s: wires.hang(0, left_s), lambda _: None, lambda _: None)
+    line: Line[None] = Line("", lambda left_s: wires.hang(0, left_s), lambda _: None, lambda _: None)
     with pytest.raises(NoAnswer):
         line.call(lambda _, _left_s: None, 0.05)
 

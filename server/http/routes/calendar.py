@@ -130,7 +130,13 @@ def escaped(text: str) -> str:
 
 def _event(name: str, row: ScheduleRow, fire: shapes.Fire, stamp: str) -> list[str]:
     at_ms = parse_deliver_at(fire["at"])
-    said = [f"{fire['local']} ({row.timing.zone})", *([fire["note"]] if "note" in fire else [])]
+    timing = row.timing
+    every = f"{int(timing.expression) / 1_000:g} s" if timing.kind == "every" else timing.expression
+    said = [
+        f"{fire['local']} ({timing.zone})",
+        *([fire["note"]] if "note" in fire else []),
+        f"{timing.kind}: {every}",
+    ]
     return [
         "BEGIN:VEVENT",
         f"UID:{name}-{at_ms}@fasti",

@@ -5,6 +5,8 @@ Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON
 """
 
 import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -38,15 +40,19 @@ class UnsupportedMedia(RequestError):
 _AT = " - at `"
 """Before where in the body it is, which ends the sentence."""
 _WHERE = re.compile(r"(?:key` in `)?\$(?:\[\d++\])?\.?([^`.\[]*+)")
+_STEPS = re.compile(r"^[^$]*\$|\[[^\]]*\]")
+"""What of a place is no name: `$`, and which of a list."""
+_NO_WORD = "Invalid enum value "
 _NAMED = re.compile(r"Object (?:contains unknown|(missing required)) field `")
 NAME_CHARS_MAX = 256
 """So much of a name that a client made up is said back."""
 
 
-def field_error(error: msgspec.ValidationError) -> FieldError:
+def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
     """What msgspec says about a value of the wrong type, with the field taken out of its sentence.
 
-    A name in it may be as long as a body, and look like anything: it is read once, from the end.
+    `kind`: what was decoded; of a word that is none of a few these are told. A name in the sentence may be as
+    long as a body, and look like anything: it is read once, from the end.
     """
     text = str(error)
     named = _NAMED.match(text)
@@ -55,7 +61,31 @@ def field_error(error: msgspec.ValidationError) -> FieldError:
         return FieldError(name[:NAME_CHARS_MAX], "is required" if named[1] else "is not known")
     detail, _, where = text.rpartition(_AT)
     found = _WHERE.match(where) if detail else None
+    if found and detail.startswith(_NO_WORD):
+        words = words_of(kind).get(_STEPS.sub("", where.removesuffix("`")), ())
+        detail = (
+            f"must be one of {', '.join(words)}, not {detail.removeprefix(_NO_WORD)}" if words else detail
+        )
     return FieldError(found[1], detail) if found else FieldError("", text)
+
+
+@lru_cache(64)
+def words_of(kind: type) -> Mapping[str, tuple[str, ...]]:
+    """Where in a body one of a few words is expected, `dst.gap`, and which."""
+    return dict(_words("", msgspec.inspect.type_info(kind)))
+
+
+def _words(path: str, found: msgspec.inspect.Type) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if isinstance(found, msgspec.inspect.LiteralType):
+        yield path, tuple(str(word) for word in found.values)
+    elif isinstance(found, msgspec.inspect.UnionType):
+        for each in found.types:
+            yield from _words(path, each)
+    elif isinstance(found, msgspec.inspect.Metadata):
+        yield from _words(path, found.type)
+    elif isinstance(found, msgspec.inspect.StructType):
+        for field in found.fields:
+            yield from _words(f"{path}.{field.encode_name}", field.type)
 
 
 def why_unreadable(error: Exception) -> str:

@@ -358,7 +358,7 @@ def decode(raw: bytes) -> MessageRequest:
     try:
         request = _ONE.decode(raw)
     except msgspec.ValidationError as error:
-        raise field_error(error) from None
+        raise field_error(error, MessageRequest) from None
     if raw.count(QUOTE) != quotes_of(request):
         check_names(raw)
     return request

@@ -12,6 +12,8 @@ from server.config import Limits
 from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia, check_json
 from server.http.values.message_body import parse_one
 
+from ..conftest import Running
+
 NOW = 1_795_248_000_000
 LIMITS = Limits()
 PLAIN = {"topic": "orders/17", "payload": "hi"}
@@ -235,3 +237,20 @@ def test_a_made_up_name_is_read_once_and_said_back_in_part(name: str) -> None:
         parse_one(body, 0, Limits())
     assert name.startswith(caught.value.field)
     assert len(caught.value.field) == 256
+
+
+def test_a_word_that_is_none_is_told_those_that_are() -> None:
+    for name, words in (("late", "deliver, drop"), ("encoding", "base64, json, text")):
+        body = json.dumps({"topic": "a", "payload": "x", name: "nope"}).encode()
+        with pytest.raises(FieldError) as refused:
+            parse_one(body, NOW, LIMITS)
+        assert (refused.value.field, refused.value.detail) == (name, f"must be one of {words}, not 'nope'")
+
+
+async def test_words_in_an_object_of_a_body_too(server: Running) -> None:
+    schedule = {"every": "1h", "topic": "a", "dst": {"gap": "maybe"}}
+    answer = await server.call("PUT", "/v1/schedules/s", schedule, status=422)
+    said = "must be one of after, before, skip, not 'maybe'"
+    assert answer.body["errors"] == [{"field": "dst", "detail": said}]
+    answer = await server.call("PUT", "/v1/schedules/s", {**schedule, "dst": {}, "misfire": "x"}, status=422)
+    assert answer.body["errors"][0]["detail"] == "must be one of fire_all, fire_once, skip, not 'x'"
