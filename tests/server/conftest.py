@@ -17,6 +17,7 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.subscriber import Subscriber
 from server.http.gate import Gate
+from server.http.turns import Turns
 from server.kinds import Address
 from server.site import build_desk, build_site
 from server.tracing import Traces
@@ -141,3 +142,18 @@ def config() -> Config:
 async def server(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
     async with running(tmp_path / "data", config, clock) as made:
         yield made
+
+
+@pytest.fixture
+def turns_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one each time that a call waits for its turn; each turn is over at once."""
+    taken: list[str] = []
+    wait = Turns.wait
+
+    async def counted(turns: Turns, client: str) -> None:
+        taken.append(client)
+        await wait(turns, client)
+
+    monkeypatch.setattr(Turns, "wait", counted)
+    monkeypatch.setattr("server.http.turns.Turn.is_over", lambda *_: True)
+    return taken
