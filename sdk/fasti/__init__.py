@@ -47,6 +47,7 @@ Below
     coalesce.py         concurrent calls in one request
     mqtt_adapter.py     one MQTT connection, over aiomqtt
     mqtt_values.py      what that connection takes and gives
+    names.py            what MQTT can say, what a group may be called
 
 Beside
     testing.py          a pytest fixture: a server with a clock that you move

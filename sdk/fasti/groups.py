@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self, Unpack
 
+from .names import check_group
 from .options import GroupOptions, check
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
@@ -118,4 +119,5 @@ def _chosen(topic_filter: str | None) -> dict[str, str]:
 
 
 def _path(name: str) -> str:
+    check_group("name", name)
     return f"/v1/groups/{quoted(name)}"

@@ -33,6 +33,7 @@ from .coalesce import MAX_ITEMS, Outbox, Terms
 from .delivery import NEVER_AGAIN, Received, reason_of
 from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, Said
+from .names import check_group, check_text
 from .transport import Transport, quoted
 from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
 
@@ -168,8 +169,9 @@ class Pull:
         lease: timedelta | float = DEFAULT_LEASE,
     ) -> None:
         """Raises BadArgument."""
-        if not group or any(sign in group for sign in "/+#\0"):
-            raise BadArgument("group", f"must be a name without '/', '+' or '#': {group!r}")
+        check_group("group", group)
+        if topic_filter is not None:
+            check_text("topic_filter", topic_filter)
         if not 1 <= max <= MAX_ITEMS:
             raise BadArgument("max", f"must be 1 to {MAX_ITEMS}, not {max}")
         self._transport = transport

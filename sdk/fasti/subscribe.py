@@ -59,6 +59,7 @@ from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Said, SentOn, Target
+from .names import check_group, check_text
 from .transport import Retry
 from .wire import Qos, Span, When, moment, span
 
@@ -86,13 +87,11 @@ class Wish:
 
     def __post_init__(self) -> None:
         """Raises BadArgument for what would silently come to mean something else on the wire, ValueError."""
-        _check_text("topic_filter", self.topic_filter)
+        check_text("topic_filter", self.topic_filter)
         if self.session is not None:
-            _check_text("session", self.session)
+            check_text("session", self.session)
         if self.group is not None:
-            _check_text("group", self.group)
-            if any(sign in self.group for sign in "/+#"):
-                raise BadArgument("group", f"must not contain '/', '+' or '#': {self.group!r}")
+            check_group("group", self.group)
             if self.topic_filter.startswith("$share/"):
                 raise BadArgument("topic_filter", "names a group already; give group= or $share/, not both")
         if self.qos not in (0, 1, 2):
@@ -162,20 +161,6 @@ def _said(argument: str, value: Span) -> str:
         return span(value)
     except (TypeError, ValueError):
         raise BadArgument(argument, f"must be a span of time, not negative: {value!r}") from None
-
-
-def _check_text(argument: str, text: str) -> None:
-    """What MQTT can say: 1 to 65,535 bytes of UTF-8 without NUL."""
-    if not text:
-        raise BadArgument(argument, "must not be empty")
-    if "\0" in text:
-        raise BadArgument(argument, "must not contain NUL")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise BadArgument(argument, "is no text that UTF-8 can say") from None
-    if size > 0xFFFF:
-        raise BadArgument(argument, f"has {size:,} bytes, more than 65,535")
 
 
 class Ledger:

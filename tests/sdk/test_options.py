@@ -82,6 +82,9 @@ async def wrong(c: fasti.Client, s: fasti.sync.Client) -> None:
     s.schedules.preview(misfire="skip")
     c.subscribe("a", sesion="s")
     s.messages.cancel_where(state="all")
+    await c.messages.schedule("a", late="maybe")
+    s.messages.list(state="gone")
+    c.subscribe("a", qos=3)
 """
 
 
@@ -98,6 +101,7 @@ def test_a_type_checker_knows_each_option(tmp_path: Path) -> None:
         check=False,
     )
     said = [line.partition("error: ")[2] for line in done.stdout.splitlines() if "error: " in line]
-    assert len(said) == 6, done.stdout + done.stderr
-    for line, name in zip(said, ("dely", "dely", "gap", "misfire", "sesion", "state"), strict=True):
+    assert len(said) == 9, done.stdout + done.stderr
+    names = ("dely", "dely", "gap", "misfire", "sesion", "state", "late", "state", "qos")
+    for line, name in zip(said, names, strict=True):
         assert f'"{name}"' in line

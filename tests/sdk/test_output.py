@@ -192,3 +192,20 @@ def test_a_schedule_shows_its_rule_and_its_fires() -> None:
     assert found.next is not None
     assert found.last.local == fire["local"]
     assert Schedule.of({"name": "n"}).last is None
+
+
+async def test_a_word_that_is_not_known_is_answered_with_those_that_are() -> None:
+    for more in ((), ("-o", "json")):
+        code, _, err = await fasti_cli("message", "ls", "--state", "foo", *more)
+        assert code == 2
+        assert "'foo' is not one of" in err
+        assert "dispatched" in err
+        assert "Value error" not in err
+
+
+async def test_a_server_without_a_cluster_says_so(server: Server) -> None:
+    code, _, err = await fasti_cli("cluster", "status", "--url", server.url)
+    assert (code, err.strip()) == (1, "fasti: this server is in no cluster")
+    code, _, err = await fasti_cli("cluster", "status", "--url", server.url, "-o", "json")
+    told = json.loads(err)
+    assert (code, told["status"], told["detail"]) == (1, 404, "this server is in no cluster")

@@ -39,6 +39,8 @@ _GLOBAL = ("--url", "--server", "--key", "--mqtt", "--profile", "--output", "-o"
 _FLAGS = ("--wide",)
 _WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """What all that parsing raises has in common: ClickException, of click or of typer's own copy of it."""
+_PARSERS_OWN = "Value error, "
+"""What some versions of typer put before the reason."""
 
 app = typer.Typer(
     name="fasti",
@@ -132,6 +134,7 @@ def start(arguments: list[str]) -> None:
         sys.exit(130)
     except _WRONG_USAGE as error:
         printed, told = _format_of(ordered), cast("typer.BadParameter", error)
+        told.message = told.message.removeprefix(_PARSERS_OWN)
         if printed is Format.table:
             told.show()
         else:

@@ -7,11 +7,12 @@ import typer
 import fasti
 
 from .output import Format, Printer, Row
-from .run import run
+from .run import REFUSED, run
 
 app = typer.Typer(no_args_is_help=True)
 COLUMNS = ("node", "state", "epoch", "applied", "lag", "heard")
 _DIFFERS = "tzdata differs from the one that schedules were computed with: recompute (fasti cluster retime)"
+_ALONE = "this server is in no cluster"
 
 
 @app.command()
@@ -19,7 +20,11 @@ def status(context: typer.Context) -> None:
     """Say who leads and how far the others are, as the node sees it that answers."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        found = await client.cluster.status()
+        try:
+            found = await client.cluster.status()
+        except fasti.NotFound as error:
+            out.failed(_ALONE, {**error.problem.raw, "detail": _ALONE})
+            raise typer.Exit(REFUSED) from error
         if out.format is not Format.table:
             out.one(found.raw)
             return

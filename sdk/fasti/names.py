@@ -1,0 +1,32 @@
+"""Texts that MQTT has to be able to say, and the names of groups, looked at before anything is sent.
+
+A server ends the connection of who sends what is none, and a group with a `/` in its name would silently be
+another's filter: `$share/{group}/{filter}`. Subscriptions, pulls and the calls on groups ask here.
+"""
+
+from __future__ import annotations
+
+from .errors import BadArgument
+
+_MAX_BYTES = 0xFFFF
+
+
+def check_text(argument: str, text: str) -> None:
+    """1 to 65,535 bytes of UTF-8 without NUL. Raises BadArgument."""
+    if not text:
+        raise BadArgument(argument, "must not be empty")
+    if "\0" in text:
+        raise BadArgument(argument, "must not contain NUL")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadArgument(argument, "is no text that UTF-8 can say") from None
+    if size > _MAX_BYTES:
+        raise BadArgument(argument, f"has {size:,} bytes, more than {_MAX_BYTES:,}")
+
+
+def check_group(argument: str, name: str) -> None:
+    """A text without a level's end and without wildcards. Raises BadArgument."""
+    check_text(argument, name)
+    if any(sign in name for sign in "/+#"):
+        raise BadArgument(argument, f"must not contain '/', '+' or '#': {name!r}")
