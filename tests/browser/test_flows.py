@@ -34,6 +34,7 @@ async def test_schedule_see_move_cancel(console: Console) -> None:
     await console.write("or in", "2h")
     await console.press("Move it")
     await console.says("Moved to")
+    await page.get_by_text("where it was put first").wait_for()
     assert (await console.get(f"/v1/messages/{name}"))["deliver_at"] > stored["deliver_at"]
     await console.press("Cancel")
     await console.press("Cancel it")
