@@ -100,6 +100,13 @@ def test_promtool_takes_it(tmp_path: Path) -> None:
     assert "1 rule files found" in done.stdout
 
 
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_compose_takes_it() -> None:
+    command = ["docker-compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_takes_the_service(tmp_path: Path) -> None:
     """Of a program that is there."""
