@@ -95,8 +95,8 @@ class Standing(Collector):
         self.is_whole = True
         """Whether who asks sees every message: else clients and groups are none of his business."""
         self._totals = Totals()
-        self._sessions: list[Row] = []
-        self._groups: list[Row] = []
+        self._told: list[Metric] = []
+        """Of single sessions and groups."""
         self._idle_groups = 0
         self._disk: tuple[int, int] | None = None
         self._measuring: asyncio.Task[tuple[int, int] | None] | None = None
@@ -107,8 +107,11 @@ class Standing(Collector):
         until_s = self._core.clock.mono() + LOOK_S
         sessions = await self._furthest(turn, list(self._core.sessions), totals)
         groups = await self._furthest(turn, list(self._core.groups), nobody)
-        self._sessions = await self._rows(turn, sessions, until_s)
-        self._groups = await self._rows(turn, groups, until_s)
+        told = _families("session", ("session",), await self._rows(turn, sessions, until_s))
+        rows = await self._rows(turn, groups, until_s)
+        await turn.begin()
+        told += [*_families("group", ("group", "filter"), rows), _members(rows)]
+        self._told = told
         self._totals = totals
         self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
         await self._measure()
@@ -183,17 +186,18 @@ class Standing(Collector):
         if self._disk is not None:
             yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self._disk[0])
             yield GaugeMetricFamily("fasti_disk_free_bytes", "Free where it lies", value=self._disk[1])
-        if not self.is_whole:
-            return
-        yield from _families("session", ("session",), self._sessions)
-        yield from _families("group", ("group", "filter"), self._groups)
-        members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=("group", "filter"))
-        for row in self._groups:
-            members.add_metric(row.labels, row.members)
-        yield members
+        if self.is_whole:
+            yield from self._told
 
 
-def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> Iterator[Metric]:
+def _members(rows: list[Row]) -> Metric:
+    members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=("group", "filter"))
+    for row in rows:
+        members.add_metric(row.labels, row.members)
+    return members
+
+
+def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> list[Metric]:
     lag = GaugeMetricFamily(f"fasti_{kind}_lag_messages", "Messages that it lacks", labels=labels)
     text = "1: that is all; 0: so many at least, no more were counted"
     exact = GaugeMetricFamily(f"fasti_{kind}_lag_is_exact", text, labels=labels)
@@ -208,7 +212,7 @@ def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> Iterator[M
         unacked.add_metric(row.labels, row.unacked_s)
         flights.add_metric(row.labels, row.in_flight)
         again.add_metric(row.labels, row.redelivered)
-    yield from (lag, exact, behind, unacked, flights, again)
+    return [lag, exact, behind, unacked, flights, again]
 
 
 def label_of(text: str) -> str:

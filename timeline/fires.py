@@ -119,11 +119,20 @@ def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
     second of a local time that comes twice from the first.
     """
     nominal = _EPOCH + nominal_ms * _MS
-    instants = [fire.base_ms for fire in _instants(plan, nominal)]
+    instants = [fire.base_ms for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap)]
     if not instants:
         literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
         return (nominal - literal - _EPOCH) // _MS
     return next((at_ms for at_ms in instants if at_ms > before_ms), instants[-1]) - 1
+
+
+def note_of(nominal_ms: int, base_ms: int, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> str:
+    """The note of the fire of a local time, as `fires` would give it, without a search for it.
+
+    Empty if by the rules of the zone as they are now that local time is another instant.
+    """
+    found = _instants(_EPOCH + nominal_ms * _MS, zone, gap, overlap)
+    return next((fire.note for fire in found if fire.base_ms == base_ms), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +216,7 @@ def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
             until = _until(plan, waiting)
         if nominal.year > YEAR_LAST or _is_beyond(plan, nominal):
             break
-        for fire in _instants(plan, nominal):
+        for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap):
             if fire.base_ms > after_ms and not _is_over(source, fire):
                 heappush(waiting, (fire.base_ms, fire.note, fire))
                 if waiting[0][2] is fire:
@@ -240,23 +249,23 @@ def _is_over(source: Cron | Rule, fire: Fire) -> bool:
     return until is not None and _EPOCH + fire.base_ms * _MS > until
 
 
-def _instants(plan: Plan, nominal: datetime) -> list[Fire]:
+def _instants(nominal: datetime, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> list[Fire]:
     """The fires of one nominal time: none, one or two."""
-    earlier = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
-    later = nominal.replace(tzinfo=plan.zone, fold=1).utcoffset() or timedelta()
+    earlier = nominal.replace(tzinfo=zone).utcoffset() or timedelta()
+    later = nominal.replace(tzinfo=zone, fold=1).utcoffset() or timedelta()
     if earlier == later:
         return [_fire(nominal, earlier)]
     text = nominal.isoformat(sep=" ")
     if earlier < later:
-        if plan.gap == "skip":
+        if gap == "skip":
             return []
-        offset, where = (earlier, "after") if plan.gap == "after" else (later, "before")
+        offset, where = (earlier, "after") if gap == "after" else (later, "before")
         return [_fire(nominal, offset, f"the clocks skip {text}: moved {where} the gap")]
     both = [
         _fire(nominal, earlier, f"the clocks show {text} twice: the first"),
         _fire(nominal, later, f"the clocks show {text} twice: the second"),
     ]
-    return both if plan.overlap == "both" else both[:1] if plan.overlap == "first" else both[1:]
+    return both if overlap == "both" else both[:1] if overlap == "first" else both[1:]
 
 
 def _fire(nominal: datetime, offset: timedelta, note: str = "") -> Fire:

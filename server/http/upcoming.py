@@ -1,15 +1,18 @@
 """What a schedule will send: the pending occurrence, wherever it was moved, then the fires behind it.
 
-A rule can be made that takes a while to be counted out, so that is done in a thread.
+A rule can be made that takes a while to be read and counted out, so that is done in a thread. For the pending
+occurrence, of which a page has up to 1,000, the rule is not looked at.
 """
 
 import asyncio
 from itertools import islice, takewhile
+from typing import cast
+from zoneinfo import ZoneInfo
 
 from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Plan, fires, local_of
+from timeline.fires import Fire, Gap, Overlap, Plan, fires, local_of, note_of
 from timeline.position import id_text
 
 from ..clock import Clock
@@ -36,7 +39,6 @@ class Upcoming:
 
         Raises ValueError, KeyError, OSError for a zone or rule that this server knows no more.
         """
-        plan = plan_of(row.timing, name, row.anchor_ms)
         views: list[shapes.Fire] = []
         through_ms = max(row.through_ms, self._clock.wall_ms())
         left = row.timing.limit - row.count if row.timing.limit else count
@@ -44,9 +46,12 @@ class Upcoming:
         if pending is not None:
             views.append(pending)
             through_ms = row.through_ms
-        if not row.paused:
-            wanted = max(0, min(count - len(views), left))
-            views += await asyncio.to_thread(fire_views, plan, through_ms, wanted, ahead_ms)
+        wanted = 0 if row.paused else max(0, min(count - len(views), left))
+
+        def beyond() -> list[shapes.Fire]:
+            return fire_views(plan_of(row.timing, name, row.anchor_ms), through_ms, wanted, ahead_ms)
+
+        views += await asyncio.to_thread(beyond)
         return views
 
     def pending(self, row: ScheduleRow) -> shapes.Fire | None:
@@ -60,23 +65,25 @@ class Upcoming:
             return None  # one must not hide the others
         if found is None or is_stub(found.value) or self._timeline.has_passed(found):
             return None
+        occurrence, timing = row.occurrence, row.timing
         try:
-            plan = plan_of(row.timing, "", row.anchor_ms)
+            zone = ZoneInfo(timing.zone)
         except (ValueError, KeyError, OSError):
-            return None  # a zone or rule that this server knows no more
-        occurrence = row.occurrence
+            return None  # one that this server knows no more
         if found.row_id != message:
             due_ms = decode(found.value).due_ms
-            fire = Fire(due_ms, due_ms, local_of(due_ms, plan.zone), "moved by itself")
+            fire = Fire(due_ms, due_ms, local_of(due_ms, zone), "moved by itself")
         else:
-            again = next(fires(plan, occurrence.base_ms - 1), None)
-            note = again.note if again is not None and again.base_ms == occurrence.base_ms else ""
-            fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, plan.zone), note)
-        return {**fire_view(fire, plan), "id": id_text(message)}
+            note, nominal_ms = "", occurrence.nominal_ms
+            if timing.kind != "every" and nominal_ms >= 0:
+                gap, overlap = cast("Gap", timing.gap), cast("Overlap", timing.overlap)
+                note = note_of(nominal_ms, occurrence.base_ms, zone, gap, overlap)
+            fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, zone), note)
+        return {**fire_view(fire, zone), "id": id_text(message)}
 
 
 def fire_views(plan: Plan, after_ms: int, count: int, ahead_ms: int = AHEAD_MS) -> list[shapes.Fire]:
     """The fires behind `after_ms`, `count` at most and not further ahead than `ahead_ms`."""
     last_ms = after_ms + ahead_ms
     found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
-    return [fire_view(fire, plan) for fire in islice(found, count)]
+    return [fire_view(fire, plan.zone) for fire in islice(found, count)]

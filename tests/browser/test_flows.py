@@ -171,6 +171,15 @@ async def test_text_cannot_turn_or_hide_what_is_beside_it(console: Console) -> N
         assert await console.page.evaluate(f"{page}.scrollHeight") < 1_500
 
 
+async def test_a_node_that_leads_no_longer_says_so(console: Console) -> None:
+    """Its answers lead to another origin, where no page of this one may follow."""
+    await console.open("sessions")
+    elsewhere = {"status": 307, "headers": {"Location": "http://127.0.0.1:9/v1/groups"}}
+    await console.page.route("**/v1/groups*", lambda route: route.fulfill(**elsewhere))
+    await console.open("groups")
+    await console.page.get_by_text("Another node leads now").wait_for()
+
+
 async def test_numbers_are_reckoned_with_but_in_payloads(console: Console) -> None:
     """A browser writes 1e-6 otherwise than the server; that is no reason to take it for a text."""
     body = {"filter": "a/#", "rate": 1e-06, "ack_timeout": "1m"}

@@ -1,6 +1,7 @@
 """A local time that was named by the rules of its zone as they were, and what is next by those of now."""
 
 from datetime import UTC, datetime
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.cron import parse_cron
-from timeline.fires import Overlap, Plan, just_before, next_fire
+from timeline.fires import Gap, Overlap, Plan, fires, just_before, next_fire, note_of
 
 START_MS = int(datetime(2026, 12, 1, tzinfo=UTC).timestamp() * 1_000)
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -48,3 +49,14 @@ def test_a_local_time_that_is_skipped_now() -> None:
     fire = next_fire(plan, just_before(plan, nominal_ms, nominal_ms - DAY_MS))
     assert fire is not None
     assert fire.nominal == datetime(2027, 3, 29, 3, 30)
+
+
+@pytest.mark.parametrize("gap", ["skip", "after", "before"])
+@pytest.mark.parametrize("overlap", ["first", "second", "both"])
+@pytest.mark.parametrize("day", ["28 3", "31 10"])
+def test_the_note_of_a_fire_is_found_without_a_search(gap: Gap, overlap: Overlap, day: str) -> None:
+    plan = Plan(parse_cron(f"*/30 1-5 {day} *"), ZoneInfo("Europe/Bucharest"), gap=gap, overlap=overlap)
+    found = list(islice(fires(plan, START_MS), 12))
+    told = [note_of(fire.nominal_ms, fire.base_ms, plan.zone, gap, overlap) for fire in found]
+    assert told == [fire.note for fire in found]
+    assert note_of(found[0].nominal_ms, found[0].base_ms + 1, plan.zone, gap, overlap) == ""

@@ -45,7 +45,7 @@ export class Api {
     for (;;) {
       const shown = this.key;
       const response = await fetch(path + search(query), {
-        method, signal, cache: "no-store",
+        method, signal, cache: "no-store", redirect: "manual",
         headers: {
           ...(shown ? { Authorization: `Bearer ${shown}` } : {}),
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
@@ -54,6 +54,8 @@ export class Api {
         body: body === undefined ? undefined : JSON.stringify(body),
       });
       if (response.ok) return response;
+      // Of a cluster's node that does not lead. No page may follow there, but its user's browser goes by itself.
+      if (response.type === "opaqueredirect") throw new Problem(307, { title: "Another node leads now", detail: "load this page again, and it is that one's" });
       const problem = new Problem(response.status, await response.json().catch(() => ({})));
       if (response.status !== 401) throw problem;
       // Another call may have been given a key in the meantime: then that one is tried.

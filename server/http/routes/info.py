@@ -3,6 +3,7 @@
 Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -97,5 +98,5 @@ class Info:
         await self._standing.look(self._turns.of(request))
         # For this answer: nobody else's comes in between, and rules may have changed during the look.
         self._standing.is_whole = sees(request) is None
-        body = self._metrics.render()
+        body = await asyncio.to_thread(self._metrics.collected().text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Plan, local_text
+from timeline.fires import Fire, local_text
 
 from ...times import format_ms
 from . import shapes
@@ -40,7 +40,7 @@ def _last(row: ScheduleRow) -> shapes.Fire | None:
     return {"at": format_ms(row.last_ms), "local": local_text(row.last_ms, zone)}
 
 
-def fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
+def fire_view(fire: Fire, zone: ZoneInfo) -> shapes.Fire:
     """One time at which it fires, in its zone too."""
-    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
+    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, zone)}
     return {**view, "note": fire.note} if fire.note else view

@@ -1,8 +1,10 @@
 """Schedules over HTTP: definitions, previews, verbs, and thirty days of a simulated clock."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
@@ -11,12 +13,14 @@ from server.codec.fields import Properties
 from server.codec.packets import Publish
 from server.config import Config, Limits
 from server.core import timeline_of
+from server.http import upcoming
 from server.mqtt.forms import common_properties
 from server.mqtt.wishes import read_publish
 from server.schedules.retime_schedules import retime_schedules
 from shards.properties import headers_of
 from shards.rocks import RocksStore
 from shards.store import Table
+from timeline.fires import Plan
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, running
 
@@ -37,6 +41,29 @@ async def put(server: Running, name: str = "nightly", status: int = 201, **chang
 async def preview(server: Running, **body: object) -> list[dict[str, str]]:
     found = await server.call("POST", f"{SCHEDULES}:preview", body)
     return list(found.body["fires"])
+
+
+async def test_rules_are_not_read_in_the_loop_to_show_them(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is hard to count out takes 60 ms, and a page has up to 1,000."""
+    await put(server)
+    threads: list[threading.Thread] = []
+    read = upcoming.plan_of
+
+    def seen(*arguments: Any) -> Plan:
+        threads.append(threading.current_thread())
+        return read(*arguments)
+
+    monkeypatch.setattr(upcoming, "plan_of", seen)
+    (listed,) = (await server.call("GET", SCHEDULES)).body["schedules"]
+    assert listed["next"]["at"] == "2026-11-22T01:30:00.000Z"
+    assert threads == []
+    fires = (await server.call("GET", f"{SCHEDULES}/nightly/upcoming?count=3")).body["fires"]
+    assert (fires[0], len(fires)) == (listed["next"], 3)
+    await server.call("GET", f"{SCHEDULES}.ics")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_put_get_list_delete(server: Running) -> None:
@@ -271,10 +298,10 @@ async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     for name in ("one", "two"):
         await put(server, name, **EACH_MINUTE)
 
-    def gone(timing: object, name: str, anchor_ms: int) -> None:
-        raise KeyError("Mars/Olympus")
+    def gone(key: str) -> None:
+        raise ZoneInfoNotFoundError(key)
 
-    monkeypatch.setattr("server.http.upcoming.plan_of", gone)
+    monkeypatch.setattr("server.http.upcoming.ZoneInfo", gone)
     page = (await server.call("GET", "/v1/schedules")).body["schedules"]
     assert [(one["name"], one["next"]) for one in page] == [("one", None), ("two", None)]
 
