@@ -7,7 +7,7 @@ token, and a key if the server asks for keys, in its environment:
 
 When there is work for one is found out elsewhere (server/jobs/overfull.py). A child whose job has ended is
 given a while to end by itself; one whose job was aborted is ended, and so is what it has started. What it
-wrote last goes into the job's `detail`.
+wrote last goes into the job's `detail`; the end of all that it wrote is kept in RAM, of the last few.
 
 Spark is not imported here: whether it and a Java are there is looked up by name.
 """
@@ -33,6 +33,10 @@ STOP_S = 5.0
 LOOK_S = 0.1
 LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
+LOGS = 8
+"""Of so many children what they wrote is kept."""
+LOG_BYTES = 16_384
+"""Of what one wrote, the end."""
 COMMAND = (sys.executable, "-m", "spark")
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
 KEY_VARIABLE = "FASTI_KEY"
@@ -54,6 +58,17 @@ class Launcher:
         self._process: Process | None = None
         self._job = ""
         self._watch: asyncio.Task[None] | None = None
+        self._logs: dict[str, bytes] = {}
+
+    def log_of(self, job: str) -> str | None:
+        """What the child of a job wrote last; None if nothing is kept of it."""
+        kept = self._logs.get(job)
+        return None if kept is None else kept.decode(errors="replace")
+
+    def _keep(self, job: str, chunk: bytes) -> None:
+        self._logs[job] = (self._logs.get(job, b"") + chunk)[-LOG_BYTES:]
+        while len(self._logs) > LOGS:
+            del self._logs[next(iter(self._logs))]
 
     @property
     def is_running(self) -> bool:
@@ -125,7 +140,9 @@ class Launcher:
         assert process.stderr is not None
         swept = asyncio.ensure_future(_swept(process))
         last = b""
+        self._keep(job, b"")
         while chunk := await process.stderr.read(1 << 16):
+            self._keep(job, chunk)
             lines = (last + chunk).rstrip().splitlines() or [b""]
             last = lines[-1][-LINE_BYTES:] + (b"\n" if chunk.endswith(b"\n") else b"")
         code = await swept

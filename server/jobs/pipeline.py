@@ -175,6 +175,10 @@ class Pipeline:
         """An open job, the row of an ended one, or None."""
         return self._jobs.get(job_id) or self._ended.get(job_id)
 
+    def log_of(self, job_id: str) -> str | None:
+        """What the server's own program for it wrote last; None if nothing is kept of it."""
+        return self._launcher.log_of(job_id)
+
     def __iter__(self) -> Iterator[Job | JobRow]:
         """Open jobs, then ended ones, each the newest first."""
         yield from reversed(list(self._jobs.values()))

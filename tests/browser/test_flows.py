@@ -34,6 +34,7 @@ async def test_schedule_see_move_cancel(console: Console) -> None:
     await console.write("or in", "2h")
     await console.press("Move it")
     await console.says("Moved to")
+    await page.get_by_text("where it was put first").wait_for()
     assert (await console.get(f"/v1/messages/{name}"))["deliver_at"] > stored["deliver_at"]
     await console.press("Cancel")
     await console.press("Cancel it")
@@ -297,3 +298,23 @@ async def test_dead_letters_go_again_or_go(console: Console) -> None:
     await console.says("1 of 1")
     assert (await console.get("/v1/dead"))["messages"] == []
     await peer.close()
+
+
+async def test_what_a_jobs_program_wrote_is_text(console: Console) -> None:
+    """No Spark is needed to look at it: the server's answers are told."""
+    job = {"id": "1" * 32, "kind": "split", "run": "server", "state": "aborted", "detail": "it ended with 3"}
+    job["created_at"] = job["ended_at"] = "2026-11-23T08:00:00.000Z"
+    log = f"first line\n{HOSTILE}"
+    await console.page.route("**/v1/jobs?*", lambda route: route.fulfill(json={"jobs": [job], "next": None}))
+    await console.page.route(
+        "**/v1/jobs/*/log", lambda route: route.fulfill(body=log, content_type="text/plain")
+    )
+    await console.open("jobs")
+    await console.press("Show")
+    shown = console.page.locator("dialog pre")
+    await shown.wait_for()
+    assert await shown.inner_text() == log
+    assert await console.page.evaluate("window.pwned") is None
+    assert await console.page.locator("dialog button").all_inner_texts() == ["Close"]
+    await console.press("Close")
+    await console.page.locator("dialog").wait_for(state="detached")

@@ -30,7 +30,7 @@ from urllib.request import urlopen
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
 PAGES = ("/", "/console/main.js", "/docs", "/openapi.json", "/metrics", "/readyz")
-NEVER = ("tests/", "/data/", ".venv", "__pycache__", ".pyc", ".git/", "build/", ".hypothesis")
+NEVER = ("tests/", "/data/", ".venv", "__pycache__", ".pyc", ".git/", "build/", ".hypothesis", ".key")
 
 
 class Wrong(Exception):
@@ -103,7 +103,11 @@ def look_into(archive: Path) -> None:
         wanted += ["fasti/py.typed", "fasti/cli/app.py"]
     else:
         static = (ROOT / "server" / "console" / "static").iterdir()
-        wanted += ["server/__main__.py", "spark/py.typed", *(f"server/console/static/{one.name}" for one in static)]
+        wanted += [
+            "server/__main__.py",
+            "spark/py.typed",
+            *(f"server/console/static/{one.name}" for one in static),
+        ]
     if archive.suffix == ".gz":
         wanted += ["README.md", "pyproject.toml"]
     for part in wanted:
@@ -159,7 +163,9 @@ def serving(programs: Path, place: Path) -> Iterator[str]:
     """The installed server on free ports; its URL. Raises Wrong."""
     ports = ("--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
     command = [str(programs / "fasti-server"), "--data", str(place / "data"), *ports]
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
         try:
             assert server.stdout is not None
             lines = []

@@ -82,6 +82,13 @@ def test_prometheus_has_its_key_and_its_rules() -> None:
     assert targets[f"../{rules}"] == f"/etc/prometheus/{rules}"
 
 
+def test_the_key_that_is_made_there_goes_nowhere() -> None:
+    """Neither into the repository, nor into the sources that are packed, the image or the site."""
+    assert (DEPLOY / read("compose.yaml")["secrets"]["prometheus_key"]["file"]).suffix == ".key"
+    for name in (".gitignore", "MANIFEST.in", ".dockerignore", "mkdocs.yml"):
+        assert "*.key" in (ROOT / name).read_text(encoding="utf-8"), name
+
+
 def test_grafana_finds_the_dashboard() -> None:
     targets = dict(mounted(read("compose.yaml")["services"]["grafana"]))
     (provider,) = read("grafana/dashboards.yml")["providers"]
@@ -98,6 +105,13 @@ def test_promtool_takes_it(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 rule files found" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_compose_takes_it() -> None:
+    command = ["docker-compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

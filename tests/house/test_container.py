@@ -113,7 +113,23 @@ def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() 
     assert "--no-deps" in installs[1], "nothing comes in that is not locked"
 
 
+def test_a_health_check_needs_the_format_of_docker() -> None:
+    """Podman leaves it out of the format that it builds by itself, with a warning."""
+    places = [ROOT / "Containerfile", *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").rglob("*.yml")]
+    told = [
+        line
+        for one in places
+        for line in one.read_text(encoding="utf-8").splitlines()
+        if "podman build" in line
+    ]
+    assert len(told) > 5
+    assert [line for line in told if "podman build --format docker " not in line] == []
+
+
 def test_what_is_left_out_is_not_copied() -> None:
-    """Files of a checkout that are not under version control, and would be sent to who builds."""
-    left_out = (ROOT / ".containerignore").read_text(encoding="utf-8").split()
-    assert {".git", ".venv", "build", "data"} <= set(left_out)
+    """Files of a checkout that are not under version control, and would be sent to who builds.
+
+    Podman reads this name too, docker no other.
+    """
+    left_out = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".git", ".venv", "build", "data", "**/*.key"} <= set(left_out)

@@ -3,17 +3,18 @@
 import { button, h } from "./dom.js";
 
 /** Show a dialog; a promise of `answer(form)`, null if its user has closed it. `answer` may throw: what it says
- *  is shown in the dialog, which stays. */
+ *  is shown in the dialog, which stays. `act` null: there is nothing to do but to close it. */
 export function dialog(title, children, { act = "OK", kind = "act", answer = () => true } = {}) {
   return new Promise((resolve) => {
     const said = h("p", { class: "field-error", role: "alert" });
-    const submit = h("button", { class: kind }, act);
+    const submit = act === null ? null : h("button", { class: kind }, act);
     const form = h("form", { method: "dialog" }, h("h1", { id: "dialog-title" }, title), children, said,
       h("div", { class: "row" }, button("Close", () => box.close()), submit));
     const box = h("dialog", { "aria-labelledby": "dialog-title" }, form);
     let result = null;
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
+      if (!submit) return;
       submit.disabled = true;
       try {
         result = await answer(form);

@@ -7,13 +7,19 @@
 import { h } from "./dom.js";
 import { clock, count, day, instant, span, zone, DAY, HOUR } from "./format.js";
 
-const WIDTH = 1_200, HEIGHT = 300, LEFT = 56, TOP = 22, BOTTOM = 34;
+const WIDTH = 1_200, HEIGHT = 300, LEFT = 56, TOP = 22, BOTTOM = 34, NAME = 130;
 const INNER = HEIGHT - TOP - BOTTOM;
 const STEPS = [1_000, 5_000, 15_000, 60_000, 300_000, 900_000, HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY];
 
 /** The width (ms) of a bucket that cuts the range into at most `most`. */
 export function bucketOf(range, most = 120) {
   return STEPS.find((step) => (range.to - range.from) / step <= most) ?? STEPS.at(-1);
+}
+
+/** Where the name of a mark stands: away from the others, and inside of the chart. */
+function aside(x, isLast) {
+  const isRight = x < LEFT + NAME ? true : x > WIDTH - NAME ? false : isLast;
+  return { "text-anchor": isRight ? "start" : "end", dx: isRight ? 4 : -4 };
 }
 
 /** `marks`: [class, ms, what it is]; `spans`: [class, from, to, what]. `on`: { hover(bucket), pick(bucket), zoom(factor, at), pan(ms) }. */
@@ -29,6 +35,7 @@ export function chart({ range, buckets, isLog, marks, spans, on }) {
     const bar = (kind, from, to) => from === to ? null : h("rect", { class: kind, x: left, width, y: y(to), height: Math.max(1.5, y(from) - y(to)) });
     return [bar("bar past", 0, one.past), bar("bar", one.past, one.past + one.ahead)];
   });
+  const shown = marks.filter(([, ms]) => ms >= range.from && ms <= range.to).sort((a, b) => a[1] - b[1]);
   const node = h("svg", {
     class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0",
     "aria-label": `${count(total)} messages from ${instant(range.from)} to ${instant(range.to)}; arrows move, plus and minus zoom`,
@@ -44,9 +51,9 @@ export function chart({ range, buckets, isLog, marks, spans, on }) {
     h("line", { class: "axis", x1: x(ms), x2: x(ms), y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 5 }),
     h("text", { x: x(ms), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, tickText(ms, range)),
   ]),
-  marks.filter(([, ms]) => ms >= range.from && ms <= range.to).map(([kind, ms, what], index) => [
+  shown.map(([kind, ms, what], index) => [
     h("line", { class: kind, x1: x(ms), x2: x(ms), y1: TOP, y2: HEIGHT - BOTTOM }),
-    h("text", { x: x(ms), y: 12, "text-anchor": index % 2 ? "start" : "end", dx: index % 2 ? 4 : -4 }, what),
+    h("text", { x: x(ms), y: 12, ...aside(x(ms), index === shown.length - 1) }, what),
   ]),
   buckets.map((one) => h("rect", {
     class: "hit", x: x(one.at), width: Math.max(1, x(one.until) - x(one.at)), y: TOP, height: INNER,

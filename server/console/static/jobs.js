@@ -18,8 +18,14 @@ export async function open(root, { api, every }) {
       ["Progress", progress, "nowrap"],
       ["Began", (one) => instant(one.created_at), "nowrap"],
       ["Ended", (one) => (one.ended_at ? instant(one.ended_at) : "–"), "nowrap"],
-      ["Log", (one) => one.detail ?? (one.rows === undefined ? "" : `${count(one.rows)} rows`), "text"],
+      ["Came of it", (one) => one.detail ?? (one.rows === undefined ? "" : `${count(one.rows)} rows`), "text"],
+      ["Log", (one) => (one.run === "server" ? button("Show", () => log(one)) : "–")],
     ], jobs, "Jobs") : h("p", { class: "empty" }, "No jobs."));
+  }
+
+  async function log(job) {
+    const written = await api.get(`/v1/jobs/${encodeURIComponent(job.id)}/log`).catch((problem) => problem.message);
+    await dialog(`What the program of ${job.id} wrote`, h("pre", {}, written || "Nothing yet."), { act: null });
   }
 
   const begin = async (title, children, wish) => {

@@ -102,14 +102,14 @@ function headers(given) {
 }
 
 function where(place) {
-  const moves = (place.moves ?? []).map((one) => h("li", {}, instant(one.at ?? one)));
+  const first = parseInt(place.id.slice(0, 12), 16);  // an id begins with the time that its message was first put at
   return facts([
     ["Position", h("code", {}, `${instant(place.position.at)} #${place.position.seq}`)],
     ["Slice", place.slice && h("a", { href: `#/slices/${part(place.slice)}` }, instant(place.slice))],
     ["Shard", place.shard === undefined ? null : `${place.shard} (${place.structure})${place.borrowed ? ", borrowed" : ""}`],
     ["In RAM", place.in_wheel ? "yes" : place.enters_ram_at ? `from ${instant(place.enters_ram_at)}` : "no"],
     ["Held", place.held ? "waits, as the clock was set back" : null],
-    ["Moved from", moves.length ? h("ul", {}, moves) : null],
+    ["Moved from", first === Date.parse(place.position.at) ? null : `${instant(first)}, where it was put first`],
   ]);
 }
 

@@ -100,6 +100,7 @@ class JobRoutes:
             web.post("/v1/jobs", self.create),
             web.get("/v1/jobs", self.list),
             web.get("/v1/jobs/{id:[^:/]+}", self.get),
+            web.get("/v1/jobs/{id}/log", self.log),
             web.post("/v1/jobs/{id}:begin", self.begin),
             web.post("/v1/jobs/{id}:commit", self.commit),
             web.post("/v1/jobs/{id}:abort", self.abort),
@@ -149,6 +150,19 @@ class JobRoutes:
         if job is None:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
+
+    @described(
+        "What the server's program for a job wrote last",
+        ADMIN,
+        Gives(200, str, media="text/plain"),
+        problems=("not-found",),
+    )
+    async def log(self, request: web.Request) -> web.Response:
+        job_id = request.match_info["id"]
+        kept = self._pipeline.log_of(job_id)
+        if kept is None:
+            raise Problem("not-found", f"nothing is kept of what a program for {job_id[:40]} wrote")
+        return web.Response(text=kept, headers={"X-Content-Type-Options": "nosniff"})
 
     @described(
         "Cut the slice",

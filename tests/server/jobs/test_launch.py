@@ -13,7 +13,7 @@ from server.clock import SimulatedClock
 from server.config import Config, Slices, Spark
 from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
-from server.jobs.launch import missing
+from server.jobs.launch import LOG_BYTES, LOGS, Launcher, missing
 from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
 from server.writer import Busy
@@ -146,8 +146,22 @@ async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> No
     job = await ended(server)
     assert job["state"] == "aborted"
     assert job["detail"] == "the child ended with exit code 3: it did not work"
+    said = await server.call("GET", f"/v1/jobs/{job['id']}/log", status=200)
+    assert said.body == b"first\nit did not work\n"
+    await server.call("GET", f"/v1/jobs/{'0' * 32}/log", status=404)
     await overfull.look()
     assert server.app.pipeline.open == 0, "what has failed is left alone for a while"
+
+
+def test_of_what_children_write_the_end_is_kept_of_the_last_few() -> None:
+    launcher = Launcher(Spark(), key="")
+    for number in range(LOGS + 1):
+        launcher._keep(str(number), b"x" * LOG_BYTES)
+        launcher._keep(str(number), b"\xff%d" % number)
+    assert launcher.log_of("0") is None
+    kept = launcher.log_of("1")
+    assert kept is not None
+    assert (len(kept), kept[-2:]) == (LOG_BYTES, "\ufffd1")
 
 
 async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tmp_path: Path) -> None:
