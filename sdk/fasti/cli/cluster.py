@@ -23,7 +23,7 @@ def status(context: typer.Context) -> None:
         try:
             found = await client.cluster.status()
         except fasti.NotFound as error:
-            out.failed(_ALONE, {**error.problem.raw, "detail": _ALONE})
+            out.failed(_ALONE, {**(error.problem.raw or {}), "detail": _ALONE})
             raise typer.Exit(REFUSED) from error
         if out.format is not Format.table:
             out.one(found.raw)
