@@ -163,7 +163,7 @@ def _parseitems_of(
     topics: dict[str, bytes] = {}
     for line, raw in items_of(body, lines, max_batch):
         try:
-            yield line, checked(decode(raw), now_ms, limits, raw, topics, keep_ids=keep_ids)
+            yield line, checked(decode(raw, limits), now_ms, limits, raw, topics, keep_ids=keep_ids)
         except FieldError as error:
             yield line, FieldError(error.field, error.detail)
         except UNREADABLE as error:

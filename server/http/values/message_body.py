@@ -157,9 +157,7 @@ def checked(
         topic = topic_bytes(wanted, limits.topic_levels)
         if topics is not None:
             topics[wanted] = topic
-    if len(memoryview(request.payload)) > RAW_FACTOR * (limits.max_payload + 2) + 2:
-        # Nobody need be told how many bytes it is exactly: to find out takes longer than all that is read.
-        raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
+    check_length(request.payload, limits)
     payload, encoding = payload_bytes(request.payload, request.encoding)
     if len(payload) > limits.max_payload:
         raise FieldError("payload", f"has {len(payload)} bytes, limits.max_payload is {limits.max_payload}")
@@ -199,6 +197,15 @@ def checked(
         b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
         b"" if deliver_to is None else deliver_to.encode(),
     )
+
+
+def check_length(payload: msgspec.Raw, limits: Limits) -> None:
+    """Raise FieldError for what is too long to be looked at.
+
+    Nobody need be told how many bytes it is exactly: to find out takes longer than all that is read.
+    """
+    if len(memoryview(payload)) > RAW_FACTOR * (limits.max_payload + 2) + 2:
+        raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
 
 
 def _without_trace(raw: bytes) -> bytes:
@@ -341,7 +348,7 @@ def parse_one(body: bytes, now_ms: int, limits: Limits, key: str | None = None) 
     Raises NotReadable and FieldError.
     """
     try:
-        request = decode(body)
+        request = decode(body, limits)
     except UNREADABLE as error:
         raise NotReadable(why_unreadable(error)) from None
     if key is not None:
@@ -351,14 +358,15 @@ def parse_one(body: bytes, now_ms: int, limits: Limits, key: str | None = None) 
     return checked(request, now_ms, limits, body)
 
 
-def decode(raw: bytes) -> MessageRequest:
-    """The request in `raw`; types are checked only. Raises one of UNREADABLE, or FieldError."""
+def decode(raw: bytes, limits: Limits) -> MessageRequest:
+    """The request in `raw`; types are checked only, and names. Raises one of UNREADABLE, or FieldError."""
     if not raw.isascii():
         raw.decode()
     try:
         request = _ONE.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error, MessageRequest) from None
+    check_length(request.payload, limits)
     if raw.count(QUOTE) != quotes_of(request):
         check_names(raw)
     return request
