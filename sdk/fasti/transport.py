@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from errno import ECONNREFUSED
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -322,6 +323,10 @@ async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
 
 
 def _said(error: BaseException) -> str:
+    """Why, in words; of a connection that was not made without what aiohttp adds of its own."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        why = error.strerror or error.os_error  # of several addresses that failed in different ways
+        return "connection refused" if error.errno == ECONNREFUSED else f"cannot connect: {why}"
     return str(error) or type(error).__name__
 
 

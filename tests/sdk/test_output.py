@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -209,3 +210,11 @@ async def test_a_server_without_a_cluster_says_so(server: Server) -> None:
     code, _, err = await fasti_cli("cluster", "status", "--url", server.url, "-o", "json")
     told = json.loads(err)
     assert (code, told["status"], told["detail"]) == (1, 404, "this server is in no cluster")
+
+
+async def test_no_server_there_is_said_in_few_words() -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        code, _, err = await fasti_cli("server", "status", "--url", url)
+    assert (code, err.strip()) == (3, f"fasti: {url}: connection refused")
