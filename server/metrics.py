@@ -35,6 +35,10 @@ class _Took:
         self.counts = [0] * (len(TOOK_MS) + 1)
         self.total_ms = 0
 
+    def add(self, ms: int, count: int) -> None:
+        self.counts[bisect_left(TOOK_MS, ms)] += count
+        self.total_ms += ms * count
+
 
 class Metrics:
     """One server's registry."""
@@ -85,18 +89,29 @@ class Metrics:
             self._late_ms += ms * count
 
     def answered(self, method: str, route: str, status: int, took_ms: int | None) -> None:
-        """An HTTP request was answered, so long after its body had come; None: it is not to be timed.
-
-        With each message that comes alone: a look-up and two sums, 0.4 µs.
-        """
+        """An HTTP request was answered, so long after its body had come; None: it is not to be timed."""
         self.answers[method, route, status] += 1
-        if took_ms is None:
-            return
+        if took_ms is not None:
+            self._took_of(route, status).add(took_ms, 1)
+
+    def answered_many(
+        self, method: str, route: str, status: int, came_ms: Sequence[int], now_ms: int
+    ) -> None:
+        """So many, just now: of messages that come alone a server answers those of a group together.
+
+        `came_ms`: when their bodies had come, by the wall clock, which may have been set back meanwhile. Of
+        64 at once each takes 0.1 µs; one by one they took 2 to 3.
+        """
+        self.answers[method, route, status] += len(came_ms)
+        took = self._took_of(route, status)
+        for ms, count in Tally(came_ms).items():
+            took.add(max(0, now_ms - ms), count)
+
+    def _took_of(self, route: str, status: int) -> _Took:
         took = self._took.get((route, status // 100))
         if took is None:
             took = self._took[route, status // 100] = _Took()
-        took.counts[bisect_left(TOOK_MS, took_ms)] += 1
-        took.total_ms += took_ms
+        return took
 
     def latency(self) -> Metric:
         """How long HTTP requests took, by route and class of status."""

@@ -76,6 +76,7 @@ from .written import Written
 
 PATH = "/v1/messages"
 BATCH_PATH = "/v1/messages:batch"
+ACCEPTED = 201
 QUICK_HEAD_MAX = 8 << 10
 WHOLE_MAX = 16 << 10
 """A request up to this size is waited for; some clients send head and body apart."""
@@ -252,6 +253,8 @@ class Desk:
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._batched = 0
         """Items of batches that have been read in this turn of the loop."""
+        self._came_ms: list[int] = []
+        """Of messages that are answered in this turn and not counted yet."""
         self._untold: deque[Callable[[], None]] = deque()
         """Answers that look up what was there under keys; each connection waits for one at most."""
         self._later: deque[Front] = deque()
@@ -434,11 +437,20 @@ class Desk:
             media = MEDIA_TYPE
         else:
             (one,) = placed
-            if not isinstance(one, Known):
-                self._metrics.accepted.inc()
             status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
-        self._metrics.answered("POST", PATH, status, self._since(now_ms))
+        if status == ACCEPTED:
+            if not self._came_ms:
+                asyncio.get_running_loop().call_soon(self._count)
+            self._came_ms.append(now_ms)
+        else:
+            self._metrics.answered("POST", PATH, status, self._since(now_ms))
         return self._written.said(status, headers, body, media)
+
+    def _count(self) -> None:
+        """The messages that were accepted in this turn, together; a known one has another status."""
+        came_ms, self._came_ms = self._came_ms, []
+        self._metrics.accepted.inc(len(came_ms))
+        self._metrics.answered_many("POST", PATH, ACCEPTED, came_ms, self._clock.wall_ms())
 
     def _since(self, wall_ms: int) -> int:
         """By the wall clock, which was read for the message anyway; 0 if it was set back meanwhile."""
