@@ -50,12 +50,12 @@ def inspect(
         found = inspection_of(store, str(path), max_slices)
     finally:
         store.close()
-    told = summary_of(found, split_above) if is_summary else found
+    summary = summary_of(found, split_above) if is_summary else None
     if is_json:
-        _say(msgspec.json.encode(told).decode())
-        return 0
-    for line in lines_of(found) if not is_summary else summary_lines(summary_of(found, split_above)):
-        _say(line)
+        _say(msgspec.json.encode(summary or found).decode())
+    else:
+        for line in lines_of(found) if summary is None else summary_lines(summary):
+            _say(line)
     return 0
 
 

@@ -136,18 +136,16 @@ class Launcher:
             await asyncio.wait([watch], timeout=STOP_S)
 
     async def _follow(self, process: Process, job: str, ended: Ended) -> None:
-        """Wait for its end, and keep the last line that it says."""
+        """Wait for its end, and keep what it says."""
         assert process.stderr is not None
         swept = asyncio.ensure_future(_swept(process))
-        last = b""
         self._keep(job, b"")
         while chunk := await process.stderr.read(1 << 16):
             self._keep(job, chunk)
-            lines = (last + chunk).rstrip().splitlines() or [b""]
-            last = lines[-1][-LINE_BYTES:] + (b"\n" if chunk.endswith(b"\n") else b"")
         code = await swept
         self._job, self._process = "", None
-        said = last.decode(errors="replace").strip()
+        *_, last = self._logs[job].rstrip().splitlines() or [b""]
+        said = last[-LINE_BYTES:].decode(errors="replace").strip()
         log.info("job %s: its process ended with exit code %d", job, code)
         await ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
 

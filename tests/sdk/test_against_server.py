@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,6 +70,15 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://{self.http}"
+
+
+@asynccontextmanager
+async def simulated(data: Path) -> AsyncIterator[Server]:
+    """One with a clock that stands still until it is told."""
+    made = Server(data, clock="simulated")
+    await asyncio.to_thread(made.start)
+    yield made
+    await asyncio.to_thread(made.stop)
 
 
 @pytest.fixture

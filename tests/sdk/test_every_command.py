@@ -14,7 +14,7 @@ import typer
 import fasti
 from fasti.cli.app import app
 from tests.sdk.conftest import free_port
-from tests.sdk.test_against_server import Server
+from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 
 __all__ = ["no_profiles"]
@@ -29,10 +29,8 @@ STREAMS = {"shard dump", "message export", "subscribe"}
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     monkeypatch.setenv("FASTI__SESSIONS__MAX_ATTEMPTS", "1")
-    made = Server(tmp_path / "data", clock="simulated")
-    await asyncio.to_thread(made.start)
-    yield made
-    await asyncio.to_thread(made.stop)
+    async with simulated(tmp_path / "data") as made:
+        yield made
 
 
 def leaves(command: Any, name: str = "") -> Iterator[str]:

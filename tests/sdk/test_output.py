@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import socket
@@ -20,7 +19,7 @@ from fasti.addresses import base_url
 from fasti.cli.output import Format, Printer, payload_text, printable
 from fasti.errors import error_of, problem_of
 from fasti.schedules import Schedule
-from tests.sdk.test_against_server import Server
+from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, ok
 
 ID = "01a1fd2c47a000000000000000100001"
@@ -36,10 +35,8 @@ ROW: dict[str, Any] = {
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    made = Server(tmp_path / "data", clock="simulated")
-    await asyncio.to_thread(made.start)
-    yield made
-    await asyncio.to_thread(made.stop)
+    async with simulated(tmp_path / "data") as made:
+        yield made
 
 
 class Terminal(io.StringIO):

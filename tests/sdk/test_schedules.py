@@ -13,16 +13,14 @@ from pathlib import Path
 import pytest
 
 import fasti
-from tests.sdk.test_against_server import Server
+from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, ok
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    made = Server(tmp_path / "data", clock="simulated")
-    await asyncio.to_thread(made.start)
-    yield made
-    await asyncio.to_thread(made.stop)
+    async with simulated(tmp_path / "data") as made:
+        yield made
 
 
 async def test_the_life_of_a_schedule(server: Server) -> None:

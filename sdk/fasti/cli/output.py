@@ -99,8 +99,10 @@ class Printer:
         widths = [max(cell_len(row[n]) for row in rows) for n in range(len(columns))]
         if self._room is None:
             return widths
-        over = sum(widths) + _GAP * (len(columns) - 1) - self._room
         cut = [n for n, name in enumerate(columns) if name in _CUT]
+        for n in cut:  # of a payload of megabytes the steps below would be as many
+            widths[n] = min(widths[n], max(self._room, _CUT_MIN))
+        over = sum(widths) + _GAP * (len(columns) - 1) - self._room
         while over > 0 and cut:
             longest = max(cut, key=widths.__getitem__)
             if widths[longest] <= _CUT_MIN:
@@ -151,8 +153,6 @@ def time_of(value: Any) -> Any:
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
     return str(value)
 
 
@@ -195,8 +195,6 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, str):
         return printable(value)
-    if isinstance(value, bytes):
-        return payload_text(value)
     if isinstance(value, datetime):
         return str(_plain(value))
     if isinstance(value, bool):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 import typer
 
 import fasti
-from fasti.wire import Qos
+from fasti.wire import Qos, put_payload
 
 from .output import Format, Printer, payload_text, printable
 from .run import run
@@ -67,15 +66,15 @@ def _show(out: Printer, delivery: fasti.Delivery) -> None:
 
 def _object(delivery: fasti.Delivery) -> dict[str, Any]:
     late = delivery.lateness
+    content: dict[str, Any] = {"payload": "", "encoding": "text"}
     try:
-        payload, encoding = delivery.payload.decode(), "text"
+        put_payload(content, delivery.payload.decode())
     except UnicodeDecodeError:
-        payload, encoding = base64.b64encode(delivery.payload).decode(), "base64"
+        put_payload(content, delivery.payload)
     return {
         "id": delivery.id,
         "topic": delivery.topic,
-        "payload": payload,
-        "encoding": encoding,
+        **content,
         "due": delivery.due,
         "late_ms": None if late is None else late.total_seconds() * 1000,
         "attempt": delivery.attempt,

@@ -93,8 +93,9 @@ class Calendar:
                 fires = await self._fires(name, row, min(EVENTS_EACH, EVENTS_MAX - count), ahead_ms)
                 await turn.begin()
                 for number, fire in enumerate(fires, 1):
-                    if parse_deliver_at(fire["at"]) <= now_ms + ahead_ms:
-                        lines += map(folded, _event(name, row, fire, stamp))
+                    at_ms = parse_deliver_at(fire["at"])
+                    if at_ms <= now_ms + ahead_ms:
+                        lines += map(folded, _event(name, row, fire, at_ms, stamp))
                         count += 1
                     if turn.is_over(number):
                         await turn.begin()
@@ -128,8 +129,7 @@ def escaped(text: str) -> str:
     return plain.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,").replace("\n", "\\n")
 
 
-def _event(name: str, row: ScheduleRow, fire: shapes.Fire, stamp: str) -> list[str]:
-    at_ms = parse_deliver_at(fire["at"])
+def _event(name: str, row: ScheduleRow, fire: shapes.Fire, at_ms: int, stamp: str) -> list[str]:
     timing = row.timing
     every = f"{int(timing.expression) / 1_000:g} s" if timing.kind == "every" else timing.expression
     said = [

@@ -27,7 +27,7 @@ from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...trace_context import NAMES
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
-from .names import BACKSLASH, QUOTE, check_names
+from .names import BACKSLASH, MEMBERS, QUOTE, check_names
 from .scalars import Delay, Id, Key, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
@@ -126,7 +126,6 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 
 
@@ -214,8 +213,8 @@ def _without_trace(raw: bytes) -> bytes:
     The rest stays as sent, without the blanks between members. So a request that is written compactly is the
     same as one that never had a context.
     """
-    members = _MEMBERS.decode(raw)
-    headers = _MEMBERS.decode(members.pop("headers"))
+    members = MEMBERS.decode(raw)
+    headers = MEMBERS.decode(members.pop("headers"))
     left = {name: value for name, value in headers.items() if name not in NAMES}
     if left:
         members["headers"] = msgspec.Raw(msgspec.json.encode(left))

@@ -24,7 +24,8 @@ ESCAPED_QUOTE = b"\\u0022"
 LOOKED_AT_BYTES_MAX = 65_536
 """What is longer, with more quotation marks than its members account for, is not read name by name."""
 
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""An object's members as they are written; of one name the last."""
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _NESTED = b"{["
 _OPAQUE = "payload"
@@ -41,7 +42,7 @@ def check_names(raw: bytes) -> None:
 
 
 def _check_object(raw: bytes) -> None:
-    members = _MEMBERS.decode(raw)
+    members = MEMBERS.decode(raw)
     quotes = 2 * len(members)
     has_escapes = BACKSLASH in raw
     for name, value in members.items():

@@ -3,13 +3,12 @@
 from typing import cast
 from zoneinfo import ZoneInfo
 
-import msgspec
-
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, local_text
 
 from ...times import format_ms
 from . import shapes
+from .names import MEMBERS
 
 
 def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> shapes.Schedule:
@@ -26,8 +25,7 @@ def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> s
         "next": pending,
         "last": _last(row),
     }
-    sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
-    return cast("shapes.Schedule", {"name": name, **sent, **standing})
+    return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **standing})
 
 
 def _last(row: ScheduleRow) -> shapes.Fire | None:
