@@ -19,7 +19,7 @@ What cannot be compiled, or would behave otherwise, is in modules of its own
   an attribute of it, or is used last.
 
 `shards/rocks.py` and what stands in tests as a base class (stores, clocks, `Opening`) are source, too,
-and so is what is called once for many messages: `server/app.py`, `server/core.py`, the routes."""
+and so is what is called once for many messages: `server/rounds/app.py`, `server/core.py`, the routes."""
 
 TOOLS = ("mypy", "setuptools")
 """What compiles, as pyproject.toml names it among what developing takes."""
@@ -49,10 +49,10 @@ MODULES = (
     "shards.scan",
     "shards.waiting",
     "shards.group_commit",
-    "server.writer",
-    "server.loader",
-    "server.networks",
-    "server.outgoing",
+    "server.engine.writer",
+    "server.engine.loader",
+    "server.net.networks",
+    "server.net.outgoing",
     "server.delivery.broker",
     "server.delivery.cursors",
     "server.delivery.dispatch",
@@ -96,6 +96,6 @@ MODULES = (
     "server.http.posting",
     "server.http.values.drafts",
     "server.http.values.scalars",
-    "server.times",
-    "server.unsent",
+    "server.settings.times",
+    "server.net.unsent",
 )

@@ -25,10 +25,10 @@ from pathlib import Path
 from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
 
 from .auth.keys_file import KeysFileError
-from .config import Config, ConfigError, load, table
-from .logs import configure_logging
-from .times import TimeError, parse_deliver_at
-from .version import server_version
+from .observe.logs import configure_logging
+from .observe.version import server_version
+from .settings.config import Config, ConfigError, load, table
+from .settings.times import TimeError, parse_deliver_at
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -102,10 +102,10 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
     """Every setting with its origin; the files of certificates and keys are looked at too."""
     from .auth.aside import at_once
     from .auth.keyring import Keyring
-    from .bounds import told
-    from .clock import SystemClock
-    from .tls import http_certificates, mqtt_certificates
-    from .tracing import queued_spans
+    from .engine.clock import SystemClock
+    from .net.tls import http_certificates, mqtt_certificates
+    from .observe.tracing import queued_spans
+    from .reports.bounds import told
 
     lines = told(config, queued_spans(os.environ))
     print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *lines]))  # noqa: T201

@@ -1,7 +1,7 @@
 """The server's parts, built and connected, without a loop, a thread or a socket.
 
 Everything that decides anything is below here and runs to its end without waiting, so that a test can
-drive the whole of it step by step. `server/app.py` puts it on an event loop.
+drive the whole of it step by step. `server/rounds/app.py` puts it on an event loop.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,6 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-from .clock import Clock
-from .config import Config
 from .delivery.broker import Broker
 from .delivery.dispatch import Dispatch
 from .delivery.late import Late
@@ -34,13 +32,15 @@ from .delivery.sessions import Sessions
 from .delivery.shared import Group
 from .delivery.undone import Undone
 from .delivery.wills import Wills
-from .held import Held
-from .loader import Loader
-from .mending import Mending
+from .engine.clock import Clock
+from .engine.held import Held
+from .engine.loader import Loader
+from .engine.mending import Mending
+from .engine.writer import Busy, Entry, Writer
+from .observe.tracing import Traces
 from .pull.pull import Pull
 from .schedules.recurring import Schedules
-from .tracing import Traces
-from .writer import Busy, Entry, Writer
+from .settings.config import Config
 
 NODE = 0
 UNLIMITED = 1 << 62

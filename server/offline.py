@@ -27,13 +27,13 @@ from shards.verify import (
     verify_tables,
 )
 
-from .clock import SystemClock
 from .cluster.swap import check_swapped
-from .config import Config
 from .core import timeline_of
-from .inspecting import inspection_of, lines_of, summary_lines, summary_of
+from .engine.clock import SystemClock
+from .reports.inspecting import inspection_of, lines_of, summary_lines, summary_of
 from .schedules.retime import note_zones, zones_version
 from .schedules.retime import retime as retime_all
+from .settings.config import Config
 
 
 def inspect(

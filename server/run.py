@@ -12,18 +12,18 @@ import uvloop
 from shards.recover import check_own, format_of
 from shards.rocks import RocksStore
 
-from .bounds import told_short
 from .build import form
-from .clock import Clock, SimulatedClock, SystemClock
 from .cluster.swap import check_swapped
-from .config import Config, ConfigError
 from .core import timeline_of
-from .files import allow_open_files
+from .engine.clock import Clock, SimulatedClock, SystemClock
+from .net.files import allow_open_files
+from .net.tls import Certificates, http_certificates, mqtt_certificates
+from .observe.tracing import Traces, open_traces, queued_spans
+from .observe.version import server_version
+from .reports.bounds import told_short
 from .schedules.retime import retime_if_changed, zones_version
 from .serving import Server
-from .tls import Certificates, http_certificates, mqtt_certificates
-from .tracing import Traces, open_traces, queued_spans
-from .version import server_version
+from .settings.config import Config, ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -13,24 +13,24 @@ from prometheus_client.registry import Collector
 
 from shards.store import Store
 
-from .accepting import Acceptor
-from .app import App
 from .auth.last_use import NOTE_S, LastUse
-from .clock import Clock, SimulatedClock
-from .config import Config
 from .delivery.subscriber import Closing
+from .engine.clock import Clock, SimulatedClock
+from .engine.lease import Lease
 from .http.front import Desk
 from .http.gate import Gate
-from .kinds import Address, where
-from .lease import Lease
-from .logs import telling
 from .mqtt.listeners import Listeners
-from .resting import LOOK_S, Rest
+from .net.acceptor import Acceptor
+from .net.tls import Certificates
+from .observe.logs import telling
+from .observe.tracing import Traces
+from .observe.version import server_version
+from .rounds.app import App
+from .rounds.resting import LOOK_S, Rest
+from .settings.config import Config
+from .settings.kinds import Address, where
+from .settings.watch import Watch
 from .site import build_desk, build_site
-from .tls import Certificates
-from .tracing import Traces
-from .version import server_version
-from .watch import Watch
 
 log = logging.getLogger(__name__)
 

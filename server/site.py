@@ -16,8 +16,6 @@ from aiohttp.typedefs import Middleware
 
 from shards.borrow import counting
 
-from .app import App
-from .browsers import http_pages
 from .console.pages import Console, shipped
 from .delivery.deliveries import Deliveries
 from .http.access import Access
@@ -52,7 +50,9 @@ from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
 from .http.turns import Turns
-from .metrics import Metrics
+from .net.browsers import http_pages
+from .observe.metrics import Metrics
+from .rounds.app import App
 
 
 def build_site(

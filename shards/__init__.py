@@ -62,5 +62,6 @@ Several machines
     replicated.py    the contract of a store on a log: what the log has is durable
     log/             the log of group commits, on an engine that replicates
 
-What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.
+What rows stand for are values of timeline/; server/engine/writer.py decides when a group is composed
+and synced.
 """

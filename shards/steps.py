@@ -10,9 +10,10 @@ decides in steps is a generator that yields between two of them and returns its 
         ids = yield from group.place_in_steps(...)
         return ids
 
-The writer (server/writer.py) takes as many steps as it has time for in a turn of the loop. What a step has
-found out still holds in the next one, because only requests change what is stored, and those wait. Two things
-do move on meanwhile, the clock and the horizon; so the horizon is kept below whatever has been reserved.
+The writer (server/engine/writer.py) takes as many steps as it has time for in a turn of the loop. What a
+step has found out still holds in the next one, because only requests change what is stored, and those wait.
+Two things do move on meanwhile, the clock and the horizon; so the horizon is kept below whatever has been
+reserved.
 """
 
 from collections.abc import Generator

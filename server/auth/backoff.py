@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..networks import network_of
+from ..net.networks import network_of
 
 FREE = 5
 HOLD_S_MAX = 60.0

@@ -27,10 +27,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from ..clock import Clock
-from ..config import Config
-from ..logs import by, shown
-from ..watch import stamps_of
+from ..engine.clock import Clock
+from ..observe.logs import by, shown
+from ..settings.config import Config
+from ..settings.watch import stamps_of
 from .aside import THREADS, Aside
 from .backoff import Backoff
 from .hashes import Verify, argon2id, mosquitto
@@ -104,7 +104,7 @@ class Keyring:
         )
         self.paths = tuple(path for path in self._paths if path is not None)
         self.name = "keys"
-        """Of all that is watched (server/watch.py)."""
+        """Of all that is watched (server/settings/watch.py)."""
         self.stamps = stamps_of(self.paths)
         self._clock = clock
         self._aside = aside

@@ -13,13 +13,13 @@ from prometheus_client.registry import Collector
 
 from ..auth.aside import Threads
 from ..auth.keyring import Keyring
-from ..clock import SystemClock
-from ..config import Config
-from ..kinds import Address, where
-from ..metrics import Metrics
+from ..engine.clock import SystemClock
 from ..mqtt.turned_away import AwayListeners
-from ..tls import Certificates
-from ..watch import Watch
+from ..net.tls import Certificates
+from ..observe.metrics import Metrics
+from ..settings.config import Config
+from ..settings.kinds import Address, where
+from ..settings.watch import Watch
 from .front import Front
 from .view import Leader
 

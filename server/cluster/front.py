@@ -19,10 +19,7 @@ from functools import partial
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ..accepting import Acceptor, Opening
 from ..auth.keyring import Keyring
-from ..browsers import Pages, http_pages
-from ..config import Config, Http
 from ..http.access import Access
 from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
@@ -35,9 +32,12 @@ from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
 from ..http.values import shapes
 from ..http.written import Written
-from ..metrics import Metrics
+from ..net.acceptor import Acceptor, Opening
+from ..net.browsers import Pages, http_pages
+from ..net.tls import Certificates
+from ..observe.metrics import Metrics
+from ..settings.config import Config, Http
 from ..site import count_answers
-from ..tls import Certificates
 
 REPORTS_BYTES = 1 << 20
 """Of a body that the cluster's calls read."""

@@ -35,17 +35,17 @@ from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_ZONES
 
-from ..clock import SystemClock
-from ..config import Config
 from ..core import timeline_of
+from ..engine.clock import SystemClock
+from ..engine.lease import Lease
 from ..http.routes.backups import Backups
-from ..kinds import without_password
-from ..lease import Lease
+from ..net.tls import Certificates
+from ..observe.tracing import Traces
+from ..observe.version import server_version
 from ..schedules.retime import note_zones, retime, zones_version
 from ..serving import Server, Term
-from ..tls import Certificates
-from ..tracing import Traces
-from ..version import server_version
+from ..settings.config import Config
+from ..settings.kinds import without_password
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
 from .doors import Doors

@@ -18,8 +18,8 @@ from shards.recover import format_of
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 
-from ..config import Config, ConfigError
-from ..writer import GROUP_BYTES
+from ..engine.writer import GROUP_BYTES
+from ..settings.config import Config, ConfigError
 
 MARGIN = 1 << 20
 """What a record has beside the messages of its group."""

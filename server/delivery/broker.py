@@ -31,12 +31,12 @@ from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, position
 from timeline.session import USUAL, Flight, Subscription, Terms
 
-from ..clock import Clock
-from ..config import Config
-from ..logs import by, shown
-from ..networks import Rate
-from ..tracing import Traces
-from ..writer import Busy, Writer
+from ..engine.clock import Clock
+from ..engine.writer import Busy, Writer
+from ..net.networks import Rate
+from ..observe.logs import by, shown
+from ..observe.tracing import Traces
+from ..settings.config import Config
 from .cursors import Cursors
 from .dispatch import Dispatch
 from .late import Late

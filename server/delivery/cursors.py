@@ -32,9 +32,9 @@ from shards.store import Table
 from shards.tables import FORMAT_OF_GROUPS
 from timeline.horizon import Horizon
 
-from ..clock import Clock
-from ..rider import Done, Rider
-from ..writer import Busy, Writer
+from ..engine.clock import Clock
+from ..engine.rider import Done, Rider
+from ..engine.writer import Busy, Writer
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Secured, Subscriber

@@ -43,11 +43,11 @@ from timeline.session import Subscription
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-from ..clock import Clock
-from ..rider import Rider
-from ..trace_context import PARENT
-from ..tracing import DISPATCH_COST, Traces
-from ..writer import Entry, Writer, entry
+from ..engine.clock import Clock
+from ..engine.rider import Rider
+from ..engine.writer import Entry, Writer, entry
+from ..observe.trace_context import PARENT
+from ..observe.tracing import DISPATCH_COST, Traces
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed

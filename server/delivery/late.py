@@ -37,9 +37,9 @@ from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
-from ..clock import Clock
-from ..logs import by, shown
-from ..writer import Busy, Writer
+from ..engine.clock import Clock
+from ..engine.writer import Busy, Writer
+from ..observe.logs import by, shown
 from .cursors import Cursors
 from .membership import Membership
 from .sent import Sent

@@ -22,7 +22,7 @@ from sortedcontainers import SortedDict
 
 from timeline.session import Flight, Loan
 
-from ..clock import Clock
+from ..engine.clock import Clock
 from .subscriber import Subscriber
 
 QUEUES_MAX = 100

@@ -41,7 +41,7 @@ from shards.store import Store
 from shards.tables import DeadRow, DeadTotals
 from timeline.position import START, MessageId, Position
 
-from ..config import Dead as Bounds
+from ..settings.config import Dead as Bounds
 from .membership import Membership
 from .message import Message
 from .subscriber import Subscriber

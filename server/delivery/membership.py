@@ -8,8 +8,8 @@ from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Returned, Session, Subscription, Terms
 
-from ..config import Limits
-from ..config import Sessions as SessionSettings
+from ..settings.config import Limits
+from ..settings.config import Sessions as SessionSettings
 from .cursors import Cursors
 from .leases import Leases
 from .owed import Owed

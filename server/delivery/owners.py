@@ -26,7 +26,7 @@ from typing import Protocol
 
 from shards.fields import Record
 
-from ..logs import by, shown
+from ..observe.logs import by, shown
 from .router import URLS
 from .subscriber import Rights
 

@@ -28,9 +28,9 @@ from shards.store import Table
 from timeline.filters import matches
 from timeline.position import MessageId, position
 
-from ..config import Config
-from ..logs import by
-from ..writer import Busy, Writer
+from ..engine.writer import Busy, Writer
+from ..observe.logs import by
+from ..settings.config import Config
 from .dispatch import Dispatch
 from .message import Message
 from .owed import Owed

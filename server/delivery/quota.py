@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from timeline.session import Session
 
-from ..config import Limits
+from ..settings.config import Limits
 
 
 class Quota:

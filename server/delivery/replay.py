@@ -30,7 +30,7 @@ from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
-from ..logs import shown
+from ..observe.logs import shown
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed

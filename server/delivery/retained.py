@@ -35,9 +35,9 @@ from shards.unreadable import readable
 from timeline.filters import matcher
 from timeline.position import Position
 
-from ..logs import by
-from ..rider import Done, Rider
-from ..writer import Busy, Writer
+from ..engine.rider import Done, Rider
+from ..engine.writer import Busy, Writer
+from ..observe.logs import by
 from .message import Message
 
 log = logging.getLogger(__name__)

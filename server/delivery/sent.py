@@ -13,7 +13,7 @@ from timeline.position import MessageId, Position
 from timeline.session import Flight
 from timeline.tail import Tail
 
-from ..clock import Clock
+from ..engine.clock import Clock
 from .message import Message
 from .retained import Retained
 

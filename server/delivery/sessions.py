@@ -21,8 +21,8 @@ from timeline.horizon import Horizon
 from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
-from ..clock import Clock
-from ..writer import Writer
+from ..engine.clock import Clock
+from ..engine.writer import Writer
 from .cursors import Cursors
 from .owed import Owed
 from .quota import Quota

@@ -23,7 +23,7 @@ from shards.keys import GROUP_PREFIX
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
-from ..config import Sessions
+from ..settings.config import Sessions
 from .leases import Leases
 from .message import Message
 from .pace import Pace, Paces

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from timeline.session import Terms
 
-from ..config import Config, Sessions
-from ..kinds import BACKOFF_STEPS_MAX
-from ..times import TimeError, parse_delay
+from ..settings.config import Config, Sessions
+from ..settings.kinds import BACKOFF_STEPS_MAX
+from ..settings.times import TimeError, parse_delay
 
 ATTEMPTS_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0

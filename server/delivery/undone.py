@@ -40,10 +40,10 @@ from shards.retries import put_retry, retry_of
 from timeline.filters import TOPIC_BYTES_MAX
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
-from ..clock import Clock
-from ..config import Sessions
-from ..logs import by, shown
-from ..writer import GROUP_BYTES, Busy, Writer
+from ..engine.clock import Clock
+from ..engine.writer import GROUP_BYTES, Busy, Writer
+from ..observe.logs import by, shown
+from ..settings.config import Sessions
 from .cursors import Cursors, cursor_cost
 from .leases import Leases
 from .letters import Letters

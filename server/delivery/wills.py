@@ -29,11 +29,11 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from timeline.position import MessageId
 
-from ..clock import Clock
-from ..config import Limits
-from ..logs import by, shown
-from ..rider import Done
-from ..writer import Busy, Decide, Writer
+from ..engine.clock import Clock
+from ..engine.rider import Done
+from ..engine.writer import Busy, Decide, Writer
+from ..observe.logs import by, shown
+from ..settings.config import Limits
 from .cursors import Cursors
 from .publishing import Publishing
 from .sessions import Sessions

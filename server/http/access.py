@@ -31,7 +31,7 @@ from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
 from ..delivery.owners import posting_topic
 from ..delivery.subscriber import Subscriber
-from ..networks import network_of
+from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem

@@ -16,7 +16,7 @@ from aiohttp import web
 from shards.dedupe import Refused
 from shards.errors import StoreFailed
 
-from ..writer import Ask, Busy, Decide
+from ..engine.writer import Ask, Busy, Decide
 from .problems import Problem
 
 RETRY_AFTER = {"Retry-After": "1"}

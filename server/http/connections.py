@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..config import Http
-from ..logs import by
-from ..metrics import Metrics
-from ..networks import Networks, network_of
+from ..net.networks import Networks, network_of
+from ..observe.logs import by
+from ..observe.metrics import Metrics
+from ..settings.config import Http
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from ..browsers import Pages
+from ..net.browsers import Pages
 from .answers import Handler
 
 PREFLIGHT = {

@@ -47,15 +47,15 @@ from shards.dedupe import Refused
 from shards.draft import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 
-from ..accepting import Opening, read_on
-from ..browsers import ForeignHost, ForeignOrigin, Pages
-from ..clock import Clock
-from ..config import Http, Limits
-from ..logs import by
-from ..metrics import Metrics
-from ..trace_context import NO_TRACE, Headers, context_in, context_of
-from ..tracing import Traces
-from ..writer import Busy, Writer
+from ..engine.clock import Clock
+from ..engine.writer import Busy, Writer
+from ..net.acceptor import Opening, read_on
+from ..net.browsers import ForeignHost, ForeignOrigin, Pages
+from ..observe.logs import by
+from ..observe.metrics import Metrics
+from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
+from ..observe.tracing import Traces
+from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send, may_send
 from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, line_of, said

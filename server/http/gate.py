@@ -17,8 +17,8 @@ from collections import Counter
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 
-from ..config import Config
-from ..writer import Busy, Writer
+from ..engine.writer import Busy, Writer
+from ..settings.config import Config
 from .access import client_of
 from .answers import Handler, problem_of_write
 from .problems import Problem

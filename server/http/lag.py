@@ -14,7 +14,7 @@ from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
 from ..delivery.subscriber import Subscriber
-from ..times import TimeError, parse_delay, parse_deliver_at
+from ..settings.times import TimeError, parse_delay, parse_deliver_at
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError

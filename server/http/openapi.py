@@ -22,7 +22,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from ..version import server_version
+from ..observe.version import server_version
 from .answers import raw_answer
 from .calls import ANY, JSON, NDJSON, OPEN, Call, Gives, call_of, described
 from .page import page_of

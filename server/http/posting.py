@@ -21,7 +21,7 @@ from shards.state import PENDING, State
 from shards.steps import STEP, Bits, Steps, at_once
 from timeline.position import MessageId, id_text
 
-from ..times import format_ms
+from ..settings.times import format_ms
 from .requests import flag
 from .timeline import Timeline
 from .values.bodies import FieldError

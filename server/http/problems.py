@@ -26,7 +26,7 @@ from aiohttp import web
 
 from shards.errors import Corrupt
 
-from ..logs import by, shown
+from ..observe.logs import by, shown
 from .values.batch_body import BatchError, TooMany
 from .values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
 

@@ -16,8 +16,8 @@ from typing import cast
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from ..logs import by, shown
-from ..unsent import counting
+from ..net.unsent import counting
+from ..observe.logs import by, shown
 from .answers import SERVER
 from .problems import Problem
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from timeline.position import BadId, MessageId, parse_id
 
-from ..trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
+from ..observe.trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
 from .problems import Problem
 from .values.bodies import (
     UNREADABLE,

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from ..clock import Clock
+from ..engine.clock import Clock
 from .access import client_of
 
 STEP_S = 0.005

@@ -15,7 +15,7 @@ from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Gap, Overlap, Plan, fires, local_of, note_of
 from timeline.position import id_text
 
-from ..clock import Clock
+from ..engine.clock import Clock
 from ..schedules.recurring import plan_of
 from .timeline import Timeline
 from .values import shapes

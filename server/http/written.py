@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
-from ..browsers import Pages
-from ..metrics import Metrics
+from ..net.browsers import Pages
+from ..observe.metrics import Metrics
 from .answers import SERVER
 from .cors import opened, origin_in
 from .problems import MEDIA_TYPE, Problem

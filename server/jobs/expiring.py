@@ -4,7 +4,7 @@ dropped.
 The server counts what the job says that it has read against what it holds; what was passed does not change
 any more, so the two are equal or the job has missed something. It drops exactly the slices of the job, the
 oldest. Without an archive, and if the server is to expire by itself, housekeeping does this alone
-(server/housekeeping.py).
+(server/rounds/housekeeping.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ from timeline.position import before
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
-from ..config import Slices
-from ..writer import Ask
+from ..engine.writer import Ask
+from ..settings.config import Slices
 from . import jobfolder
 from .leavings import Leavings
 from .pipeline import Job, JobRefused, Pipeline

@@ -23,7 +23,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping
 
-from ..config import Spark
+from ..settings.config import Spark
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from shards.leavings import Name, clear, forget, left, look, look_through
 from shards.recover import Opened
 from shards.store import Table
 
-from ..writer import Ask, Busy, Writer
+from ..engine.writer import Ask, Busy, Writer
 from .workers import Workers
 
 log = logging.getLogger(__name__)

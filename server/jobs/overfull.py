@@ -16,8 +16,8 @@ from shards.jobs import DONE
 from timeline.position import before
 from timeline.slices import Directory, Home, Slice
 
-from ..clock import Clock
-from ..writer import Busy
+from ..engine.clock import Clock
+from ..engine.writer import Busy
 from .expiring import Expiries
 from .launch import Launcher
 from .pipeline import JobRefused, Pipeline

@@ -42,8 +42,8 @@ from shards.recover import Opened
 from shards.store import Table
 from timeline.slices import Home, Slice
 
-from ..clock import Clock
-from ..writer import Ask, Busy, Decide, Writer
+from ..engine.clock import Clock
+from ..engine.writer import Ask, Busy, Decide, Writer
 from . import jobfolder
 from .launch import Launcher
 from .workers import Workers

@@ -31,7 +31,7 @@ from shards.recover import Opened
 from timeline.position import Position, before
 from timeline.wheel import Wheel
 
-from ..writer import Busy, Entry
+from ..engine.writer import Busy, Entry
 from . import jobfolder
 from .pipeline import Job, JobRefused, Pipeline, homes, write_row
 from .workers import Workers

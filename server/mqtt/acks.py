@@ -24,7 +24,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
 from ..delivery.subscriber import Closing, Subscriber
 from ..delivery.undone import NEVER, Nacked
-from ..times import NEVER_TEXT, TimeError, parse_delay
+from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "an ack of the wrong kind"
 RETRY_IN = "retry-in"

@@ -16,8 +16,8 @@ from ..auth.keys_file import name_in
 from ..auth.rights import Principal, Rights
 from ..codec.packets import Connect
 from ..codec.reasons import Reason
-from ..revoked import Shown
-from ..tls import Certificates
+from ..net.revoked import Shown
+from ..net.tls import Certificates
 
 Entered = Callable[[Rights | None, Reason | None], None]
 """Called with what the client may (None: everything) or with why it is not let in."""

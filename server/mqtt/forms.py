@@ -20,7 +20,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
-from ..times import format_ms
+from ..settings.times import format_ms
 
 Parts = tuple[bytes, bytes]
 ALIASES_MAX = 256

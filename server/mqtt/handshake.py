@@ -3,7 +3,7 @@
     GET /mqtt HTTP/1.1 ... -> 101, then frames; anything else -> an HTTP error, and the end
 
 A page in a browser may connect to any host that the browser can reach. Which may connect to this one
-server/browsers.py says.
+server/net/browsers.py says.
 
 Source: RFC 6455, section 4.2.
 """
@@ -16,7 +16,7 @@ from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
 
-from ..browsers import ForeignHost, ForeignOrigin, Pages
+from ..net.browsers import ForeignHost, ForeignOrigin, Pages
 
 PATHS = frozenset({"/", "/mqtt"})
 PROTOCOLS = ("mqtt", "mqttv3.1")

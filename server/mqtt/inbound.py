@@ -28,8 +28,8 @@ from ..delivery.owners import owner_of
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..delivery.wish import Wish
-from ..trace_context import context_in
-from ..tracing import Scheduling, Traces
+from ..observe.trace_context import context_in
+from ..observe.tracing import Scheduling, Traces
 from .peer import Peer
 from .pending_ack import PendingAck
 from .wishes import (

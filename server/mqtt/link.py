@@ -34,17 +34,17 @@ from fcntl import ioctl
 from termios import TIOCOUTQ
 from typing import cast
 
-from ..accepting import Opening, read_on
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
-from ..logs import by
-from ..metrics import Metrics
-from ..networks import Networks
-from ..outgoing import Outgoing
-from ..revoked import Shown
-from ..tls import common_name, shown_on
-from ..unsent import counting
+from ..net.acceptor import Opening, read_on
+from ..net.networks import Networks
+from ..net.outgoing import Outgoing
+from ..net.revoked import Shown
+from ..net.tls import common_name, shown_on
+from ..net.unsent import counting
+from ..observe.logs import by
+from ..observe.metrics import Metrics
 from .door import Door
 from .peer import peer_of
 from .state import Connection

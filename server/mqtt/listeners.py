@@ -1,7 +1,7 @@
 """Where MQTT listens: plain TCP, TLS, websockets, websockets over TLS; as many as are configured.
 
-How connections are accepted server/accepting.py says. Here it is decided which are: a link is made for each
-at its accept, before TLS or HTTP, and counts from then on.
+server/net/acceptor.py says how connections are accepted. Here it is decided which are: a link is made for
+each at its accept, before TLS or HTTP, and counts from then on.
 
     accept ──> is there room? ──> [TLS] ──> [websocket] ──> link
 """
@@ -9,15 +9,15 @@ at its accept, before TLS or HTTP, and counts from then on.
 import asyncio
 from functools import partial
 
-from ..accepting import Acceptor, Opening
 from ..auth.keyring import Keyring
-from ..browsers import Pages, websocket_pages
-from ..config import Config
 from ..delivery.broker import Broker
-from ..kinds import Address
-from ..metrics import Metrics
-from ..outgoing import Outgoing
-from ..tls import Certificates
+from ..net.acceptor import Acceptor, Opening
+from ..net.browsers import Pages, websocket_pages
+from ..net.outgoing import Outgoing
+from ..net.tls import Certificates
+from ..observe.metrics import Metrics
+from ..settings.config import Config
+from ..settings.kinds import Address
 from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket

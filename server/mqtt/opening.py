@@ -7,10 +7,10 @@ from ..codec.fields import Properties
 from ..codec.packets import Connect
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
-from ..config import Config
 from ..delivery.message import publisher_of
 from ..delivery.shared import TEXT_PREFIXES
 from ..delivery.wish import Will
+from ..settings.config import Config
 from .wishes import expires_ms, is_payload_as_said, may_publish
 
 

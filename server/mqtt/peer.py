@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from ..logs import by, shown
+from ..observe.logs import by, shown
 
 
 class Peer:

@@ -19,11 +19,11 @@ from timeline.session import USUAL, Subscription, Terms
 
 from ..codec.packets import Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from ..codec.reasons import Reason
-from ..config import Config
 from ..delivery.broker import Broker, Denial
 from ..delivery.subscriber import Closing, Subscriber
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
-from ..times import TimeError, parse_delay, parse_deliver_at
+from ..settings.config import Config
+from ..settings.times import TimeError, parse_delay, parse_deliver_at
 from .backlog import Backlog
 from .inbound import Inbound
 from .outbox import Outbox

@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from ..accepting import Acceptor, Opening
-from ..browsers import Pages, websocket_pages
 from ..codec.encode import encode
 from ..codec.errors import MqttError
 from ..codec.fields import Properties
 from ..codec.packets import Connack, Connect
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
-from ..config import Config
-from ..kinds import Address
-from ..logs import by
-from ..networks import Networks, Rate
-from ..tls import Certificates
+from ..net.acceptor import Acceptor, Opening
+from ..net.browsers import Pages, websocket_pages
+from ..net.networks import Networks, Rate
+from ..net.tls import Certificates
+from ..observe.logs import by
+from ..settings.config import Config
+from ..settings.kinds import Address
 from .listeners import TRANSPORTS
 from .state import answer_to
 from .websocket import Websocket

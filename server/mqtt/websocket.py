@@ -9,9 +9,9 @@ import asyncio
 import logging
 from typing import Any, Protocol, cast
 
-from ..accepting import Opening
-from ..browsers import Pages
-from ..logs import by
+from ..net.acceptor import Opening
+from ..net.browsers import Pages
+from ..observe.logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
 from .peer import peer_of

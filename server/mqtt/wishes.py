@@ -29,7 +29,7 @@ from ..codec.packets import Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.wish import Wish
-from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
+from ..settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"

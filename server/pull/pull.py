@@ -27,13 +27,13 @@ from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
 
-from ..clock import Clock
-from ..config import Config
 from ..delivery.broker import Broker
 from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
 from ..delivery.undone import Nacked
-from ..writer import Busy
+from ..engine.clock import Clock
+from ..engine.writer import Busy
+from ..settings.config import Config
 from .call import Answer, Call, Leased, Wish
 from .lease_id import LeaseId
 from .seat import Seat

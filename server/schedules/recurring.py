@@ -54,9 +54,9 @@ from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
 
-from ..clock import Clock
-from ..rider import Rider
-from ..writer import Busy, Writer
+from ..engine.clock import Clock
+from ..engine.rider import Rider
+from ..engine.writer import Busy, Writer
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from shards.store import Store, Table
 from shards.tables import META_ZONES
 from timeline.position import END, START, MessageId, Position, id_text, message_id, seq_of
 
-from ..times import TimeError, format_ms, parse_deliver_at
-from ..writer import GROUP_BYTES
+from ..engine.writer import GROUP_BYTES
+from ..settings.times import TimeError, format_ms, parse_deliver_at
 from .retime_schedules import SchedulesReport, retime_schedules
 
 log = logging.getLogger(__name__)

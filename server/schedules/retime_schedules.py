@@ -40,7 +40,7 @@ from shards.store import Table
 from shards.unreadable import readable
 from timeline.fires import Fire, Misfire, Plan, Progress, following, just_before, next_fire
 
-from ..times import TimeError, format_ms, parse_deliver_at, wall_time
+from ..settings.times import TimeError, format_ms, parse_deliver_at, wall_time
 from .recurring import NAMES_END, plan_of
 
 STEP = 100

@@ -23,13 +23,13 @@ from yarl import URL
 from shards.errors import Corrupt
 from timeline.session import Subscription
 
-from ..clock import Clock
-from ..config import Webhook
 from ..delivery.broker import Broker
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.subscriber import Closing, Inside
-from ..logs import by
+from ..engine.clock import Clock
+from ..observe.logs import by
+from ..settings.config import Webhook
 from .origins import Origins, Slot
 from .parcel import Parcel, parcel_of
 from .registry import Endpoint

@@ -23,8 +23,8 @@ from shards.properties import headers_of
 from shards.record import ENCODINGS
 
 from ..delivery.message import Message
-from ..times import format_ms
-from ..version import server_version
+from ..observe.version import server_version
+from ..settings.times import format_ms
 from .signing import signatures
 
 HEADERS_BYTES_MAX = 8 << 10

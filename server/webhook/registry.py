@@ -16,7 +16,7 @@ from shards.endpoints import EndpointRow, SecretRow, read_endpoints, write_endpo
 from shards.errors import Corrupt
 from shards.store import Store
 
-from ..config import Webhook
+from ..settings.config import Webhook
 
 log = logging.getLogger(__name__)
 

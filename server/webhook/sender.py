@@ -23,7 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.connector import Connection
 from yarl import URL
 
-from ..config import ConfigError, Webhook
+from ..settings.config import ConfigError, Webhook
 from .parcel import Parcel
 from .targets import Blocked, Sockets
 from .verdicts import Reply

@@ -20,8 +20,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from aiohttp import AddrInfoType
 from yarl import URL
 
-from ..config import Webhook
 from ..delivery.owners import posting_topic
+from ..settings.config import Webhook
 
 URL_CHARS_MAX = 2_048
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)

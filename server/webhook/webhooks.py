@@ -25,15 +25,15 @@ from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
 from timeline.session import Terms
 
-from ..clock import Clock
-from ..config import Webhook
 from ..delivery.broker import Broker, TooManyGroups
 from ..delivery.router import URLS
 from ..delivery.shared import Group, endpoint_text
 from ..delivery.terms import Keeping
-from ..logs import by
-from ..rider import Rider
-from ..writer import Ask, Busy, Writer
+from ..engine.clock import Clock
+from ..engine.rider import Rider
+from ..engine.writer import Ask, Busy, Writer
+from ..observe.logs import by
+from ..settings.config import Webhook
 from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated

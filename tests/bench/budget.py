@@ -54,11 +54,11 @@ class Stage(NamedTuple):
 
 
 IN = (
-    Stage("sync", ("shards/rocks.py:flush", "server/app.py:_sync")),
+    Stage("sync", ("shards/rocks.py:flush", "server/rounds/app.py:_sync")),
     Stage("write", ("shards/rocks.py:write",)),
     Stage("put", ("shards/",)),
-    Stage("draft", ("server/http/values/drafts.py", "server/writer.py", "timeline/position.py")),
-    Stage("parse", ("server/http/values/", "server/times.py", "timeline/filters.py", "timeline/")),
+    Stage("draft", ("server/http/values/drafts.py", "server/engine/writer.py", "timeline/position.py")),
+    Stage("parse", ("server/http/values/", "server/settings/times.py", "timeline/filters.py", "timeline/")),
     Stage("answer", ("server/http/answers.py", "server/http/routes/")),
     Stage("loop and sockets", ("server/run.py",)),
     Stage("front", ("server/http/",)),
@@ -66,7 +66,7 @@ IN = (
 OUT = (
     Stage("acks", through=("server/mqtt/link.py:data_received", "server/mqtt/state.py")),
     Stage("wheel", ("timeline/wheel.py",)),
-    Stage("loader", ("server/loader.py", "shards/", "heapq.py")),
+    Stage("loader", ("server/engine/loader.py", "shards/", "heapq.py")),
     Stage("encode", ("server/codec/", "server/mqtt/forms.py", "timeline/position.py")),
     Stage("socket", ("server/mqtt/", "server/run.py")),
     Stage("route", ("server/delivery/", "timeline/")),

@@ -10,7 +10,7 @@ import gc
 import time
 
 from server.codec.publish import publish_parts
-from server.files import allow_open_files
+from server.net.files import allow_open_files
 
 from .mqtt import LEVEL, Client, connect
 from .peers.mosquitto import mosquitto

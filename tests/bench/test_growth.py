@@ -12,7 +12,7 @@ def test_a_stage_is_that_of_the_innermost_function_of_ours() -> None:
     assert stage_of(stack, IN) == "answer"
     assert stage_of([*stack, "RocksStore.write (/srv/a/shards/rocks.py:90)"], IN) == "write"
     assert stage_of([*stack, "RocksStore.scan (/srv/a/shards/rocks.py:95)"], IN) == "put"
-    assert stage_of([*stack, "now (server/clock.py:95)"], IN) == "server/clock.py"
+    assert stage_of([*stack, "now (server/engine/clock.py:95)"], IN) == "server/engine/clock.py"
     assert stage_of(["_worker (concurrent/futures/thread.py:1)"], IN) == "other threads and the interpreter"
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from server.codec.packets import Ack, Publish
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http
 from tests.support.mqtt import payloads, user, wall_ms

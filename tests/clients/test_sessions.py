@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from server.codec.packets import Ack, Disconnect, Publish
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http
 from tests.support.mqtt import Closed, Peer, dial, payloads, user, wall_ms

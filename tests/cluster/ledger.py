@@ -35,7 +35,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.cluster import Node
 from tests.support.http import NDJSON
 from tests.support.mqtt import wall_ms

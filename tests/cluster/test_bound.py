@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.codec.packets import Disconnect, Publish
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.cluster import Cluster
 from tests.support.engines import fleeting, nats_servers  # noqa: F401
 from tests.support.http import http

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Answer, Http
 from tests.support.mqtt import Peer, dial, wall_ms
 from tests.support.server import ServerProcess

@@ -7,9 +7,9 @@ It asks, connects and acks; the steps are those of tests/support/stepper.py. At 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from server.config import Config
 from server.core import Core
 from server.delivery.subscriber import Subscriber
+from server.settings.config import Config
 from shards.commit import Draft
 from shards.fields import Record
 from shards.record import encode

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from server.__main__ import main
-from server.app import App
+from server.rounds.app import App
 from shards.commit import GroupCommit
 
 LATE_S = 0.05

@@ -35,7 +35,7 @@ from msgspec import structs
 from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Publish
-from server.times import format_ms, parse_deliver_at
+from server.settings.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.mover import archived, moved
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms

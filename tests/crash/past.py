@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.times import parse_deliver_at
+from server.settings.times import parse_deliver_at
 from shards.commit import Commit, Draft
 from shards.fields import Record
 from shards.record import encode

@@ -34,18 +34,18 @@ from server.__main__ import main
 from server.auth import keys_file
 from server.auth.last_use import FILE, write_last_use
 from server.auth.rights import ADMIN, Grant
-from server.clock import SimulatedClock
 from server.cluster.copy_in import fetch
 from server.cluster.copy_out import CopyRoutes
 from server.cluster.swap import recover_swap
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.config import Config
 from server.delivery import retained
 from server.delivery.message import Message
+from server.engine.clock import SimulatedClock
 from server.offline import leave, verify
 from server.schedules import retime
-from server.times import format_ms, parse_deliver_at
+from server.settings.config import Config
+from server.settings.times import format_ms, parse_deliver_at
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.keys import owned
 from shards.record import decode, is_stub

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Http, http
 from tests.support.mqtt import payloads, wall_ms
 from tests.support.server import run, serving

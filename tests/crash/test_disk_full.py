@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.times import parse_deliver_at
+from server.settings.times import parse_deliver_at
 from shards.mark import Mark
 from tests.support.http import Http, http
 from tests.support.mqtt import dial, payloads, user

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.codec.packets import Publish
-from server.times import parse_deliver_at
+from server.settings.times import parse_deliver_at
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock
 from tests.support.http import http

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from server.times import format_ms, parse_deliver_at
+from server.settings.times import format_ms, parse_deliver_at
 from shards import keys
 from shards.recover import read_directory
 from shards.rocks import RocksStore

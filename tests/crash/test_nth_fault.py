@@ -16,7 +16,7 @@ from pathlib import Path
 
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, user, wall_ms
 from tests.support.server import run, serving

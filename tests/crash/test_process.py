@@ -10,8 +10,8 @@ import pytest
 
 from server.__main__ import main
 from server.codec.packets import Disconnect, Publish
+from server.observe.version import server_version
 from server.offline import inspect, verify
-from server.version import server_version
 from shards.errors import StoreLocked
 from tests.support.http import http
 from tests.support.mqtt import dial

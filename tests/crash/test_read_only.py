@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from server.codec.packets import Ack
-from server.config import Config
 from server.offline import inspect, retime, verify
-from server.times import format_ms
+from server.settings.config import Config
+from server.settings.times import format_ms
 from shards.errors import StoreFailed
 from shards.recover import open_timeline
 from shards.rocks import RocksStore

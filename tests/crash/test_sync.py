@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.app import GATHER, App
-from server.clock import SystemClock
-from server.config import Config
+from server.engine.clock import SystemClock
+from server.rounds.app import GATHER, App
+from server.settings.config import Config
 from shards.commit import Commit, Draft, Known
 from shards.errors import StoreFailed
 from shards.fields import Record

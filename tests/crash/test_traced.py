@@ -19,7 +19,7 @@ from server.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, payloads, user, wall_ms
 from tests.support.server import ServerProcess, run, serving

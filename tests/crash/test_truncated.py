@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config import Config
 from server.core import Core
 from server.offline import verify
+from server.settings.config import Config
 from shards.commit import Draft
 from shards.errors import ShardsError
 from shards.fields import Record

@@ -26,7 +26,7 @@ import aiohttp
 from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Disconnect, Publish
-from server.times import parse_deliver_at
+from server.settings.times import parse_deliver_at
 from tests.support.http import http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess

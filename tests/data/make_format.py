@@ -8,12 +8,12 @@ Never written again once released.
 import sys
 from pathlib import Path
 
-from server.clock import SimulatedClock
-from server.config import load
 from server.core import Core
 from server.delivery.message import Message
 from server.delivery.owners import Open
 from server.delivery.terms import Keeping
+from server.engine.clock import SimulatedClock
+from server.settings.config import load
 from shards.commit import Draft
 from shards.fields import Record, Retry
 from shards.record import encode

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from server.clock import SimulatedClock
 from server.cluster.figures import ClusterFigures
 from server.cluster.view import View
-from server.config import Config
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config
 
 from ..server.conftest import START_MS, running
 

@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from server.accepting import BACKLOG
-from server.config import Config
-from server.files import OTHERS
+from server.net.acceptor import BACKLOG
+from server.net.files import OTHERS
+from server.settings.config import Config
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.config import Config, load, table
+from server.settings.config import Config, load, table
 from shards.store import Table
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,11 @@ def test_every_decision_has_its_parts() -> None:
 
 
 def test_every_metric_is_told_of() -> None:
-    code = text_of("server/metrics.py") + text_of("server/figures.py") + text_of("server/standing.py")
+    code = (
+        text_of("server/observe/metrics.py")
+        + text_of("server/reports/figures.py")
+        + text_of("server/reports/standing.py")
+    )
     named = {f"fasti_{name}" for name in re.findall(r'yield (?:\(\s*)?"(\w+)"', code)}
     named |= set(re.findall(r'"(fasti_\w+)"', code))
     assert len(named) > 25

@@ -20,7 +20,6 @@ from server.codec.encode import encode as encode_packet
 from server.codec.errors import MqttError
 from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
-from server.config import Config, Limits
 from server.delivery.session_rows import subscription_of
 from server.http.cursors import Cursors
 from server.http.front import read_request
@@ -29,6 +28,7 @@ from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage, parse_one
 from server.http.values.schedule_body import ScheduleRequest, record_of, timing_of
+from server.settings.config import Config, Limits
 from shards import keys, tables
 from shards.errors import Corrupt
 from shards.fields import Record

@@ -9,7 +9,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from server.browsers import Pages
 from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import (
@@ -27,9 +26,10 @@ from server.codec.packets import (
 from server.http.framing import Chunked, FramingError
 from server.http.heads import HEAD_MAX, read_head
 from server.http.problems import Problem
-from server.kinds import Address
 from server.mqtt.frames import BINARY, FrameError, Frames
 from server.mqtt.handshake import PATHS, HandshakeRefused, answer_handshake
+from server.net.browsers import Pages
+from server.settings.kinds import Address
 from tests.support.rig import Peer, Rig, props
 
 from .fuzzer import Target

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 import server.delivery.cursors
-import server.loader
-import server.writer
+import server.engine.loader
+import server.engine.writer
 import shards.open_group
 from server.delivery.replay import Replay
 from server.delivery.subscriber import Subscriber
-from server.writer import Writer
+from server.engine.writer import Writer
 from shards.commit import Commit
 from shards.cuts import Notes
 from shards.errors import ShardsError
@@ -170,7 +170,7 @@ def into_the_wheel_when_written(patch: pytest.MonkeyPatch) -> None:
     def naive(self: Writer, commit: Commit, answers: Any) -> GroupCommit | None:
         group = write(self, commit, answers)
         for place, shard, value in group.placed if group is not None else ():
-            item, size = server.writer.entry(shard, value)
+            item, size = server.engine.writer.entry(shard, value)
             self._wheel.add(place, item, size)
         if group is not None:
             floor = self._opened.horizon._open.pop()
@@ -273,7 +273,7 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
 
 def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:
     """The loader takes stubs for messages."""
-    patch.setattr(server.loader, "is_stub", lambda value: False)
+    patch.setattr(server.engine.loader, "is_stub", lambda value: False)
 
 
 def no_refusal_after_a_start(patch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def a_borrowed_shard_goes_with_the_first(patch: pytest.MonkeyPatch) -> None:
 
 def a_spoilt_group_stays_in_ram(patch: pytest.MonkeyPatch) -> None:
     """What was composed and is not written does no harm in the directory."""
-    patch.setattr(server.writer, "undo_group", lambda opened: None)
+    patch.setattr(server.engine.writer, "undo_group", lambda opened: None)
 
 
 def what_was_passed_is_written_lazily(patch: pytest.MonkeyPatch) -> None:

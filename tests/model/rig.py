@@ -14,14 +14,14 @@ from typing import Any
 
 from server.codec import wire
 from server.codec.packets import Ack
-from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
 from server.delivery.subscriber import Closing, Subscriber
 from server.delivery.verdict import Verdict
 from server.delivery.wish import Wish
+from server.engine.writer import Busy
 from server.mqtt.acks import Acks
-from server.writer import Busy
+from server.settings.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from shards import keys
 from shards.commit import Commit, Control, Draft, Known, Outcome, Refused
 from shards.errors import StoreFailed

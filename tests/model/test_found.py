@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from server.writer import Writer
+from server.engine.writer import Writer
 from timeline.position import END, Position, at_of
 
 from .rig import DAY_MS, Rig

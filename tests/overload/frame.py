@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-from server.bounds import Bound, bounds, in_all
-from server.config import Config, load
+from server.reports.bounds import Bound, bounds, in_all
+from server.settings.config import Config, load
 from tests.support.server import ServerProcess, environment, serving
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.codec.packets import Publish
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Http, http
 from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial, wall_ms

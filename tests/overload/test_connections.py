@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from server.accepting import FILES
 from server.codec.packets import Publish
+from server.net.acceptor import FILES
 from tests.support.mqtt import Peer, dial
 from tests.support.soak import SOAK
 

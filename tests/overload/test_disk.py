@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from server.codec.packets import Publish
-from server.times import format_ms
+from server.settings.times import format_ms
 from tests.support.http import Http, http
 from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial, wall_ms

@@ -11,16 +11,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from server.accepting import Acceptor
-from server.app import App
-from server.clock import SimulatedClock
-from server.config import Config
 from server.delivery.subscriber import Subscriber
+from server.engine.clock import SimulatedClock
 from server.http.gate import Gate
 from server.http.turns import Turns
-from server.kinds import Address
+from server.net.acceptor import Acceptor
+from server.observe.tracing import Traces
+from server.rounds.app import App
+from server.settings.config import Config
+from server.settings.kinds import Address
 from server.site import build_desk, build_site
-from server.tracing import Traces
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
 from tests.support.stores import FailingStore

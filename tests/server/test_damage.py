@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from server import mending
-from server.app import App
-from server.clock import SimulatedClock
-from server.config import Config, Shards
+from server.engine import mending
+from server.engine.clock import SimulatedClock
 from server.offline import verify
+from server.rounds.app import App
+from server.settings.config import Config, Shards
 from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
@@ -218,7 +218,7 @@ async def test_what_the_wheel_held_is_not_owed(
 ) -> None:
     """The stretch is met when its messages are in RAM already; large ones are there without their payload."""
     if is_large:
-        monkeypatch.setattr("server.writer.ENTRY_PAYLOAD_BYTES", 0)
+        monkeypatch.setattr("server.engine.writer.ENTRY_PAYLOAD_BYTES", 0)
     world.clock.now_ms = DUE_MS - 1_000
     async with world.server() as server:
         _, link = await server.connect("here", "a/#", window=COUNT + 1)

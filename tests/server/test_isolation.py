@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from server.app import App
 from server.delivery.message import Message
 from server.delivery.subscriber import Closing
+from server.rounds.app import App
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import EXIT_USAGE, main
-from server.inspecting import summary_of
+from server.reports.inspecting import summary_of
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.config import ConfigError, load
+from server.settings.config import ConfigError, load
 from tests.support.server import run, served
 
 ALL = "0.0.0.0"

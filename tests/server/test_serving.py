@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from server.clock import SystemClock
 from server.codec.packets import Ack, Disconnect
-from server.config import Config
-from server.kinds import Address
-from server.lease import Lease
+from server.engine.clock import SystemClock
+from server.engine.lease import Lease
+from server.observe.version import server_version
 from server.serving import Server, Term
-from server.version import server_version
+from server.settings.config import Config
+from server.settings.kinds import Address
 from tests.support.mqtt import dial
 from tests.support.server import serving
 from tests.support.stores import FailingStore

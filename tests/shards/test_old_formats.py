@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import main
-from server.clock import SimulatedClock
-from server.config import load
 from server.core import Core
 from server.delivery.owners import Open
 from server.delivery.terms import Keeping
+from server.engine.clock import SimulatedClock
+from server.settings.config import load
 from shards.dead import letters, stored_totals
 from shards.fields import Retry
 from shards.keys import message_of, owned

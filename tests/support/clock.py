@@ -1,7 +1,7 @@
 """The clocks of tests, none of which runs by itself.
 
 `HandClock`: wall and monotonic time are two things, so that the wall clock can jump. `RigClock`: one number
-is both; time only passes. Of a server as an app the tests take `server.clock.SimulatedClock`.
+is both; time only passes. Of a server as an app the tests take `server.engine.clock.SimulatedClock`.
 """
 
 

@@ -10,8 +10,8 @@ from server.auth.hashes import hashed
 from server.auth.keyring import Keyring, Refusal
 from server.auth.keys_file import new_key
 from server.auth.rights import Principal
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config
 
 NOW_MS = 1_795_248_000_000
 CHEAP_KIB = 8

@@ -31,12 +31,12 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.publish import Decoder
-from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
 from server.delivery.subscriber import Closing
 from server.mqtt.door import Door
 from server.mqtt.state import Connection
-from server.tracing import Traces
+from server.observe.tracing import Traces
+from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
 from shards.memory import MemoryStore
 from tests.support.clock import RigClock
 from tests.support.stepper import Stepper

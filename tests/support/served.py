@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from server.app import App
-from server.clock import SystemClock
-from server.config import Config
 from server.delivery.subscriber import Closing
-from server.kinds import Address
+from server.engine.clock import SystemClock
 from server.mqtt.listeners import Listeners
-from server.tls import Certificates, mqtt_certificates
+from server.net.tls import Certificates, mqtt_certificates
+from server.rounds.app import App
+from server.settings.config import Config
+from server.settings.kinds import Address
 from shards.rocks import RocksStore
 from tests.support.rig import config
 

@@ -1,6 +1,6 @@
 """A core turned by hand: no loop, no thread, no socket.
 
-What server/app.py has done in a round is a step here, which a test takes when it likes: `heartbeat`,
+What server/rounds/app.py has done in a round is a step here, which a test takes when it likes: `heartbeat`,
 `compose`, `sync`, `settle`, `dispatch`, `load`, `replay`, `release`. `turn` is what a round does beside the
 writer. `round` is the whole of it, with the sync in its place; after its steps `reached(point)` is called,
 where a test may look, or end the process.
@@ -12,12 +12,12 @@ from typing import Protocol, runtime_checkable
 
 from server.auth.aside import at_once
 from server.auth.keyring import Keyring
-from server.clock import Clock
-from server.config import Config
 from server.core import Core
 from server.delivery.dispatch import TURN_MESSAGES
-from server.loader import STEP_ROWS
-from server.tracing import Traces
+from server.engine.clock import Clock
+from server.engine.loader import STEP_ROWS
+from server.observe.tracing import Traces
+from server.settings.config import Config
 from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.store import Store

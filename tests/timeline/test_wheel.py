@@ -290,7 +290,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(rows=st.integers(1, 6), ahead_ms=gaps)
     def load(self, rows: int, ahead_ms: int) -> None:
-        """What server/loader.py does in a step."""
+        """What server/engine/loader.py does in a step."""
         wheel = self.wheel
         end = min(wheel.reach, before(at_of(wheel.loaded) + ahead_ms))
         room = min(rows, wheel.max_entries - len(wheel))

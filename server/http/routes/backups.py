@@ -22,7 +22,7 @@ from aiohttp import web
 
 from shards.errors import StoreFailed
 
-from ...config import Store
+from ...settings.config import Store
 from ..answers import json_answer
 from ..calls import ADMIN, Gives, described
 from ..problems import Problem

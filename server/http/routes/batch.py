@@ -20,13 +20,13 @@ from aiohttp import web
 from shards.dedupe import Refused
 from shards.draft import AS_EVER, Draft, Terms
 
-from ...clock import Clock
-from ...config import Limits
-from ...metrics import Metrics
-from ...trace_context import Headers, context_in
-from ...tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
+from ...engine.clock import Clock
+from ...engine.writer import Ask
+from ...observe.metrics import Metrics
+from ...observe.trace_context import Headers, context_in
+from ...observe.tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
+from ...settings.config import Limits
 from ...webhook.webhooks import Webhooks
-from ...writer import Ask
 from ..access import Rights, charge, may_send, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
 from ..batching import Result, accepted, fresh, line_of, said

@@ -23,9 +23,9 @@ from aiohttp import web
 from shards.record import topic_of
 from shards.schedules import ScheduleRow
 
-from ...clock import Clock
+from ...engine.clock import Clock
 from ...schedules.recurring import Schedules
-from ...times import parse_deliver_at
+from ...settings.times import parse_deliver_at
 from ..access import CALENDAR, sees
 from ..calls import READ, Gives, described
 from ..requests import number_parameter

@@ -1,7 +1,7 @@
 """`POST /v1/clock:advance`: let the simulated clock pass over a stretch of time, everything in it done.
 
 One walk at a time: a second request waits for the first to arrive, so that the clock never runs back
-(server/simulation.py).
+(server/rounds/simulation.py).
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from ...clock import NotSimulated
-from ...times import TimeError, format_ms
+from ...engine.clock import NotSimulated
+from ...settings.times import TimeError, format_ms
 from ..answers import json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import Problem

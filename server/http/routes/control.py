@@ -35,9 +35,9 @@ from shards.outcome import Outcome
 from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, seq_of
 
-from ...clock import Clock
-from ...metrics import Metrics
-from ...writer import GROUP_BYTES, Ask
+from ...engine.clock import Clock
+from ...engine.writer import GROUP_BYTES, Ask
+from ...observe.metrics import Metrics
 from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each

@@ -47,11 +47,11 @@ from timeline.position import (
     position,
 )
 
-from ...clock import Clock
 from ...delivery.letters import Letters, May
 from ...delivery.shared import KEY_PREFIX
 from ...delivery.subscriber import Subscriber
-from ...writer import Ask
+from ...engine.clock import Clock
+from ...engine.writer import Ask
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each

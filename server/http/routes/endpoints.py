@@ -17,14 +17,14 @@ from aiohttp import web
 
 from shards.commit import Commit
 
-from ...clock import Clock
-from ...config import Config
 from ...delivery.broker import Broker
 from ...delivery.router import Router
-from ...times import format_ms
+from ...engine.clock import Clock
+from ...engine.writer import Ask
+from ...settings.config import Config
+from ...settings.times import format_ms
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import Standing, TooMany, Unknown, Webhooks
-from ...writer import Ask
 from ..access import over_quota
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described

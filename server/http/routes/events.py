@@ -3,8 +3,9 @@
     event: figures
     data: {"time":"2026-11-21T08:00:01.000Z","horizon":"2026-11-21T08:00:01.000Z","behind_ms":0,...}
 
-One a second, the first at once. The figures are those of `/metrics` (server/figures.py), read when they are
-sent. Whoever does not see every message is told the time and the horizon alone: the totals are of all.
+One a second, the first at once. The figures are those of `/metrics` (server/reports/figures.py), read when
+they are sent. Whoever does not see every message is told the time and the horizon alone: the totals are of
+all.
 
 Source: HTML Living Standard, 9.2 "Server-sent events".
 """

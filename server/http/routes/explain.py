@@ -11,8 +11,8 @@ from shards.record import is_stub
 from timeline.position import at_of, id_text
 from timeline.wheel import Wheel
 
-from ...loader import AHEAD_MS
-from ...writer import Entry
+from ...engine.loader import AHEAD_MS
+from ...engine.writer import Entry
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described

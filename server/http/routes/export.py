@@ -24,7 +24,7 @@ from shards.record import MOVED, decode, is_stub
 from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 
-from ...clock import Clock
+from ...engine.clock import Clock
 from ..access import Sees, rights_of, sees
 from ..calls import NDJSON, READ, Gives, described
 from ..problems import Problem

@@ -21,11 +21,11 @@ from aiohttp import web
 from shards.commit import Commit
 from timeline.filters import parse_share
 
-from ...clock import Clock
 from ...delivery.broker import Broker, TooManyGroups
 from ...delivery.router import Router
 from ...delivery.shared import Group
-from ...writer import Ask
+from ...engine.clock import Clock
+from ...engine.writer import Ask
 from ..access import is_own, rights_of
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described

@@ -11,11 +11,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...build import form
-from ...clock import Clock
-from ...metrics import Metrics
-from ...times import format_ms
-from ...version import server_version
-from ...writer import Writer
+from ...engine.clock import Clock
+from ...engine.writer import Writer
+from ...observe.metrics import Metrics
+from ...observe.version import server_version
+from ...settings.times import format_ms
 from ..access import sees
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described

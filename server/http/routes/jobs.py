@@ -17,10 +17,10 @@ from aiohttp import web
 from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
-from ...config import Slices
 from ...jobs.expiring import DroppedSlice, Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
 from ...jobs.splitting import Splits
+from ...settings.config import Slices
 from ..answers import RETRY_AFTER, json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import SLUGS, Problem

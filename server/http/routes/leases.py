@@ -29,9 +29,9 @@ from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
 from timeline.filters import TopicError, parse_share
 
-from ...config import Config
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
 from ...delivery.undone import NEVER
+from ...engine.writer import Ask
 from ...pull.call import Answer, Given, Leased, Wish
 from ...pull.lease_id import (
     BadLeaseId,
@@ -43,8 +43,8 @@ from ...pull.lease_id import (
     parse_lease,
 )
 from ...pull.pull import Pull, Settled
-from ...times import NEVER_TEXT
-from ...writer import Ask
+from ...settings.config import Config
+from ...settings.times import NEVER_TEXT
 from ..access import Rights, is_own, rights_of
 from ..answers import RETRY_AFTER, asked, json_answer, refusals
 from ..calls import READ, WRITES, Gives, described

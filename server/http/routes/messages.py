@@ -33,15 +33,15 @@ from shards.state import DISPATCHED
 from shards.tables import DedupeRow
 from timeline.position import MessageId, id_text
 
-from ...clock import Clock
-from ...config import Limits
 from ...delivery.deliveries import Deliveries
-from ...metrics import Metrics
-from ...times import format_ms, wall_time
-from ...trace_context import Headers, context_in
-from ...tracing import Traces
+from ...engine.clock import Clock
+from ...engine.writer import Ask
+from ...observe.metrics import Metrics
+from ...observe.trace_context import Headers, context_in
+from ...observe.tracing import Traces
+from ...settings.config import Limits
+from ...settings.times import format_ms, wall_time
 from ...webhook.webhooks import Webhooks
-from ...writer import Ask
 from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described

@@ -23,12 +23,12 @@ from shards.record import deliver_to_of, topic_of
 from shards.schedules import ScheduleRow
 from timeline.position import MessageId, id_text
 
-from ...clock import Clock
-from ...config import Limits
+from ...engine.clock import Clock
+from ...engine.writer import Ask
 from ...schedules.recurring import Schedules
-from ...times import format_ms
+from ...settings.config import Limits
+from ...settings.times import format_ms
 from ...webhook.webhooks import Webhooks
-from ...writer import Ask
 from ..access import check_send, rights_of
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described

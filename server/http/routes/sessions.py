@@ -14,13 +14,13 @@ from aiohttp import web
 
 from shards.commit import Commit
 
-from ...clock import Clock
 from ...delivery.broker import Broker
 from ...delivery.router import Router
 from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...writer import Ask
+from ...engine.clock import Clock
+from ...engine.writer import Ask
 from ..access import is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described

@@ -13,7 +13,7 @@ from aiohttp import web
 from shards.borrow import Counts
 from timeline.slices import Shard, Slice
 
-from ...config import Shards
+from ...settings.config import Shards
 from ..answers import json_answer
 from ..calls import ADMIN, Gives, described
 from ..problems import Problem

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from ...clock import Clock
-from ...times import INSTANT_MS_MAX, format_ms
+from ...engine.clock import Clock
+from ...settings.times import INSTANT_MS_MAX, format_ms
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described

@@ -20,7 +20,7 @@ from typing import TypedDict
 
 import msgspec
 
-from ...config import Limits
+from ...settings.config import Limits
 from .bodies import (
     UNREADABLE,
     FieldError,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ...times import TimeError, parse_delay, parse_deliver_at
+from ...settings.times import TimeError, parse_delay, parse_deliver_at
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is no JSON."""

@@ -18,7 +18,7 @@ from shards.properties import properties_of
 from shards.record import ENCODINGS, encode, encode_fresh
 from timeline.position import MessageId
 
-from ...trace_context import NO_TRACE, Headers, joined
+from ...observe.trace_context import NO_TRACE, Headers, joined
 from .message_body import HEADERS_MAX, ParsedMessage
 
 HTTP, MQTT = "http", "mqtt"

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from ...config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...delivery.terms import TermsError, read_keeping, read_terms
+from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url

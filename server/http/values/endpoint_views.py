@@ -2,7 +2,7 @@
 
 from timeline.position import Position
 
-from ...times import format_ms
+from ...settings.times import format_ms
 from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import Standing

@@ -12,8 +12,8 @@ import msgspec
 from timeline.filters import FilterError, levels_of, share_text
 from timeline.session import Terms
 
-from ...config import Config
 from ...delivery.terms import Keeping, TermsError, read_keeping, read_terms
+from ...settings.config import Config
 from .bodies import FieldError
 from .scalars import Delay, Filter
 

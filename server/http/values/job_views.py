@@ -4,8 +4,8 @@ from pathlib import Path
 
 from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
 
-from ...config import Slices
 from ...jobs.pipeline import Job, lease_of
+from ...settings.config import Slices
 from . import shapes
 from .views import time_text
 

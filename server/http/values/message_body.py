@@ -22,9 +22,9 @@ import msgspec
 from timeline.filters import TopicError, check_topic, is_reserved
 from timeline.position import BadId, parse_id
 
-from ...config import Limits
-from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
-from ...trace_context import NAMES
+from ...observe.trace_context import NAMES
+from ...settings.config import Limits
+from ...settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
 from .names import BACKSLASH, MEMBERS, QUOTE, check_names

@@ -19,9 +19,9 @@ from timeline.cron import CronError
 from timeline.fires import Gap, Misfire, Overlap, Plan, next_fire
 from timeline.recurrence import RuleError
 
-from ...config import Limits
 from ...schedules.recurring import plan_of
-from ...times import TimeError, parse_deliver_at, zone_of
+from ...settings.config import Limits
+from ...settings.times import TimeError, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import Encoding, MessageRequest, checked

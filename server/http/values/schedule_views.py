@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, local_text
 
-from ...times import format_ms
+from ...settings.times import format_ms
 from . import shapes
 from .names import MEMBERS
 

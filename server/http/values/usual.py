@@ -23,9 +23,9 @@ from shards.draft import Draft
 from shards.properties import properties_of
 from shards.record import encode_fresh
 
-from ...config import Limits
-from ...times import TimeError, parse_delay, parse_deliver_at
-from ...trace_context import NO_TRACE, Headers
+from ...observe.trace_context import NO_TRACE, Headers
+from ...settings.config import Limits
+from ...settings.times import TimeError, parse_delay, parse_deliver_at
 from .batch_body import items_of
 from .bodies import UNREADABLE, RequestError
 from .drafts import NUMBER, content_type_property, stored_key

@@ -18,11 +18,11 @@ from timeline.filters import parse_share
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...config import Shards
 from ...delivery.deliveries import Delivery
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...times import INSTANT_MS_MAX, format_ms
+from ...settings.config import Shards
+from ...settings.times import INSTANT_MS_MAX, format_ms
 from . import shapes
 from .message_body import Encoding
 

@@ -13,7 +13,7 @@ from server.auth.keyring import OWN_NAME, REMEMBERED, WAITING_MAX, Keyring, Refu
 from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
 from server.auth.rights import Principal
-from server.networks import network_of
+from server.net.networks import network_of
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 
 WRONG = Refusal(Why.WRONG)

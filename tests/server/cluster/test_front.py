@@ -16,13 +16,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.clock import SystemClock
 from server.cluster.front import Front
-from server.config import Config
+from server.engine.clock import SystemClock
 from server.http.calls import ANY, OPEN, Gives, described
-from server.kinds import Address
-from server.metrics import Metrics
-from server.tls import http_certificates
+from server.net.tls import http_certificates
+from server.observe.metrics import Metrics
+from server.settings.config import Config
+from server.settings.kinds import Address
 from tests.support.keys import KeysFile, ring, with_keys
 from tests.support.served import TLS
 

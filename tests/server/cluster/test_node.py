@@ -7,7 +7,7 @@ import pytest
 
 from server.cluster import node
 from server.cluster.node import Node, _ends
-from server.config import Config, load
+from server.settings.config import Config, load
 from shards.log.errors import Unfit
 
 

@@ -11,8 +11,8 @@ from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
 from server.cluster.trail import Trail
 from server.cluster.view import places_in, urls_of
-from server.config import Config, ConfigError
-from server.lease import Lease
+from server.engine.lease import Lease
+from server.settings.config import Config, ConfigError
 
 
 class Hand:

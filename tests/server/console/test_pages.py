@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
 from server.console.pages import TYPES, shipped
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config
 from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import Running, running

@@ -4,7 +4,7 @@ import pytest
 
 from server.codec import wire
 from server.delivery.rota import SHOWN_FIRST
-from server.writer import Busy
+from server.engine.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.support.build import OPENED

@@ -10,7 +10,7 @@ from server.codec.packets import Publish
 from server.codec.reasons import Reason
 from server.core import NODE
 from server.delivery import late
-from server.writer import Busy
+from server.engine.writer import Busy
 from shards.record import decode
 from tests.server.delivery.test_undone import (
     GROUP,

@@ -19,8 +19,8 @@ from server.delivery.cursors import (
     ROW_COST,
 )
 from server.delivery.subscriber import Subscriber
-from server.housekeeping import Housekeeping
-from server.writer import Busy
+from server.engine.writer import Busy
+from server.rounds.housekeeping import Housekeeping
 from shards import keys
 from shards.memory import MemoryBatch
 from shards.store import Table

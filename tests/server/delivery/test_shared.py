@@ -6,12 +6,12 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
-from server.config import Sessions
 from server.delivery.leases import Leases
 from server.delivery.pace import Paces
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, Group
+from server.settings.config import Sessions
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.clock import RigClock

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from server.codec.packets import Suback, Subscribe, SubscribeOptions
-from server.config import Config, Limits, Sessions
 from server.delivery.terms import (
     UNSAID,
     InForce,
@@ -15,6 +14,7 @@ from server.delivery.terms import (
     read_keeping,
     read_terms,
 )
+from server.settings.config import Config, Limits, Sessions
 from tests.support.rig import Rig, config, props
 from timeline.session import USUAL, Terms
 

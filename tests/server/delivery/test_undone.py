@@ -11,7 +11,7 @@ from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
 from server.delivery.undone import UNDER_WAY, Failure, Nacked, Undone
 from server.delivery.wish import Wish
-from server.writer import Busy
+from server.engine.writer import Busy
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.fields import Record

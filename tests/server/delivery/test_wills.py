@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from server.codec.packets import Will
-from server.config import Config, Slices
 from server.delivery.subscriber import Closing
-from server.writer import Busy
+from server.engine.writer import Busy
+from server.settings.config import Config, Slices
 from shards.errors import StoreFailed
 from shards.record import decode
 from tests.support.rig import Peer, Rig, config, props

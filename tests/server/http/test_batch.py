@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Http, Limits
+from server.engine.clock import SimulatedClock
 from server.http.routes import batch
+from server.settings.config import Config, Http, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
 from timeline.position import MessageId

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import Limits
 from server.http.values.batch_body import BatchError, TooMany, is_ndjson, parse_batch, parse_each
 from server.http.values.bodies import FieldError, NotReadable, UnsupportedMedia
 from server.http.values.message_body import ParsedMessage, parse_one
+from server.settings.config import Limits
 
 NOW = 1_795_248_000_000
 LIMITS = Limits()

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from server.config import Config
 from server.http.connections import Connections
 from server.http.front import Front
-from server.metrics import Metrics
+from server.observe.metrics import Metrics
+from server.settings.config import Config
 
 from ..conftest import Fronted, Running
 

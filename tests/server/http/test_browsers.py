@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.config import Config
+from server.settings.config import Config
 
 from ..conftest import Answer, Fronted, Running
 

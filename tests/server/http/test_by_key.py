@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pytest
 
-from server.clock import SimulatedClock
 from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.config import Config, Slices
+from server.engine.clock import SimulatedClock
 from server.mqtt.wishes import read_publish
+from server.settings.config import Config, Slices
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
 

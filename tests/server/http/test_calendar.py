@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from icalendar import Calendar
 
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
 from server.http.routes import calendar
 from server.http.routes.calendar import escaped, folded
+from server.settings.config import Config
 from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import Running, running

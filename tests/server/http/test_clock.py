@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from server.app import App
-from server.clock import SystemClock
-from server.config import Config, Slices
+from server.engine.clock import SystemClock
 from server.http.gate import Gate
+from server.rounds.app import App
+from server.settings.config import Config, Slices
 from server.site import build_site
 from shards.rocks import RocksStore
 

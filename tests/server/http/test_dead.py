@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Dead
 from server.delivery.subscriber import Subscriber
+from server.engine.clock import SimulatedClock
 from server.http.routes import dead
+from server.settings.config import Config, Dead
 from shards.dead import stored_totals
 from shards.recover import format_of
 from shards.store import Table

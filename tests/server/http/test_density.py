@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.config import Config, Shards
 from server.http import density
+from server.settings.config import Config, Shards
 from shards.read import Reader
 from tests.support.build import OPENED
 

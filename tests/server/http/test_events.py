@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Http
+from server.engine.clock import SimulatedClock
 from server.http.routes import events
+from server.settings.config import Config, Http
 from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import Running, running

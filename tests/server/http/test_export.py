@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
 from server.http.routes import export
 from server.http.turns import Turn, Turns
+from server.settings.config import Config
+from server.settings.times import format_ms
 from server.site import read_side
-from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
 

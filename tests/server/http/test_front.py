@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.config import Config, Limits
 from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, Front, read_request
+from server.settings.config import Config, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
 from timeline.position import MessageId

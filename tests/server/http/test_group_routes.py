@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
 from server.delivery.broker import END_MEMBERS
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config
 from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config
 
 from ..conftest import MINUTE_MS, START, Running, running
 

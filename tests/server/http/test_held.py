@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from server import held
-from server.clock import SimulatedClock
-from server.config import Config
 from server.core import timeline_of
+from server.engine import held
+from server.engine.clock import SimulatedClock
 from server.schedules import retime
-from server.times import parse_deliver_at
+from server.settings.config import Config
+from server.settings.times import parse_deliver_at
 from shards.group_commit import GroupCommit
 from shards.open_group import OpenGroup
 from shards.rocks import RocksStore

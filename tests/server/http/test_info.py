@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from server import version
 from server.build import form
+from server.observe import version
 
 from ..conftest import MINUTE_MS, START, Running
 

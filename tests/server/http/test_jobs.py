@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Slices
+from server.engine.clock import SimulatedClock
+from server.engine.writer import Busy
 from server.jobs import jobfolder
 from server.jobs import pipeline as pipeline_module
-from server.times import format_ms
-from server.writer import Busy
+from server.settings.config import Config, Slices
+from server.settings.times import format_ms
 from shards import handover
 from shards.commit import Commit, Refused
 from shards.cuts import Cut

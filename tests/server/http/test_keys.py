@@ -11,8 +11,8 @@ import pytest
 
 from server.auth import keyring
 from server.auth.bucket import Bucket
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
+from server.engine.writer import Busy
 from server.http import access, selection
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.http.cursors import Cursors
@@ -21,8 +21,8 @@ from server.http.openapi import document_of
 from server.http.routes import control, export
 from server.http.turns import Turn
 from server.http.values.bodies import FieldError
-from server.times import format_ms
-from server.writer import Busy
+from server.settings.config import Config
+from server.settings.times import format_ms
 from shards.errors import StoreFailed
 from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys

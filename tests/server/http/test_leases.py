@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
 from server.http.values import shapes
+from server.settings.config import Config
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
 

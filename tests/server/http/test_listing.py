@@ -9,8 +9,8 @@ import pytest
 
 from server.http import selection
 from server.http.turns import Turn, Turns
+from server.settings.times import format_ms
 from server.site import read_side
-from server.times import format_ms
 from timeline.filters import matches
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import Limits
 from server.http.values.batch_body import BatchError, parse_batch
 from server.http.values.bodies import FieldError
 from server.http.values.message_body import parse_one
 from server.http.values.names import LOOKED_AT_BYTES_MAX, check_names
 from server.http.values.usual import usual_batch
+from server.settings.config import Limits
 
 from ..conftest import NDJSON, Running
 

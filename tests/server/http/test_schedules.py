@@ -8,15 +8,15 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
-from server.clock import SimulatedClock
 from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.config import Config, Limits
 from server.core import timeline_of
+from server.engine.clock import SimulatedClock
 from server.http import upcoming
 from server.mqtt.forms import common_properties
 from server.mqtt.wishes import read_publish
 from server.schedules.retime_schedules import retime_schedules
+from server.settings.config import Config, Limits
 from shards.properties import headers_of
 from shards.rocks import RocksStore
 from shards.store import Table

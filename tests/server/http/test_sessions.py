@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
 from server.delivery.subscriber import Closing
+from server.engine.clock import SimulatedClock
+from server.engine.rider import Done
+from server.engine.writer import Decide
 from server.http import lag
 from server.http.routes import sessions
-from server.rider import Done
-from server.writer import Decide
+from server.settings.config import Config
 from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import before

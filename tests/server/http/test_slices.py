@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.config import Config, Shards
+from server.settings.config import Config, Shards
 from timeline.slices import Slice
 
 from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running

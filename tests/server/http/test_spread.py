@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
 from server.http.spread import Spreader
 from server.http.turns import Turns
 from server.http.values.message_body import parse_one
+from server.settings.config import Config
+from server.settings.times import format_ms
 from server.site import read_side
-from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
 

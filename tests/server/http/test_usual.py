@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import Limits
 from server.http.values.batch_body import parse_each
 from server.http.values.bodies import RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage
 from server.http.values.usual import Reading, usual_batch
+from server.settings.config import Limits
 from shards.draft import Draft
 from shards.record import decode
 

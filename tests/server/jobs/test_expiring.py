@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.app import App
-from server.clock import SimulatedClock
-from server.config import Config, Slices
+from server.engine.clock import SimulatedClock
 from server.jobs.expiring import DroppedSlice
 from server.jobs.pipeline import JobRefused
+from server.rounds.app import App
+from server.settings.config import Config, Slices
 from shards import keys, leavings
 from shards.commit import Draft, Known
 from shards.errors import Corrupt, StoreFailed

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Slices, Spark
+from server.engine.clock import SimulatedClock
+from server.engine.writer import Busy
 from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
 from server.jobs.launch import LOG_BYTES, LOGS, Launcher, missing
 from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
-from server.writer import Busy
+from server.settings.config import Config, Slices, Spark
 from tests.server.conftest import Running, running
 from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys

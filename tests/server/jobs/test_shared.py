@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from server.app import App
-from server.clock import SimulatedClock
-from server.config import Config
+from server.engine.clock import SimulatedClock
+from server.engine.writer import Busy, Decide
 from server.jobs import jobfolder, splitting
 from server.offline import leave
-from server.writer import Busy, Decide
+from server.rounds.app import App
+from server.settings.config import Config
 from shards import handover, keys
 from shards.commit import Commit
 from shards.errors import SharedData

@@ -16,10 +16,10 @@ import pytest
 
 from server.codec.encode import encode
 from server.codec.packets import Connect
-from server.config import Config
-from server.metrics import Metrics
 from server.mqtt.link import Links, MqttLink
-from server.outgoing import Outgoing
+from server.net.outgoing import Outgoing
+from server.observe.metrics import Metrics
+from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
 from tests.support.served import SCHEMES, Served, everywhere, serve

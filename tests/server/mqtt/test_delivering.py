@@ -464,7 +464,7 @@ def test_wildcards_do_not_match_the_server_s_topics() -> None:
     wild, own = rig.connected("a"), rig.connected("b")
     wild.subscribe("#", "+/broker/#", "+/#")
     own.subscribe("$SYS/#", "$SYS/broker/+")
-    from server.figures import sys_records
+    from server.reports.figures import sys_records
 
     rig.core.broker.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()

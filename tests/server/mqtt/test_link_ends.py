@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from server.browsers import Pages
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.delivery.broker import Broker
 from server.delivery.subscriber import Closing, Subscriber
-from server.kinds import Address
-from server.metrics import Metrics
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
-from server.outgoing import PIECE_S, Outgoing
+from server.net.browsers import Pages
+from server.net.outgoing import PIECE_S, Outgoing
+from server.observe.metrics import Metrics
+from server.settings.kinds import Address
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config

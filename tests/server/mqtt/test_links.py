@@ -20,7 +20,6 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from server.clock import SystemClock
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.fields import Properties
@@ -39,13 +38,14 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.publish import Decoder
-from server.config import Config
 from server.delivery.subscriber import Closing
-from server.metrics import Metrics
+from server.engine.clock import SystemClock
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
-from server.outgoing import Outgoing
+from server.net.outgoing import Outgoing
+from server.observe.metrics import Metrics
+from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 

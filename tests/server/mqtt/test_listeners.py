@@ -12,8 +12,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from server.app import App
-from server.clock import SystemClock
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import (
@@ -28,11 +26,13 @@ from server.codec.packets import (
     SubscribeOptions,
 )
 from server.codec.publish import Decoder
-from server.config import Config
 from server.delivery.subscriber import Closing
-from server.kinds import Address
+from server.engine.clock import SystemClock
 from server.mqtt.link import MqttLink
 from server.mqtt.listeners import Listeners
+from server.rounds.app import App
+from server.settings.config import Config
+from server.settings.kinds import Address
 from shards.rocks import RocksStore
 from tests.support.keys import KeysFile, with_keys
 from tests.support.rig import config

@@ -22,7 +22,7 @@ from server.codec.packets import (
     Will,
 )
 from server.delivery.subscriber import Closing
-from server.figures import reason_name
+from server.reports.figures import reason_name
 from tests.support.rig import LONG_S, Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5])

@@ -20,9 +20,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
-from server.config import Config
 from server.mqtt.turned_away import AwayListeners
-from server.tls import mqtt_certificates
+from server.net.tls import mqtt_certificates
+from server.settings.config import Config
 from tests.support.mqtt import Peer, dial
 from tests.support.rig import props
 from tests.support.served import SCHEMES, TLS, everywhere

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from server.browsers import Pages
-from server.kinds import Address
 from server.mqtt.frames import BINARY, CLOSE, PING, PONG, TEXT, FrameError, Frames, frame
 from server.mqtt.handshake import HEAD_MAX, HandshakeRefused, answer_handshake
+from server.net.browsers import Pages
+from server.settings.kinds import Address
 from tests.server.mqtt.test_links import masked
 
 HEADERS = {

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from server.auth.rights import Grant, Principal, Rights
-from server.config import Http
+from server.engine.writer import Busy
 from server.pull.pull import IDLE_S, LEASE_MS
-from server.writer import Busy
+from server.settings.config import Http
 from shards.errors import StoreFailed
 from tests.support.pulling import TEXT, Puller, lease_of
 from tests.support.rig import START_MS, Rig, config

@@ -4,11 +4,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from server.clock import SimulatedClock
-from server.config import Config
 from server.core import Core, timeline_of
+from server.engine.clock import SimulatedClock
 from server.schedules import retime
 from server.schedules.recurring import Schedules
+from server.settings.config import Config
 from shards.fields import Record
 from shards.memory import MemoryStore
 from shards.record import decode, encode, is_stub

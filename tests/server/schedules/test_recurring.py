@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from server.config import Config, Limits
+from server.settings.config import Config, Limits
 from shards.commit import Commit, Outcome, Refused
 from shards.errors import ShardsError
 from shards.fields import Record

@@ -13,7 +13,7 @@ from server.codec.packets import Publish
 from server.http.values.views import time_text
 from server.mqtt.wishes import read_publish
 from server.schedules import retime
-from server.times import TimeError, parse_deliver_at, wall_time
+from server.settings.times import TimeError, parse_deliver_at, wall_time
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import META_ZONES

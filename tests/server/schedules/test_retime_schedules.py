@@ -8,7 +8,7 @@ import pytest
 
 from server.schedules import recurring as schedules
 from server.schedules import retime, retime_schedules
-from server.times import parse_deliver_at
+from server.settings.times import parse_deliver_at
 from shards.schedules import TimingRow
 from timeline.fires import local_of
 

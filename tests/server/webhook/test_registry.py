@@ -1,6 +1,6 @@
 """Endpoints as rows, and their secrets over time."""
 
-from server.config import Webhook
+from server.settings.config import Webhook
 from server.webhook.registry import ROTATION_MS, Registry, rotated, signing
 from shards.endpoints import SecretRow
 from shards.memory import MemoryStore

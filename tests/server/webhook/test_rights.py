@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config, Webhook
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config, Webhook
 from tests.server.conftest import MINUTE_MS, Running, running
 from tests.support.keys import KeysFile, with_keys
 from tests.support.receiver import Receiver, receiving

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from server.config import ConfigError, Webhook
+from server.settings.config import ConfigError, Webhook
 from server.webhook.parcel import Parcel
 from server.webhook.sender import Lookup, Sender, trusted
 from server.webhook.verdicts import Reply

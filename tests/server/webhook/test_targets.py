@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 from yarl import URL
 
-from server.config import Webhook
+from server.settings.config import Webhook
 from server.webhook.targets import (
     Blocked,
     Sockets,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.config import Config, Webhook
+from server.settings.config import Config, Webhook
 from server.webhook.signing import secret_of, signatures
 from tests.server.conftest import HOUR_MS, MINUTE_MS, Running
 from tests.support.receiver import Behave, Receiver, answer, drop, receiving, silent

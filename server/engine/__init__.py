@@ -1,0 +1,13 @@
+"""The writer and what feeds it: requests become group commits, and rows on disk enter the wheel.
+
+    clock.py        the system's clocks, and one that stands still until it is told
+    disk_thread.py  the thread that waits for the disk
+    lease.py        how long a node may lead without a heartbeat
+    rider.py        parts that write with each group commit
+    writer.py       requests in, one group commit after another, answers out after the sync
+    loader.py       keeps the wheel filled from the slices on disk
+    mending.py      rows that the store cannot read: noted, and dispatched late when they come back
+    held.py         messages that wait because the clock was set back, moved when it comes back
+
+Each imports only what stands above it.
+"""

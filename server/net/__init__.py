@@ -1,0 +1,13 @@
+"""Sockets: how connections come in, and what is sent on them.
+
+    files.py     how many files the process may open
+    networks.py  where clients come from, how many there are and how many begin in a second
+    acceptor.py  sockets that listen, and connections before they have a protocol
+    revoked.py   lists of revoked certificates: whether one is on them
+    tls.py       certificates, read again when their files change
+    browsers.py  which pages in a browser may speak to this server
+    outgoing.py  connections with something to send, flushed when the turn of the loop ends or before
+    unsent.py    counts what TLS has not sent yet
+
+Each imports only what stands above it.
+"""

@@ -1,0 +1,240 @@
+"""Sockets that listen, and what becomes of a connection before it has a protocol: the same for every door.
+
+Connections are accepted here rather than by the loop's servers, which say nothing of one before its TLS
+handshake is done: a door's bounds on connections, rate and time hold from the accept on, whatever the client
+then does or does not.
+
+    accept ──> is a file descriptor left? ──> `begin`: does the door take it? ──> [TLS] ──> connection_made
+
+Descriptors run out, too. Each connection is one, and so is each file of the store, which must be able to
+open the next one: so the last few are not for connections. Who comes then is closed at once, and the log
+says why. If not even an accept is possible any more, a descriptor that was kept for this is given up for a
+moment: accepting and closing tells a client more than waiting in the backlog would. Both are counted, as is a
+handshake that takes too long.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from ..observe.logs import by
+from ..settings.kinds import Address
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1_024
+ACCEPTED_AT_ONCE = 64
+ACCEPT_PAUSE_S = 1.0
+"""How long nothing is accepted when the system has no room for one more."""
+SPARE_FILES = 64
+"""Descriptors that connections leave to the store; of a small limit an eighth."""
+TLS_END_S = 2.0
+"""How long a client may take to agree to the end of TLS."""
+FILES = "open files"
+"""What is counted of who is not taken because the process has no descriptor left."""
+
+
+class Opening(asyncio.Protocol):
+    """A connection from its accept on. What never gets a transport is told `connection_lost(None)`."""
+
+    __slots__ = ()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is, or was, a transport."""
+        raise NotImplementedError
+
+
+Begin = Callable[[str], Opening | None]
+"""Takes the address of a client and gives the protocol of its connection; None: refused, and logged."""
+Context = Callable[[], ssl.SSLContext]
+"""The certificates to speak TLS with, asked for with each connection."""
+
+
+class _Way(NamedTuple):
+    """What comes of connections to one address."""
+
+    begin: Begin
+    context: Context | None
+
+
+class Acceptor:
+    """The listening sockets of one door."""
+
+    def __init__(self, bounded: Counter[str], *, handshake_bound: str, handshake_s: float) -> None:
+        """`bounded`: counts who is turned away here, by the bound that was reached. `handshake_s`: how long
+        TLS may take, by the setting `handshake_bound`."""
+        self._bounded = bounded
+        self._handshake_bound = handshake_bound
+        self._handshake_s = handshake_s
+        self._sockets: list[socket.socket] = []
+        self._openings: set[asyncio.Task[None]] = set()
+        self._spare: int | None = None
+
+    async def open(self, address: Address, begin: Begin, context: Context | None) -> int:
+        """Listen; the port. Raises OSError."""
+        opened = await _bound(address)
+        self._keep_spare()
+        self._sockets += opened
+        for listening in opened:
+            self._listen(listening, _Way(begin, context))
+        return int(opened[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more. Connections stay, but for those in the midst of their TLS handshake."""
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+        for opening in self._openings:
+            opening.cancel()
+        self._give_spare()
+
+    def _listen(self, listening: socket.socket, way: _Way) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, way)
+
+    def _accept(self, listening: socket.socket, way: _Way) -> None:
+        files_max = _files_max()
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and self._shed(listening):
+                    continue
+                self._pause(listening, way, error)
+                return
+            cause = by(str(peer[0]))
+            if accepted.fileno() >= files_max:
+                self._refuse_full(cause)
+                accepted.close()
+                continue
+            protocol = way.begin(str(peer[0]))
+            if protocol is None:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            self._begin(accepted, protocol, way, cause)
+
+    def _pause(self, listening: socket.socket, way: _Way, error: OSError) -> None:
+        log.warning("no connection can be accepted for now: %s", error, extra=by("the system"))
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, way)
+
+    def _begin(
+        self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
+    ) -> None:
+        opening = asyncio.get_running_loop().create_task(self._connect(accepted, protocol, way, cause))
+        self._openings.add(opening)
+
+        def connected(ended: asyncio.Task[None]) -> None:
+            self._openings.discard(ended)
+            if not protocol.is_begun:
+                accepted.close()
+                protocol.connection_lost(None)
+
+        opening.add_done_callback(connected)
+
+    async def _connect(
+        self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
+    ) -> None:
+        connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        if way.context is None:
+            await connect()
+            return
+        try:
+            await connect(
+                ssl=way.context(), ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=TLS_END_S
+            )
+        except ssl.SSLError as error:
+            # Nothing above would say so.
+            text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
+            log.warning(text, error.reason, extra=cause)
+        except ConnectionAbortedError:
+            self._bounded[self._handshake_bound] += 1
+            text = "connection closed: no TLS handshake within %g s"
+            log.info(text, self._handshake_s, extra=cause)
+        except OSError:
+            log.info("connection closed: its client went in the midst of the TLS handshake", extra=cause)
+
+    def _refuse_full(self, cause: Mapping[str, object]) -> None:
+        self._bounded[FILES] += 1
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = "connection refused: out of file descriptors, %d may be open (ulimit -n)"
+        log.warning(text, soft, extra=cause)
+
+    def _shed(self, listening: socket.socket) -> bool:
+        """Accept one with the descriptor that is kept for this, and close it; False if there is none."""
+        if self._spare is None:
+            return False
+        self._give_spare()
+        try:
+            accepted, peer = listening.accept()
+        except OSError:
+            return False
+        accepted.close()
+        self._keep_spare()
+        self._refuse_full(by(str(peer[0])))
+        return True
+
+    def _keep_spare(self) -> None:
+        if self._spare is None:
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _give_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+
+def read_on(transport: asyncio.ReadTransport) -> bool:
+    """Have a socket read again; False if it cannot be, and `connection_lost` is on its way.
+
+    A handle of uvloop that a fault has closed says so only by raising, and not by `is_closing`.
+    """
+    try:
+        transport.resume_reading()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _files_max() -> float:
+    """The number that a connection's descriptor stays below. They are given from the lowest one up."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft - min(SPARE_FILES, soft // 8)
+
+
+async def _bound(address: Address) -> list[socket.socket]:
+    """A listening socket for each of the addresses that the host has. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    opened: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
+            listening = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
+            port = port or int(listening.getsockname()[1])
+            listening.setblocking(False)
+            opened.append(listening)
+    except BaseException:
+        for listening in opened:
+            listening.close()
+        raise
+    return opened

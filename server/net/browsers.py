@@ -1,0 +1,128 @@
+"""Which pages in a browser may speak to this server: one rule for HTTP and for websockets.
+
+A browser runs whatever page its user looks at, and lets it send requests to any server that the browser can
+reach, this one on the user's own machine included. Two headers that pages cannot forge tell such requests
+from those of programs.
+
+*Host* is the name that the page's URL has. A page of evil.example whose name, a moment later, leads to
+127.0.0.1 ("DNS rebinding") is of the server's own origin for the browser, but names evil.example. So only
+names of this server are answered:
+
+    listening on loopback       localhost, 127.0.0.1, [::1], with the port listened at or none
+    listening elsewhere         any address, localhost, the name listened at: none that a stranger could own
+    and always                  those of http.hosts; "*": any
+
+Beyond loopback, with a keys file and nothing in http.hosts, any name is answered: there a page without a key
+gets nothing, and the names that proxies and clusters use are nobody's to guess.
+
+*Origin* says where a page is from, with scheme and port; what a page may not send it cannot leave out either
+where something would change. So a request that changes something, or opens a websocket, comes from a program
+(neither Origin nor Sec-Fetch-Site), from this origin, or from one of http.origins. Reading needs no rule: no
+page can see an answer that CORS does not open to it, which is done for http.origins only.
+
+Source: RFC 6454; the Fetch standard, "CORS protocol" and "Sec-Fetch-Site".
+"""
+
+import ipaddress
+from asyncio import BaseTransport
+from collections.abc import Sequence
+
+from ..settings.config import Config
+from ..settings.kinds import Address
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+OWN_SITES = ("", "none", "same-origin")
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+class ForeignHost(Exception):
+    """The request names a host that this server is not."""
+
+
+class ForeignOrigin(Exception):
+    """The request is made by a page that may not."""
+
+
+class Pages:
+    """The rule for one listener."""
+
+    def __init__(
+        self, listen: Address, *, hosts: Sequence[str], origins: Sequence[str], has_keys: bool
+    ) -> None:
+        """`hosts` are names, with a port or for any; `has_keys`: who shows no key gets nothing."""
+        own = f"[{listen.host}]" if ":" in listen.host else listen.host
+        self._names = frozenset((*LOCAL, own.lower()))
+        self._is_loopback = listen.is_loopback
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(origins)
+        self._is_any = "*" in hosts or (has_keys and not hosts and not listen.is_loopback)
+
+    def check(
+        self, host: str, origin: str | None, fetch_site: str, transport: BaseTransport, *, changes: bool
+    ) -> None:
+        """Raise ForeignHost, ForeignOrigin. `changes`: the request does more than read."""
+        self.check_host(host, transport)
+        if not changes:
+            return
+        if origin is None:
+            if fetch_site.lower() not in OWN_SITES and "*" not in self._origins:
+                raise ForeignOrigin("a page of another origin may not do this (http.origins)")
+        elif not self.opens_to(origin) and not _is_own(origin, host, transport):
+            raise ForeignOrigin("a page of this origin may not do this (http.origins)")
+
+    def check_host(self, host: str, transport: BaseTransport) -> None:
+        """Raise ForeignHost. An empty one names none: no browser speaks HTTP/1.0."""
+        if self._is_any or not host:
+            return
+        lower = host.lower()
+        name, colon, port = lower.rpartition(":")
+        if not colon or port.endswith("]"):
+            name, port = lower, ""
+        if name in self._hosts or lower in self._hosts:
+            return
+        if self._is_loopback:
+            if name in self._names and port in ("", str(transport.get_extra_info("sockname")[1])):
+                return
+        elif name in self._names or _is_address(name):
+            return
+        raise ForeignHost("the request is for a host that is not one of this server (http.hosts)")
+
+    @property
+    def opens_to_some(self) -> bool:
+        """Whether there are other origins whose pages may."""
+        return bool(self._origins)
+
+    def opens_to(self, origin: str | None) -> bool:
+        """Whether pages of this origin may do everything, and read the answers. None: of none."""
+        return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
+
+
+def http_pages(config: Config) -> Pages:
+    """The rule where HTTP listens."""
+    http = config.http
+    has_keys = bool(config.auth.keys_file)
+    return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
+
+
+def websocket_pages(config: Config, listen: Address) -> Pages:
+    """The rule where MQTT over websockets listens."""
+    origins = (*config.http.origins, *config.mqtt.ws_origins)
+    # Where anybody is let in a page gets much without a key, whoever else has one.
+    has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
+    return Pages(listen, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
+
+
+def _is_own(origin: str, host: str, transport: BaseTransport) -> bool:
+    scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+    default = DEFAULT_PORTS[scheme]
+    return bool(host) and origin.lower().removesuffix(default) == f"{scheme}://{host}".lower().removesuffix(
+        default
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

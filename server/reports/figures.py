@@ -1,0 +1,285 @@
+"""What the server says of itself, read from its parts when it is asked: `/metrics` and `$SYS/#`.
+
+Both tell the same figures. Prometheus asks for them; to MQTT clients they are published, under the names that
+broker users know. What has to be counted as it happens is in server/observe/metrics.py.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shards.fields import Record
+from timeline.position import at_of
+
+from ..codec.reasons import Reason
+from ..core import Core
+from ..http.values.shapes import Figures as Moving
+from ..jobs.expiring import Expiries
+from ..jobs.pipeline import Pipeline
+from ..observe.metrics import Metrics
+from ..observe.version import server_version
+from ..settings.times import format_ms
+from ..webhook.verdicts import Outcome
+from ..webhook.webhooks import Webhooks
+
+PREFIX = "$SYS/broker/"
+
+
+class Figures(Collector):
+    """Reads the parts of one server, when somebody asks."""
+
+    def __init__(
+        self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries, webhooks: Webhooks
+    ) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._pipeline = pipeline
+        self._expiries = expiries
+        self._webhooks = webhooks
+        self._started_s = core.clock.mono()
+
+    # -- Prometheus
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metrics.lateness()
+        for name, text, value in (*self._counters(), *self._traffic()):
+            yield CounterMetricFamily(f"fasti_{name}", text, value=value)
+        for name, text, value in self._gauges():
+            yield GaugeMetricFamily(f"fasti_{name}", text, value=value)
+        answers = CounterMetricFamily("fasti_http_answers", "Answers", labels=("method", "route", "status"))
+        for (method, route, status), count in self._metrics.answers.items():
+            answers.add_metric((method, route, str(status)), count)
+        yield answers
+        for door, counted in (("http", self._metrics.bounded), ("mqtt", self._metrics.bounded_mqtt)):
+            bounded = CounterMetricFamily(
+                f"fasti_{door}_connections_bounded",
+                "Connections refused or closed at a bound",
+                labels=("bound",),
+            )
+            for bound, count in counted.items():
+                bounded.add_metric((bound,), count)
+            yield bounded
+        yield self._metrics.latency()
+        connects = CounterMetricFamily("fasti_mqtt_connects", "CONNECTs answered", labels=("reason",))
+        for reason, count in self._core.broker.traffic.answered.items():
+            connects.add_metric((reason_name(reason),), count)
+        yield connects
+        bounds = GaugeMetricFamily("fasti_limit", "Settings that are bounds; 0: none", labels=("name",))
+        used = GaugeMetricFamily("fasti_limit_used", "How much of a bound is taken", labels=("name",))
+        for setting, most, taken in self._limits():
+            bounds.add_metric((setting,), most)
+            used.add_metric((setting,), taken)
+        yield bounds
+        yield used
+        yield from self._jobs()
+
+    def _jobs(self) -> Iterator[Metric]:
+        pipeline = self._pipeline
+        ended = CounterMetricFamily("fasti_jobs_ended", "Ended pipeline jobs", labels=("kind", "outcome"))
+        for (kind, outcome), count in pipeline.outcomes.items():
+            ended.add_metric((kind, outcome), count)
+        yield ended
+        rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
+        for kind, count in pipeline.rows.items():
+            rows.add_metric((kind,), count)
+        yield rows
+
+    def _counters(self) -> Iterator[tuple[str, str, float]]:
+        counts = self._core.dispatch.counts
+        yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
+        yield "messages_expired", "Messages whose time to live was over at dispatch", counts.expired
+        yield "messages_early", "Messages handed on before their due: always 0", counts.early
+        yield "dispatch_turns", "Times that the horizon was moved", counts.turns
+        yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
+        yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
+        lost = self._core.sent.lost
+        yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        text = "Deliveries that came to nothing and were put off: the message comes again"
+        yield "retries", text, self._core.undone.retried
+        text = "Times that a message was not handed out, as its owner may not send to its topic any more"
+        yield "messages_withheld", text, self._core.owners.withheld
+        text = "Retries whose session or group did not subscribe any more when they fell due"
+        yield "retries_nowhere", text, counts.nowhere
+        endpoint = "Webhook posts that "
+        posts = self._webhooks.posted
+        yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]
+        failed = posts[Outcome.AGAIN] + posts[Outcome.GONE]
+        yield "webhook_posts_failed", endpoint + "came to nothing", failed
+        yield "messages_cancelled", "Cancels of messages that won", self._metrics.cancelled
+        yield "messages_moved", "Moves of messages that won", self._metrics.moved
+        letters = self._core.letters
+        yield "dead_letters_buried", "Messages that became dead letters", letters.buried
+        text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
+        yield "dead_letters_crowded_out", text, letters.crowded_out
+        yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
+        refused = self._core.retained.refused
+        text = "Messages not retained: limits.retained topics have one, or the store takes nothing"
+        yield "retained_refused", text, refused
+        refused = self._core.sessions.quota.refused
+        yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
+
+    def _traffic(self) -> Iterator[tuple[str, str, float]]:
+        traffic = self._core.broker.traffic
+        yield "connects", "MQTT connections opened", traffic.connects
+        yield "publishes_received", "Publishes received over MQTT", traffic.received
+        yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
+        yield "messages_leased", "Messages leased over HTTP", self._core.pull.leased
+        yield "messages_delivered", "Messages sent to subscribers", traffic.sent
+        yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
+        text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
+        yield "messages_dropped", text, _dropped(self._core)
+
+    def _gauges(self) -> Iterator[tuple[str, str, float]]:
+        core = self._core
+        yield "http_connections", "Open HTTP connections", self._metrics.connections
+        yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.pending
+        yield (
+            "messages_held",
+            "Messages that wait because the clock was set back",
+            core.opened.held,
+        )
+        yield "writer_queued", "Messages' worth of requests that wait to be written", core.writer.queued
+        yield (
+            "writer_queued_bytes",
+            "Bytes of requests that are not answered yet",
+            core.writer.queued_bytes,
+        )
+        yield (
+            "unreadable_stretches",
+            "Stretches of messages that cannot be read",
+            len(core.reader.unreadable),
+        )
+        passed_over = (
+            core.sessions.unreadable + core.schedules.unreadable + self._webhooks.registry.unreadable
+        )
+        yield "unreadable_rows", "Sessions, cursors, schedules, endpoints that cannot be read", passed_over
+        yield "endpoints", "Webhook endpoints", len(self._webhooks.registry)
+        yield "webhook_posts_open", "Webhook posts under way", self._webhooks.under_way
+        yield "groups_given_up", "Groups of requests that one request spoilt", core.writer.given_up
+        yield "store_writable", "Whether the store takes writes", core.writer.broken is None
+        yield "wheel_entries", "Messages in the wheel", len(core.wheel)
+        yield "wheel_bytes", "Bytes in the wheel", core.wheel.bytes
+        yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(core.tail)
+        yield "tail_bytes", "Bytes of these", core.tail.bytes
+        yield "pulls_waiting", "Calls that wait for messages to lease", core.pull.waiting
+        yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
+        yield "slices", "Slices in the directory", len(core.directory)
+        yield "jobs_open", "Open pipeline jobs", self._pipeline.open
+        yield "retained", "Topics with a retained message", core.retained.count
+        dead = core.letters.totals
+        yield "dead_letters", "Dead letters", dead.count
+        yield "dead_letter_bytes", "Bytes of these", dead.bytes
+        quota = core.sessions.quota
+        yield "subscriptions", "Subscriptions of all sessions", quota.count
+        yield "subscription_bytes", "Bytes of their filters", quota.bytes
+        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", core.router.cached_bytes
+        behind_ms = behind(core, core.clock.wall_ms())
+        yield "horizon_behind_seconds", "How far dispatch is behind what is due", behind_ms / 1_000
+
+    def _limits(self) -> Iterator[tuple[str, int, float]]:
+        """Name, bound, and how much of it is taken."""
+        core, config = self._core, self._core.config
+        limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
+        yield "limits.sessions", limits.sessions, len(core.sessions)
+        yield "limits.groups", limits.groups, len(core.groups)
+        yield "limits.subscriptions", limits.subscriptions, quota.count
+        yield "limits.subscription_bytes", limits.subscription_bytes, quota.bytes
+        yield "limits.pending", limits.pending, core.opened.pending
+        yield "limits.schedules", limits.schedules, len(core.schedules)
+        yield "limits.endpoints", limits.endpoints, len(self._webhooks.registry)
+        yield "limits.retained", limits.retained, core.retained.count
+        yield "limits.queued", limits.queued, core.writer.queued
+        yield "limits.queued_bytes", limits.queued_bytes, core.writer.queued_bytes
+        yield "limits.waiting_pulls", limits.waiting_pulls, core.pull.waiting
+        yield "limits.leases", limits.leases, core.pull.out
+        yield "limits.connections", limits.connections, self._metrics.connections_mqtt
+        yield "limits.returned", limits.returned, core.groups.returned.waiting + core.groups.returned.failing
+        yield "limits.route_cache_bytes", limits.route_cache_bytes, core.router.cached_bytes
+        yield "http.connections", config.http.connections, self._metrics.connections
+        yield "dead.max_messages", config.dead.max_messages, dead.count
+        yield "dead.max_bytes", config.dead.max_bytes, dead.bytes
+        yield "slices.max", config.slices.max, len(core.directory)
+        yield "wheel.max_entries", config.wheel.max_entries, len(core.wheel)
+        yield "wheel.max_bytes", config.wheel.max_bytes, core.wheel.bytes
+        yield "tail.max_entries", config.tail.max_entries, len(core.tail)
+        yield "tail.max_bytes", config.tail.max_bytes, core.tail.bytes
+
+    # -- for who looks on
+
+    def moving(self) -> Moving:
+        """What changes from second to second; nothing here is counted for the answer."""
+        core = self._core
+        now_ms, horizon_ms = core.clock.wall_ms(), at_of(core.horizon.position)
+        return {
+            "time": format_ms(now_ms),
+            "horizon": format_ms(horizon_ms),
+            "behind_ms": behind(core, now_ms),
+            "pending": core.opened.pending,
+            "held": core.opened.held,
+            "dispatched": core.dispatch.counts.dispatched,
+            "delivered": core.broker.traffic.sent,
+            "sessions": len(core.sessions),
+            "groups": len(core.groups),
+            "schedules": len(core.schedules),
+            "dead_letters": core.letters.totals.count,
+            "slices": len(core.directory),
+            "jobs_open": self._pipeline.open,
+            "store_writable": core.writer.broken is None,
+            "lateness": self._metrics.late(),
+        }
+
+    # -- $SYS
+
+    def records(self) -> list[Record]:
+        """What there is to publish now."""
+        return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
+
+
+def behind(core: Core, now_ms: int) -> int:
+    """How far dispatch is behind, ms. The horizon of a server with nothing to do is moved four times a
+    second: as long as nothing waits for it, it is behind by nothing."""
+    next_ms = core.wheel.next_ms()
+    waits = core.writer.broken is not None or core.dispatch.live or at_of(core.wheel.loaded) < now_ms
+    if not waits and (next_ms is None or next_ms > now_ms):
+        return 0
+    return max(0, now_ms - at_of(core.horizon.position))
+
+
+def reason_name(reason: int) -> str:
+    """Of a reason code of MQTT 5: `not_authorized`."""
+    try:
+        return Reason(reason).name.lower()
+    except ValueError:
+        return f"0x{reason:02x}"
+
+
+def _dropped(core: Core) -> int:
+    return core.broker.traffic.dropped + core.owed.dropped
+
+
+def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
+    """One record a figure; payloads are decimal text."""
+    traffic = core.broker.traffic
+    connected = sum(1 for subscriber in core.sessions if subscriber.link is not None)
+    figures = {
+        "version": f"fasti {version}",
+        "uptime": f"{uptime_s} seconds",
+        "clients/connected": connected,
+        "clients/disconnected": len(core.sessions) - connected,
+        "clients/total": len(core.sessions),
+        "subscriptions/count": len(core.router),
+        "shared_subscriptions/count": len(core.groups),
+        "retained messages/count": core.retained.count,
+        "messages/received": traffic.received,
+        "messages/sent": traffic.sent,
+        "publish/messages/dropped": _dropped(core),
+        "fasti/pending": core.opened.pending,
+        "fasti/dispatched": core.dispatch.counts.dispatched,
+        "fasti/slices": len(core.directory),
+    }
+    return [Record((PREFIX + name).encode(), str(value).encode(), qos=0) for name, value in figures.items()]

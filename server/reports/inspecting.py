@@ -1,0 +1,222 @@
+"""What `fasti-server inspect` tells of a stopped server's data: as text, as JSON, all of it or in sums.
+
+The names are those of the HTTP API where it has them. Whatever is read here is small: the directory of slices
+and shards, and the rows of sessions; no message is.
+"""
+
+from collections.abc import Iterator
+from typing import NotRequired, TypedDict
+
+from shards import keys
+from shards.recover import format_of, place_in_log, read_directory, stored_cursor
+from shards.store import Store, Table
+from shards.tables import session_of
+from timeline.position import at_of
+from timeline.slices import Shard
+
+from ..settings.times import format_ms
+
+
+class Home(TypedDict):
+    """The slice that a borrowed shard is of."""
+
+    start: str
+    generation: int
+
+
+class ShardTold(TypedDict):
+    """One shard; `borrowed`: from which slice, then its numbers are of all who borrow it."""
+
+    shard: int
+    structure: int
+    count: int
+    live: int
+    bytes: int
+    first: str
+    last: str
+    borrowed: NotRequired[Home]
+
+
+class SliceTold(TypedDict):
+    """One slice and its shards."""
+
+    start: str
+    end: str
+    generation: int
+    count: int
+    live: int
+    bytes: int
+    shards: list[ShardTold]
+
+
+class Subscribed(TypedDict):
+    """One subscription."""
+
+    filter: str
+    qos: int
+
+
+class SessionTold(TypedDict):
+    """One session."""
+
+    client_id: str
+    subscriptions: list[Subscribed]
+
+
+class Standing(TypedDict):
+    """Where dispatch stood. `bound`: up to when messages may have gone out; `running_s`: in all its lives.
+
+    `in_log`: how far data of a cluster's node has followed the log; None: it is of no cluster.
+    """
+
+    dir: str
+    format: int | None
+    in_log: str | None
+    horizon: str
+    bound: str
+    last_seq: int
+    running_s: int
+
+
+class Inspection(Standing):
+    """All that is told."""
+
+    slices: list[SliceTold]
+    sessions: list[SessionTold]
+    groups: list[str]
+
+
+class Summary(Standing):
+    """The same in sums; `overfull`: slices with more rows than `slices.split_above`."""
+
+    slices: int
+    overfull: int
+    shards: int
+    borrowed: int
+    count: int
+    live: int
+    bytes: int
+    oldest: str | None
+    newest: str | None
+    sessions: int
+    groups: int
+
+
+def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
+    """Raises Corrupt."""
+    cursor, place = stored_cursor(store, 0), place_in_log(store)
+    slices: list[SliceTold] = []
+    for piece in read_directory(store, max_slices):
+        shards = [_shard(shard) for shard in piece.shards.values()]
+        for shard in piece.borrowed.values():
+            home: Home = {"start": format_ms(shard.home.start_ms), "generation": shard.home.generation}
+            shards.append({**_shard(shard), "borrowed": home})
+        slices.append(
+            {
+                "start": format_ms(piece.start_ms),
+                "end": format_ms(piece.end_ms),
+                "generation": piece.generation,
+                "count": piece.count,
+                "live": piece.live,
+                "bytes": piece.bytes,
+                "shards": shards,
+            }
+        )
+    sessions: list[SessionTold] = []
+    groups: list[str] = []
+    for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
+        if keys.is_of_group(key):
+            groups.append(key.decode().removeprefix(keys.GROUP_PREFIX))
+            continue
+        subscriptions: list[Subscribed] = [
+            {"filter": s.filter, "qos": s.qos} for s in session_of(value).subscriptions
+        ]
+        sessions.append({"client_id": key.decode(), "subscriptions": subscriptions})
+    return {
+        "dir": path,
+        "format": format_of(store),
+        "in_log": None if place is None else str(place),
+        "horizon": format_ms(at_of(cursor.horizon)),
+        "bound": format_ms(cursor.bound_ms),
+        "last_seq": cursor.seq,
+        "running_s": cursor.running_ms // 1000,
+        "slices": slices,
+        "sessions": sessions,
+        "groups": groups,
+    }
+
+
+def summary_of(found: Inspection, split_above: int) -> Summary:
+    """The sums. `split_above`: rows of a slice."""
+    slices = found["slices"]
+    shards = [shard for piece in slices for shard in piece["shards"]]
+    own = [shard for shard in shards if "borrowed" not in shard]
+    return {
+        "dir": found["dir"],
+        "format": found["format"],
+        "in_log": found["in_log"],
+        "horizon": found["horizon"],
+        "bound": found["bound"],
+        "last_seq": found["last_seq"],
+        "running_s": found["running_s"],
+        "slices": len(slices),
+        "overfull": sum(piece["count"] > split_above for piece in slices),
+        "shards": len(own),
+        "borrowed": len(shards) - len(own),
+        "count": sum(piece["count"] for piece in slices),
+        "live": sum(piece["live"] for piece in slices),
+        "bytes": sum(piece["bytes"] for piece in slices),
+        "oldest": min((shard["first"] for shard in own), default=None),
+        "newest": max((shard["last"] for shard in own), default=None),
+        "sessions": len(found["sessions"]),
+        "groups": len(found["groups"]),
+    }
+
+
+def lines_of(found: Inspection) -> Iterator[str]:
+    """For people."""
+    yield f"{found['dir']}: horizon {found['horizon']}, bound {found['bound']}"
+    yield f"last seq {found['last_seq']}, running {found['running_s']} s, {len(found['slices'])} slices"
+    yield "slice                     end                       gen  rows       live       bytes        shards"
+    for piece in found["slices"]:
+        own = sum("borrowed" not in shard for shard in piece["shards"])
+        yield (
+            f"{piece['start']:25} {piece['end']:25} {piece['generation']:<4} "
+            f"{piece['count']:<10} {piece['live']:<10} {piece['bytes']:<12} {own}"
+        )
+        for shard in piece["shards"]:
+            home = shard.get("borrowed")
+            if home is not None:
+                of = f"{home['start']} generation {home['generation']}"
+                yield (
+                    f"  shard {shard['shard']}: borrowed from {of}, "
+                    f"{shard['count']} rows with all who borrow it"
+                )
+                continue
+            rows = f"{shard['count']} rows, {shard['live']} live, {shard['bytes']} bytes"
+            span = f"first {shard['first']}, last {shard['last']}"
+            yield f"  shard {shard['shard']}: structure {shard['structure']}, {rows}, {span}"
+    for group in found["groups"]:
+        yield f"group {group}"
+    for session in found["sessions"]:
+        filters = ", ".join(f"{s['filter']} (QoS {s['qos']})" for s in session["subscriptions"])
+        yield f"session {session['client_id']}: {filters or 'no subscriptions'}"
+
+
+def summary_lines(found: Summary) -> Iterator[str]:
+    """For people: a line each."""
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else "-" if value is None else value
+        yield f"{name.replace('_', ' '):10} {shown}"
+
+
+def _shard(shard: Shard) -> ShardTold:
+    return {
+        "shard": shard.number,
+        "structure": shard.structure,
+        "count": shard.count,
+        "live": shard.live,
+        "bytes": shard.bytes,
+        "first": format_ms(at_of(shard.first)),
+        "last": format_ms(at_of(shard.last)),
+    }

@@ -1,0 +1,251 @@
+"""Where each session and each group stands, for `/metrics`; and how much disk there is.
+
+There may be 100,000 sessions, so this is looked at ahead of the answer, in steps that others have turns
+between, and what is told of single ones is bounded: `metrics.top` sessions, and as many groups. Which they
+are is found without reading the store, by the oldest position that one has not read or not acked:
+
+    $share/w/jobs/#   oldest unacked 09:00       looked at first
+    meter-7           has read up to 11:58       next
+    meter-8           reads what is dispatched   last: it is behind by nothing
+
+Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
+messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
+these were all), for `LOOK_S` in all: a session
+that is away and that nothing was sent to is far back and lacks nothing. Those with the most lag are told of.
+
+A key that does not see every message is not told of single ones: what others are called, what they subscribe
+to and how far behind they are would be news for it.
+
+How large the data is and how much room is left a thread finds out; a disk that does not answer in `DISK_S`
+leaves the last that was known.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count, islice
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from timeline.filters import SHARE_PREFIX, parse_share
+from timeline.position import Position, at_of
+
+from ..core import Core
+from ..delivery.shared import Group
+from ..delivery.subscriber import Subscriber
+from ..http.lag import LIST_LOOK_ROWS, lag_of
+from ..http.timeline import Timeline
+from ..http.turns import Turn, least
+from ..observe.logs import shown
+
+CANDIDATES = 3
+LOOK_S = 0.5
+DISK_S = 0.5
+LABEL_MAX = 128
+"""Characters of a client id or filter in a label; what is longer is cut, and told apart by a digest."""
+DIGITS = 12
+"""Of the digest. What ends as if it had one gets one, so that nobody makes himself another's label."""
+RETAINED_LOOK = 16
+"""Flights that are looked at for one that is no retained message: those are as old as they like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session or group. `members`: of a group."""
+
+    labels: tuple[str, ...]
+    lag_messages: int
+    lag_is_exact: bool
+    lag_s: float
+    unacked_s: float
+    in_flight: int
+    redelivered: int
+    members: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all sessions."""
+
+    sessions: int = 0
+    connected: int = 0
+    in_flight: int = 0
+    waiting: int = 0
+
+    def add(self, subscriber: Subscriber) -> None:
+        self.sessions += 1
+        self.connected += subscriber.link is not None
+        self.in_flight += len(subscriber.session.flights)
+        self.waiting += subscriber.is_ready
+
+
+class Standing(Collector):
+    """What was seen when somebody asked last."""
+
+    def __init__(self, core: Core, timeline: Timeline, folder: Path, top: int) -> None:
+        """`folder`: the data. `top`: sessions and groups that are told of one by one."""
+        self._core = core
+        self._timeline = timeline
+        self._folder = folder
+        self._top = top
+        self.is_whole = True
+        """Whether who asks sees every message: else clients and groups are none of his business."""
+        self._totals = Totals()
+        self._told: list[Metric] = []
+        """Of single sessions and groups."""
+        self._idle_groups = 0
+        self._disk: tuple[int, int] | None = None
+        self._measuring: asyncio.Task[tuple[int, int] | None] | None = None
+
+    async def look(self, turn: Turn) -> None:
+        """See how things stand now, in steps."""
+        totals, nobody = Totals(), Totals()
+        until_s = self._core.clock.mono() + LOOK_S
+        sessions = await self._furthest(turn, list(self._core.sessions), totals)
+        groups = await self._furthest(turn, list(self._core.groups), nobody)
+        told = _families("session", ("session",), await self._rows(turn, sessions, until_s))
+        rows = await self._rows(turn, groups, until_s)
+        await turn.begin()
+        told += [*_families("group", ("group", "filter"), rows), _members(rows)]
+        self._told = told
+        self._totals = totals
+        self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
+        await self._measure()
+
+    async def _furthest(self, turn: Turn, every: list[Subscriber], totals: Totals) -> list[Subscriber]:
+        """Those that are furthest back, the furthest first."""
+        number = count()
+
+        def oldest(subscriber: Subscriber) -> tuple[Position, int]:
+            totals.add(subscriber)
+            return self._oldest(subscriber), next(number)
+
+        return [found for _, found in await least(turn, every, oldest, CANDIDATES * self._top)]
+
+    def _oldest(self, subscriber: Subscriber) -> Position:
+        """The oldest that it has not read or not acked; the horizon if there is no such."""
+        session, horizon = subscriber.session, self._core.horizon.position
+        read = session.read_at(horizon) if session.subscriptions else horizon
+        return min(read, _unacked(subscriber) or horizon)
+
+    async def _rows(self, turn: Turn, found: Iterable[Subscriber], until_s: float) -> list[Row]:
+        rows = []
+        for subscriber in found:
+            await turn.begin()
+            if self._core.clock.mono() > until_s:
+                break
+            rows.append(self._row(subscriber))
+        rows.sort(key=lambda row: (max(row.lag_s, row.unacked_s), row.lag_messages), reverse=True)
+        return rows[: self._top]
+
+    def _row(self, subscriber: Subscriber) -> Row:
+        lag = lag_of(subscriber, self._timeline, self._core.router, LIST_LOOK_ROWS)
+        unacked = _unacked(subscriber)
+        unacked_ms = 0 if unacked is None else max(0, self._core.horizon.clock_ms - at_of(unacked))
+        return Row(
+            _group_labels(subscriber) if isinstance(subscriber, Group) else (label_of(subscriber.name),),
+            lag["lag_messages"],
+            lag["lag_messages_is_exact"],
+            lag["lag_seconds"],
+            unacked_ms / 1_000,
+            len(subscriber.session.flights),
+            subscriber.redelivered,
+            len(subscriber.members) if isinstance(subscriber, Group) else 0,
+        )
+
+    # -- the disk
+
+    async def _measure(self) -> None:
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(asyncio.to_thread(measured, self._folder))
+        done, _ = await asyncio.wait({self._measuring}, timeout=DISK_S)
+        for task in done:
+            self._disk = task.result()
+
+    # -- Prometheus
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        totals = self._totals
+        for name, text, value in (
+            ("fasti_sessions", "Sessions, connected and away", totals.sessions),
+            ("fasti_connections", "Sessions with a connection", totals.connected),
+            ("fasti_in_flight", "Messages sent at QoS 1 or 2 and not acked", totals.in_flight),
+            ("fasti_replay_queue", "Sessions that wait for their turn to read on", totals.waiting),
+            ("fasti_groups", "Groups, endpoints too", len(self._core.groups)),
+            ("fasti_groups_without_consumers", "Groups with no member connected", self._idle_groups),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        if self._disk is not None:
+            yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self._disk[0])
+            yield GaugeMetricFamily("fasti_disk_free_bytes", "Free where it lies", value=self._disk[1])
+        if self.is_whole:
+            yield from self._told
+
+
+def _members(rows: list[Row]) -> Metric:
+    members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=("group", "filter"))
+    for row in rows:
+        members.add_metric(row.labels, row.members)
+    return members
+
+
+def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> list[Metric]:
+    lag = GaugeMetricFamily(f"fasti_{kind}_lag_messages", "Messages that it lacks", labels=labels)
+    text = "1: that is all; 0: so many at least, no more were counted"
+    exact = GaugeMetricFamily(f"fasti_{kind}_lag_is_exact", text, labels=labels)
+    behind = GaugeMetricFamily(f"fasti_{kind}_lag_seconds", "Age of the first that it lacks", labels=labels)
+    unacked = GaugeMetricFamily(f"fasti_{kind}_unacked_seconds", "Age of the oldest unacked", labels=labels)
+    flights = GaugeMetricFamily(f"fasti_{kind}_in_flight", "Messages sent and not acked", labels=labels)
+    again = CounterMetricFamily(f"fasti_{kind}_redeliveries", "Messages that came again", labels=labels)
+    for row in rows:
+        lag.add_metric(row.labels, row.lag_messages)
+        exact.add_metric(row.labels, row.lag_is_exact)
+        behind.add_metric(row.labels, row.lag_s)
+        unacked.add_metric(row.labels, row.unacked_s)
+        flights.add_metric(row.labels, row.in_flight)
+        again.add_metric(row.labels, row.redelivered)
+    return [lag, exact, behind, unacked, flights, again]
+
+
+def label_of(text: str) -> str:
+    """A client id or filter as a label, no two alike: what is long or cannot be printed ends in a digest."""
+    if len(text) <= LABEL_MAX and text.isprintable() and text[-1 - DIGITS : -DIGITS] != "#":
+        return text
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+    return f"{shown(text, LABEL_MAX)}#{digest}"
+
+
+def _group_labels(group: Group) -> tuple[str, str]:
+    """Its name and its filter; that of an endpoint has none."""
+    text = group.text
+    name, wanted = parse_share(text) if text.startswith(SHARE_PREFIX) else (text, "")
+    return label_of(name or ""), label_of(wanted)
+
+
+def _unacked(subscriber: Subscriber) -> Position | None:
+    """Of what it has in flight, the first that was sent."""
+    flights = islice(subscriber.session.flights.values(), RETAINED_LOOK)
+    return next((flight.position for flight in flights if not flight.is_retained), None)
+
+
+def measured(folder: Path) -> tuple[int, int] | None:
+    """Bytes of the files under `folder`, and bytes that are free there; None: it cannot be found out."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return None
+    size = 0
+    for path in folder.rglob("*"):
+        try:
+            size += path.lstat().st_size
+        except OSError:  # compaction has deleted it meanwhile
+            continue
+    return size, free

@@ -1,0 +1,434 @@
+"""A server on an event loop: turns the core in rounds, and builds what needs a loop round it.
+
+A *round* is everything that has to be done now, each in a bounded piece: compose a group, move the
+horizon, load a run, let one session read on. Whoever has made work plans a round for the next turn of the
+loop; when a round leaves nothing to do at once, a timer waits for the next due message, at most 250 ms, so
+that a jump of the wall clock is seen. Nothing depends on the timer being exact: every round reads the
+clock.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from shards.commit import GroupCommit
+from shards.errors import ShardsError, StoreFailed
+from shards.recover import reopen_store
+from shards.store import Store
+
+from ..auth.aside import Threads
+from ..auth.keyring import Keyring
+from ..core import Core
+from ..engine.clock import Clock, SystemClock
+from ..engine.disk_thread import DiskThread
+from ..engine.lease import Lease
+from ..engine.writer import Decide
+from ..http.streams import Streams
+from ..http.timeline import Timeline
+from ..jobs.expiring import Expiries
+from ..jobs.launch import Launcher
+from ..jobs.leavings import Leavings
+from ..jobs.overfull import Overfull
+from ..jobs.pipeline import Pipeline
+from ..jobs.splitting import Splits
+from ..jobs.workers import Workers
+from ..net.outgoing import Outgoing
+from ..observe.metrics import Metrics
+from ..observe.tracing import Traces
+from ..reports.figures import Figures
+from ..reports.standing import Standing
+from ..settings.config import Config
+from ..webhook.registry import Registry
+from ..webhook.webhooks import Webhooks
+from .alarm import Alarm
+from .housekeeping import Housekeeping
+from .simulation import Simulation
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 0.25
+REPLAY_S = 0.01
+"""How long the sessions behind may read on in one round."""
+ALONE_ROWS = 2_500
+"""A group of more has taken long enough to be written: all else is done in the next round."""
+RETRY_S = 1.0
+STOP_S = 10.0
+GATHER = 250
+"""Messages that have to wait for a group to be written while another one is being synced."""
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
+class App:
+    """Holds a core and turns it: `start` begins the rounds, `stop` ends them in order.
+
+    With it live jobs, housekeeping and the walks of a simulated clock: all that asks the writer and waits for
+    its answer.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: Store,
+        *,
+        fatal: Callable[[], None],
+        lease: Lease | None = None,
+        lost: Callable[[], None] = _nothing,
+        traces: Traces | None = None,
+    ) -> None:
+        """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
+        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
+        what was under way is answered. `traces`: as for the core.
+
+        Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
+        """
+        self._checks = Threads()
+        self.keyring = Keyring(config, clock, self._checks)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_planned = False
+        self._clock = clock
+        self._store = store
+        self.core = Core(
+            config,
+            clock,
+            store,
+            wake=self.plan,
+            failing=_nothing if lease is None else lost,
+            auth=self.keyring,
+            chance=random.random,
+            gather=GATHER,
+            traces=traces,
+        )
+        self.metrics = Metrics()
+        self.outgoing = Outgoing(clock.mono)
+        self.is_ready = False
+        self._fatal = fatal
+        self._lease = lease
+        self._lost = lost
+        self._is_dead = False
+        self._disk = DiskThread()
+        self._syncs = 0
+        self._sync_s: deque[float] = deque()
+        """How long the syncs took that have ended and are not told of."""
+        self._retry_at = 0.0
+        self._is_reopening = False
+        self._mark_at = 0.0
+        self._is_marking = False
+        self._alarm: Alarm | None = None
+        """Set to the next time at which something has to be done."""
+        self._quiet: list[asyncio.Future[None]] = []
+
+        core, opened = self.core, self.core.opened
+        self.workers = Workers(store)
+        self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.launcher = Launcher(config.spark, key=self.keyring.own_key())
+        self.pipeline = Pipeline(
+            self.ask,
+            clock,
+            core.writer,
+            opened,
+            self.workers,
+            self.launcher,
+            node=core.node,
+            folder=Path(config.store.dir) / "jobs",
+        )
+        self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
+        self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
+        registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
+        self.webhooks = Webhooks(
+            registry, core.broker, core.writer, self.ask, config.webhook, clock, SystemClock()
+        )
+        self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
+        self.metrics.registry.register(self.figures)
+        timeline = Timeline(opened, core.writer.journal, node=core.node)
+        self.standing = Standing(core, timeline, Path(config.store.dir), config.metrics.top)
+        self.metrics.registry.register(self.standing)
+        self.streams = Streams(config.http.event_streams)
+        overfull = Overfull(
+            self.pipeline,
+            self.launcher,
+            self.splits,
+            self.expiries,
+            core.directory,
+            clock,
+            split_above=config.slices.split_above,
+        )
+        self.housekeeping = Housekeeping(
+            core, self.ask, self.figures, self.pipeline, self.expiries, overfull, self.leavings
+        )
+        self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Catch up with what is on disk; ready when the wheel is loaded beyond now."""
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._rung)
+        self.plan()
+        await self.quiet()
+        await self.pipeline.start()
+        await self.webhooks.start()
+        self.workers.later(self.leavings.sweep())
+        self.is_ready = not self._is_dead
+
+    async def stop(self) -> None:
+        """Finish the group commit, store every cursor, close the store."""
+        self.is_ready = False
+        self.leavings.stop()
+        await self.webhooks.stop()
+        await self.pipeline.stop()
+        await self.workers.stop()
+        self.core.cursors.finish()
+        if not self._is_dead:
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self.ask(lambda commit: None)
+            except (ShardsError, TimeoutError) as error:
+                log.error("the last group was not stored: %s", error)
+        self._loop = None
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
+        self._disk.stop()
+        self._checks.stop()
+        self._store.close()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other node can lead by now; a server alone needs none."""
+        return self._lease is None or self._lease.is_fresh
+
+    # -- work
+
+    async def ask(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
+        """Have a request decided in the writer; its answer once it is durable.
+
+        Raises what `decide` raised, Busy, StoreFailed.
+        """
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(answer: Any) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.core.writer.submit(decide, done, cost=cost, size=size)
+        answer = await future
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def quiet(self) -> None:
+        """Wait until everything that is due has been dispatched and all writes are durable."""
+        assert self._loop is not None
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._quiet.append(future)
+        self.plan()
+        await future
+
+    def plan(self) -> None:
+        """There is something to do: a round at the next turn of the loop."""
+        if not self._is_planned and self._loop is not None:
+            self._is_planned = True
+            self._loop.call_soon(self._round)
+
+    def _rung(self) -> None:
+        """It is time: what is due goes out before whatever else has come."""
+        if not self._is_planned:
+            self._round()
+
+    def _round(self) -> None:
+        self._is_planned = False
+        if self._loop is None or self._is_dead:
+            return
+        try:
+            self._turn()
+        except ShardsError as error:
+            if self.core.writer.broken is None:
+                self.core.writer.fail(error)
+            self._wait()
+        except Exception:
+            log.exception("a round failed: the server stops rather than go on half done")
+            self._die()
+
+    def _die(self) -> None:
+        """What only the core itself does has failed (docs/decisions/0018)."""
+        self._is_dead = True
+        self.core.writer.fail(StoreFailed("the server stops: a round failed"))
+        self._release_quiet()
+        self._fatal()
+
+    def _turn(self) -> None:
+        core = self.core
+        if self._lease is not None and self._has_lost(self._lease):
+            return
+        core.heartbeat(is_due=self._lease is not None and self._lease.is_due)
+        if core.writer.broken is not None:
+            self._mark()
+            self._retry()
+        more = core.writer.can_compose and self._send_due()
+        group = core.writer.compose(self._send_due)
+        if group is not None:
+            self._sync(group)
+            if group.rows > ALONE_ROWS:
+                self.plan()
+                return
+        more = more or core.dispatch.turn()
+        self.outgoing.is_filling = more
+        more = more or core.writer.can_compose
+        counts = core.dispatch.counts
+        if counts.late_ms:
+            self.metrics.dispatched(counts.take_late())
+        if core.loader.is_behind:
+            more = core.loader.step() > 0 or more or core.can_advance()
+        more = self._read_on() or more
+        core.pull.step()
+        core.held.step()
+        core.schedules.step()
+        core.mending.step()
+        if more or core.can_advance():
+            self.plan()
+        elif not self._is_planned:
+            self._wait()
+
+    def _has_lost(self, lease: Lease) -> bool:
+        """Whether another node may lead by now: then nothing is sent or taken here any more."""
+        writer = self.core.writer
+        if writer.broken is None and not lease.is_fresh:
+            writer.fail(StoreFailed(f"nothing has come into the log for {lease.for_s:g} s"))
+        if writer.broken is None:
+            return False
+        self.is_ready = False
+        self._release_quiet()
+        self._lost()
+        return True
+
+    def _send_due(self) -> bool:
+        """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
+
+        True if there is more of it.
+        """
+        next_ms = self.core.wheel.next_ms()
+        if next_ms is None or next_ms > self._clock.wall_ms():
+            return False
+        more = self.outgoing.is_filling = self.core.dispatch.turn()
+        self.outgoing.flush()
+        return more
+
+    def _read_on(self) -> bool:
+        """Let the sessions behind read on, for a bounded time; True if there is more for them.
+
+        As many as are ready: were it one a round, dispatch would run away from sessions that are nearly
+        caught up, and what they lack would have to be read from disk again.
+        """
+        replay = self.core.replay
+        until = self._clock.mono() + REPLAY_S
+        while not replay.is_idle:
+            replay.turn()
+            if self._clock.mono() >= until:
+                return not replay.is_idle
+        return False
+
+    def _wait(self) -> None:
+        """Nothing to do at once: wait for the next due message."""
+        if self._quiet and not self._is_reopening and self.core.is_settled():
+            self._release_quiet()
+        next_ms = self.core.wheel.next_ms()
+        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
+        if next_ms is not None:
+            delay = min(delay, max(0.0, self._clock.until(next_ms)))
+        if next_ms is not None and delay == 0.0:
+            delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
+        if self._alarm is not None:
+            self._alarm.set(delay)
+
+    def _release_quiet(self) -> None:
+        """Tell those who wait for the server to have nothing left to do."""
+        quiet, self._quiet = self._quiet, []
+        for future in quiet:
+            if not future.done():
+                future.set_result(None)
+
+    def _sync(self, group: GroupCommit) -> None:
+        assert self._loop is not None
+        self._syncs += 1
+        self._disk.run(self._loop, self._flush, partial(self._synced, group.rows, self._clock.mono()))
+
+    def _flush(self) -> None:
+        """In the thread of the disk, one after the other."""
+        began = monotonic()
+        try:
+            self._store.flush()
+        finally:
+            self._sync_s.append(monotonic() - began)
+
+    def _synced(self, rows: int, started: float, failure: Exception | None) -> None:
+        writer, error = self.core.writer, _of_the_store(failure)
+        self._syncs -= 1
+        self.metrics.committed(rows, self._clock.mono() - started, self._sync_s.popleft())
+        try:
+            if error is None and self._lease is not None:
+                self._lease.renew(started)
+            if error is None and writer.broken is None:
+                writer.settle()
+            elif error is not None and writer.broken is None:
+                writer.fail(error)
+                self.plan()
+        except Exception:
+            log.exception("what a sync has made durable could not be settled: the server stops")
+            self._die()
+
+    def _mark(self) -> None:
+        """No group can be written: the bound of dispatch goes to the disk by itself."""
+        assert self._loop is not None
+        bound_ms = self.core.writer.mark_ms
+        if bound_ms is None or self._is_marking or self._clock.mono() < self._mark_at:
+            return
+        self._is_marking = True
+
+        def marked(failure: Exception | None) -> None:
+            self._is_marking = False
+            if failure is not None:
+                self._mark_at = self._clock.mono() + RETRY_S
+            self.core.writer.marked(bound_ms, _of_the_store(failure))
+
+        self._disk.run(self._loop, partial(self._store.mark, bound_ms), marked)
+
+    def _retry(self) -> None:
+        """The store has failed: take it into use again, at once the first time, then now and then.
+
+        Trying takes the longer the more there is to recover; it gets a quarter of the time at most. The
+        engine is closed and opened in a thread: on a full disk its closing alone waits for a second.
+        """
+        assert self._loop is not None
+        started = self._clock.mono()
+        if self._is_reopening or self._syncs or started < self._retry_at:
+            return
+        self._is_reopening = True
+
+        def reopened(failure: Exception | None) -> None:
+            self._is_reopening = False
+            try:
+                self.core.writer.reopened(_of_the_store(failure))
+            except Exception:
+                log.exception("a store that was opened again could not be taken over: the server stops")
+                self._die()
+            now = self._clock.mono()
+            self._retry_at = now + max(RETRY_S, 3 * (now - started))
+            self.plan()
+
+        self._disk.run(self._loop, partial(reopen_store, self._store), reopened)
+
+
+def _of_the_store(failure: Exception | None) -> ShardsError | None:
+    """Whatever has failed on the disk is the store's failure."""
+    return failure if failure is None or isinstance(failure, ShardsError) else StoreFailed(str(failure))

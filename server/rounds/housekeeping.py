@@ -1,0 +1,184 @@
+"""Housekeeping: what has to be done now and then, each a bounded step, driven by APScheduler.
+
+  - seal: note the running time at which the horizon passed a slice, from which its retention counts;
+  - expire: drop slices whose retention is over, oldest first, and give their space back;
+  - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
+  - sweep: forget what dropped slices had given away (server/jobs/leavings.py), and retained messages that
+    have expired;
+  - dead: drop dead letters whose retention is over;
+  - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
+
+Retention and session expiry count server running time, so a server that was down for a month drops nothing
+that it has not had the time to deliver, and no session that it has not been there for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC
+from functools import wraps
+from inspect import iscoroutinefunction
+from types import MappingProxyType
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from shards.commit import Commit
+from shards.errors import ShardsError
+from timeline.retention import passed_slices
+
+from ..core import Core
+from ..delivery.letters import SWEEP_LETTERS
+from ..engine.writer import Ask, Busy
+from ..jobs.expiring import Expiries
+from ..jobs.leavings import Leavings
+from ..jobs.overfull import Overfull
+from ..jobs.pipeline import Pipeline
+from ..reports.figures import Figures
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 30
+SYS_INTERVAL_S = 10
+SWEEP_ROWS = 5_000
+EXPIRE_SESSIONS = 500
+LEASES_INTERVAL_S = 5
+LAUNCH_INTERVAL_S = 60
+
+
+LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
+"""What could not run in time, while a simulated clock stepped through a month, runs once, later."""
+
+
+def _given_up_at_the_stop(work: Callable[[], object]) -> Callable[[], object]:
+    """The scheduler cancels what is under way when it ends, and would log that as an error."""
+    if not iscoroutinefunction(work):
+        return work
+
+    @wraps(work)
+    async def run() -> None:
+        with suppress(asyncio.CancelledError):
+            await work()
+
+    return run
+
+
+class Housekeeping:
+    """The chores of one server; `start` puts them on a timetable."""
+
+    def __init__(
+        self,
+        core: Core,
+        ask: Ask,
+        figures: Figures,
+        pipeline: Pipeline,
+        expiries: Expiries,
+        overfull: Overfull,
+        leavings: Leavings,
+    ) -> None:
+        self._core = core
+        self._ask = ask
+        self._figures = figures
+        self._pipeline = pipeline
+        self._expiries = expiries
+        self._overfull = overfull
+        self._leavings = leavings
+        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
+        self._sweep_topic = b""
+        self._running = asyncio.Lock()
+
+    def start(self, *more: tuple[Callable[[], object], float]) -> None:
+        """`more`: what else is to be done, each so often, s."""
+        every: list[tuple[Callable[[], object], float]] = [
+            *more,
+            (self._run_logged, INTERVAL_S),
+            (self._forget_logged, INTERVAL_S),
+            (self.tell_figures, SYS_INTERVAL_S),
+            (self._pipeline.sweep, LEASES_INTERVAL_S),
+            (self._overfull.look, LAUNCH_INTERVAL_S),
+        ]
+        for work, seconds in every:
+            self._scheduler.add_job(_given_up_at_the_stop(work), "interval", seconds=seconds)
+        self._scheduler.start()
+        self.tell_figures()
+
+    def stop(self) -> None:
+        self._scheduler.shutdown(wait=False)
+
+    def tell_figures(self) -> None:
+        """Publish `$SYS/#`."""
+        core = self._core
+        core.broker.publish_system(self._figures.records(), core.retained.note_volatile)
+
+    async def run_due(self) -> None:
+        """Everything once, never twice at a time. Raises what the store raises."""
+        async with self._running:
+            await self._run_all()
+        await self._forget()
+
+    async def _run_all(self) -> None:
+        await self._seal()
+        if not self._expiries.need_a_job:
+            await self._expire()
+        await self._expire_sessions()
+        self._core.cursors.mark_idle()
+        await self._sweep_retained()
+        await self._sweep_dead()
+
+    async def _run_logged(self) -> None:
+        try:
+            async with self._running:
+                await self._run_all()
+        except (ShardsError, Busy) as error:
+            log.warning("housekeeping put off: %s", error)
+
+    async def _forget(self) -> None:
+        await self._leavings.sweep()
+        await self._leavings.walk()
+
+    async def _forget_logged(self) -> None:
+        """On its own: expiring under a heavy load takes minutes."""
+        try:
+            await self._forget()
+        except (ShardsError, Busy) as error:
+            log.warning("what has expired is forgotten later: %s", error)
+
+    async def _seal(self) -> None:
+        directory, horizon = self._core.directory, self._core.horizon
+
+        def seal(commit: Commit) -> None:
+            for piece in passed_slices(directory, horizon.position):
+                commit.passed(piece)
+
+        if passed_slices(directory, horizon.position):
+            await self._ask(seal)
+
+    async def _expire(self) -> None:
+        gone = await self._expiries.drop()
+        if gone:
+            log.info("expired %d slices up to %d", len(gone), gone[-1].end_ms)
+
+    async def _expire_sessions(self) -> None:
+        """End sessions and groups a step at a time; the writer looks again: a client may be back."""
+        broker, sessions, groups = self._core.broker, self._core.sessions, self._core.groups
+        over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
+        over += [group for group in groups if groups.is_over(group)]
+        for start in range(0, len(over), EXPIRE_SESSIONS):
+            step = over[start : start + EXPIRE_SESSIONS]
+            await self._ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
+
+    async def _sweep_retained(self) -> None:
+        """Delete a step's worth of retained messages that have expired, so that they count no more."""
+        retained = self._core.retained
+        topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
+        if topics:
+            await self._ask(lambda commit: retained.drop_expired(commit, topics))
+
+    async def _sweep_dead(self) -> None:
+        """Drop dead letters whose retention is over, a step at a time."""
+        letters, writer = self._core.letters, self._core.writer
+        while letters.are_over(writer.running_ms):
+            gone: int = await self._ask(letters.drop_expired, cost=SWEEP_LETTERS)
+            if not gone:
+                return
+            letters.note_expired(gone)

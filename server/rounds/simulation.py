@@ -1,0 +1,94 @@
+"""Time travel for tests: walk a simulated clock through every due instant up to a target.
+
+The clock stands still until it is told. `advance` sets it to the first due instant, waits until all that
+is due there has been dispatched and written, goes to the next one, and so on: nothing counts as missed and
+nothing is late, however far the step.
+
+Housekeeping runs on the way, every half minute of simulated time as on a real day, but at most 100 times a
+walk. Running time, from which retention counts, passes with the simulated clock.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from shards.record import is_stub
+from timeline.horizon import BOUND_MS
+from timeline.position import Position, at_of, before
+
+from ..core import Core
+from ..engine.clock import NotSimulated, SimulatedClock
+from ..engine.writer import Ask
+from ..settings.times import INSTANT_MS_MAX, TimeError
+from .housekeeping import INTERVAL_S, Housekeeping
+
+STOPS = 100
+
+
+class Simulation:
+    """The walks of one server."""
+
+    def __init__(
+        self, core: Core, ask: Ask, quiet: Callable[[], Awaitable[None]], housekeeping: Housekeeping
+    ) -> None:
+        """`quiet`: waits until all that is due has been dispatched and written."""
+        self._core = core
+        self._ask = ask
+        self._quiet = quiet
+        self._housekeeping = housekeeping
+        self._walking = asyncio.Lock()
+
+    async def advance(self, by_ms: int) -> int:
+        """Move the clock by `by_ms`; the time it shows then, ms. A second walk waits for the first.
+
+        Raises NotSimulated, TimeError beyond the year 9999, and what the store and the housekeeping raise.
+        """
+        clock = self._core.clock
+        async with self._walking:
+            if clock.wall_ms() + by_ms > INSTANT_MS_MAX:
+                raise TimeError("goes beyond the year 9999")
+            if not isinstance(clock, SimulatedClock):
+                raise NotSimulated("the server runs on the system's clock")
+            return await self._walk(clock, by_ms)
+
+    async def _walk(self, clock: SimulatedClock, by_ms: int) -> int:
+        await self._quiet()
+        await self._reach(by_ms)
+        target_ms = clock.now_ms + by_ms
+        step_ms = max(INTERVAL_S * 1_000, -(-by_ms // STOPS))
+        while True:
+            start_ms = clock.now_ms
+            await self._step(clock, min(target_ms, start_ms + step_ms))
+            self._core.writer.ran(clock.now_ms - start_ms)
+            await self._housekeeping.run_due()
+            if clock.now_ms >= target_ms:
+                # Where the clock stands is on disk before anybody is told: it never goes back, whatever
+                # kills the server.
+                await self._ask(lambda commit: None)
+                return target_ms
+
+    async def _reach(self, by_ms: int) -> None:
+        """One durable bound for the whole walk, instead of one sync for every two seconds of it."""
+        horizon = self._core.horizon
+        horizon.ahead_ms = by_ms + BOUND_MS
+        try:
+            await self._ask(lambda commit: None)
+        finally:
+            horizon.ahead_ms = BOUND_MS
+
+    async def _step(self, clock: SimulatedClock, to_ms: int) -> None:
+        """Through every due instant up to `to_ms`."""
+        while (due_ms := self._next_due(to_ms)) is not None:
+            clock.now_ms = max(clock.now_ms, due_ms)
+            await self._quiet()
+        clock.now_ms = to_ms
+        await self._quiet()
+
+    def _next_due(self, target_ms: int) -> int | None:
+        """The first instant up to `target_ms` at which something is due; what is held comes first."""
+        now, reader = self._core.horizon.position, self._core.reader
+        held = (at_of(place) for place, _, value in reader.held() if not is_stub(value))
+        first = next(held, None)
+        if first is not None:
+            return first if first <= target_ms else None
+        rows = reader.read(Position(now + 1), before(target_ms + 1))
+        return next((at_of(place) for place, _, value in rows if not is_stub(value)), None)

@@ -1,0 +1,9 @@
+"""What can be set, and how a value is read.
+
+    times.py   times as people write them: text to UTC ms and back
+    kinds.py   how a value of config.toml is read and shown
+    config.py  what can be set, and where each value is from
+    watch.py   files of keys and certificates, read again when they change
+
+Each imports only what stands above it.
+"""

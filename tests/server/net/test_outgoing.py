@@ -1,0 +1,159 @@
+"""What connections have to send leaves in the order of its coming, at the end of the turn or at once."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from server.net.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_S, Outgoing
+from tests.support.clock import HandClock
+
+
+async def _turn() -> None:
+    """The loop comes round once."""
+    await asyncio.sleep(0)
+
+
+def test_at_the_end_of_the_turn() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        for number in range(3):
+            outgoing.add(partial(sent.append, number))
+        assert sent == []
+        await _turn()
+        assert sent == [0, 1, 2]
+        outgoing.add(partial(sent.append, 3))
+        await _turn()
+        assert sent == [0, 1, 2, 3]
+
+    asyncio.run(go())
+
+
+def test_at_once_and_not_a_second_time() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing.add(partial(sent.append, 1))
+        outgoing.flush()
+        assert sent == [1]
+        await _turn()
+        await _turn()
+        assert sent == [1]
+        outgoing.add(partial(sent.append, 2))
+        await _turn()
+        assert sent == [1, 2]
+
+    asyncio.run(go())
+
+
+def test_thousands_leave_in_pieces() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        for number in range(2 * PIECE + 1):
+            outgoing.add(partial(sent.append, number))
+        counts = []
+        for _ in range(3):
+            await _turn()
+            counts.append(len(sent))
+        assert counts == [PIECE, 2 * PIECE, 2 * PIECE + 1]
+        assert sent == sorted(sent)
+
+    asyncio.run(go())
+
+
+def test_who_writes_may_have_more_to_write() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[str]()
+
+        def first() -> None:
+            sent.append("first")
+            outgoing.add(partial(sent.append, "more"))
+
+        outgoing.add(first)
+        await _turn()
+        assert sent == ["first"]
+        await _turn()
+        assert sent == ["first", "more"]
+
+    asyncio.run(go())
+
+
+def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        count = FILLING * FILLING_MIN
+        for number in range(2 * count):
+            outgoing.add(partial(sent.append, number))
+        outgoing.is_filling = True
+        await _turn()
+        assert len(sent) == 2 * FILLING_MIN
+        await _turn()
+        assert len(sent) == 2 * FILLING_MIN + (2 * count - len(sent) // 2) // FILLING
+        before = len(sent)
+        outgoing.is_filling = False
+        await _turn()
+        assert len(sent) == before + PIECE
+        assert sent == list(range(before + PIECE))
+
+    asyncio.run(go())
+
+
+def test_a_few_connections_do_not_wait_for_more() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing.is_filling = True
+        for number in range(FILLING_MIN):
+            outgoing.add(partial(sent.append, number))
+        await _turn()
+        assert len(sent) == FILLING_MIN
+
+    asyncio.run(go())
+
+
+def test_answers_do_not_wait_for_more() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing.is_filling = True
+        writes = [partial(sent.append, number) for number in range(20 * FILLING_MIN)]
+        for write in writes:
+            outgoing.add(write)
+        outgoing.press(writes[-1])  # has deliveries, and an answer behind them
+        outgoing.press(writes[-1])
+        await _turn()
+        assert sent[0] == len(writes) - 1
+        assert sent.count(len(writes) - 1) == 1
+        outgoing.is_filling = False
+        for _ in range(3):
+            await _turn()
+        assert sorted(sent) == list(range(len(writes)))
+
+    asyncio.run(go())
+
+
+def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
+    async def go() -> None:
+        clock = HandClock(0)
+        outgoing, sent = Outgoing(clock.mono), list[int]()
+
+        def end(number: int) -> None:
+            clock.mono_s += PIECE_S  # it leaves a thousand groups
+            sent.append(number)
+
+        for number in range(3):
+            outgoing.press(partial(end, number))
+        for count in (1, 2, 3):
+            await _turn()
+            assert len(sent) == count
+
+    asyncio.run(go())
+
+
+def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing.add(lambda: sent.remove(7))
+        outgoing.add(partial(sent.append, 1))
+        await _turn()
+        assert sent == [1]
+
+    asyncio.run(go())
+    assert "could not be written" in caplog.text

@@ -1,0 +1,122 @@
+"""The alarm rings once, when it was last set to, with a timer of the system's or without."""
+
+import asyncio
+import ctypes
+
+import pytest
+
+from server.rounds.alarm import Alarm
+
+SOON_S = 0.002
+NEVER_S = 3600.0
+WAIT_S = 10.0
+
+
+@pytest.fixture(params=["system's", "loop's"])
+def timer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose timer it is."""
+    if request.param == "loop's":
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    return str(request.param)
+
+
+class Bell:
+    """Counts how often it was rung, and lets somebody wait for it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next = asyncio.get_running_loop().create_future()
+
+    def ring(self) -> None:
+        self.count += 1
+        if not self._next.done():
+            self._next.set_result(None)
+
+    async def rung(self) -> None:
+        await asyncio.wait_for(self._next, WAIT_S)
+
+
+async def _behind() -> None:
+    """Until what the loop knew of before has had its turn: another alarm, set later, has rung."""
+    loop = asyncio.get_running_loop()
+    bell = Bell()
+    other = Alarm(loop, bell.ring)
+    other.set(2 * SOON_S)
+    await bell.rung()
+    other.close()
+
+
+@pytest.mark.parametrize("in_s", [0.0, SOON_S])
+def test_it_rings_once_and_not_early(timer: str, in_s: float) -> None:
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        bell = Bell()
+        alarm = Alarm(loop, bell.ring)
+        started = loop.time()
+        alarm.set(in_s)
+        await bell.rung()
+        assert loop.time() - started >= in_s - (0.0 if timer == "system's" else 0.001)
+        await _behind()
+        assert bell.count == 1
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_the_last_time_counts(timer: str) -> None:
+    async def go() -> None:
+        bell = Bell()
+        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(SOON_S)
+        alarm.set(NEVER_S)
+        await _behind()
+        assert not bell.count
+        alarm.set(SOON_S)
+        await bell.rung()
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_it_can_be_set_when_it_rings(timer: str) -> None:
+    async def go() -> None:
+        bell = Bell()
+
+        def ring() -> None:
+            if not rung:
+                alarm.set(SOON_S)
+            rung.append(True)
+            if len(rung) == 2:
+                bell.ring()
+
+        rung: list[bool] = []
+        alarm = Alarm(asyncio.get_running_loop(), ring)
+        alarm.set(SOON_S)
+        await bell.rung()
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_a_ring_that_was_called_off_meanwhile_is_none() -> None:
+    async def go() -> None:
+        bell = Bell()
+        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(NEVER_S)
+        alarm._has_rung()  # the loop had found it readable before it was set again
+        assert not bell.count
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_closed_it_does_not_ring(timer: str) -> None:
+    async def go() -> None:
+        bell = Bell()
+        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(SOON_S)
+        alarm.close()
+        await _behind()
+        assert not bell.count
+
+    asyncio.run(go())

@@ -1,0 +1,237 @@
+"""Settings: the four places and their order, the kinds, and an error for all that is not understood."""
+
+import tomllib
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from server.settings.config import Config, ConfigError, load, table
+from server.settings.kinds import Address
+
+ROOT = Path(__file__).parents[3]
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_anything_all_is_default() -> None:
+    config, origins = load(None, {}, {})
+    assert config == Config()
+    assert set(origins.values()) == {"default"}
+    assert config.http.listen == Address("127.0.0.1", 8080)
+    assert config.limits.max_delay_ms == 3650 * 86_400_000
+    assert config.mqtt.keep_alive_s == 0
+    assert config.shards.cap_bytes == 64 << 20
+
+
+def test_the_file_in_the_repository_is_the_defaults_and_holds_every_key() -> None:
+    path = ROOT / "config.toml"
+    config, origins = load(path, {}, {})
+    assert config == Config()
+    assert set(origins.values()) == {"file"}
+
+
+def test_every_key_in_the_repository_has_a_comment() -> None:
+    above = ""
+    for line in (ROOT / "config.toml").read_text(encoding="utf-8").splitlines():
+        if " = " in line and not line.startswith("#"):
+            assert above.startswith("#") or " = " in above, line
+        above = line
+
+
+def test_the_stronger_place_wins(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        '[store]\ndir = "a"\n[wheel]\nmax_entries = 100\n[tail]\nmax_entries = 100\nmax_bytes = "1MiB"\n',
+    )
+    environ = {"FASTI__WHEEL__MAX_ENTRIES": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
+    config, origins = load(path, environ, {"store.dir": "c", "http.listen": None})
+    assert (config.store.dir, origins["store.dir"]) == ("c", "option")
+    assert (config.wheel.max_entries, origins["wheel.max_entries"]) == (200, "env FASTI__WHEEL__MAX_ENTRIES")
+    assert (config.tail.max_entries, origins["tail.max_entries"]) == (100, "file")
+    assert config.tail.max_bytes == 1 << 20
+    assert origins["http.listen"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "read"),
+    [
+        ("FASTI__SLICES__RETENTION", "PT15M", lambda c: c.slices.retention_ms == 900_000),
+        ("FASTI__SLICES__RETENTION", "90", lambda c: c.slices.retention_ms == 90_000),
+        ("FASTI__SESSIONS__ACK_TIMEOUT", "1h30m", lambda c: c.sessions.ack_timeout_ms == 5_400_000),
+        ("FASTI__MQTT__KEEP_ALIVE", "2m", lambda c: c.mqtt.keep_alive_s == 120),
+        ("FASTI__MQTT__ALLOW_ANONYMOUS", "False", lambda c: c.mqtt.allow_anonymous is False),
+        ("FASTI__MQTT__RETAIN_AVAILABLE", "1", lambda c: c.mqtt.retain_available is True),
+        ("FASTI__MQTT__DENY_SUBSCRIBE", "#,a/+", lambda c: c.mqtt.deny_subscribe == ("#", "a/+")),
+        ("FASTI__REPLAY__FILTERS", '["a,b/#"]', lambda c: c.replay.filters == ("a,b/#",)),
+        ("FASTI__REPLAY__FILTERS", "", lambda c: c.replay.filters == ()),
+        ("FASTI__SHARDS__CAP_BYTES", "16 MiB", lambda c: c.shards.cap_bytes == 16 << 20),
+        ("FASTI__SHARDS__CAP_BYTES", "1048576", lambda c: c.shards.cap_bytes == 1 << 20),
+        ("FASTI__HTTP__LISTEN", "[::1]:0", lambda c: c.http.listen == Address("::1", 0)),
+        ("FASTI__HTTP__LISTEN", "localhost:80", lambda c: c.http.listen.is_loopback),
+        ("FASTI__SPARK__ENABLED", "false", lambda c: c.spark.enabled == "off"),
+        ("FASTI__SPARK__ENABLED", "on", lambda c: c.spark.enabled == "on"),
+        ("FASTI__SLICES__EXPIRE_BY", "job", lambda c: c.slices.expire_by == "job"),
+        ("FASTI__SLICES__ARCHIVE", "", lambda c: c.slices.archive == ""),
+    ],
+)
+def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, read: object) -> None:
+    config, _ = load(None, {variable: text}, {})
+    assert callable(read)
+    assert read(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("[nosuch]\na = 1", "nosuch", "unknown section"),
+        ("[nosuch]", "nosuch", "unknown section"),
+        ("listen = 1", "listen", "belongs to a"),
+        ("[http]\nlisen = 1", "http.lisen", "is http.listen meant"),
+        ("[slices]\nretention_ms = 1", "slices.retention_ms", "unknown key"),
+        ("[http]\nlisten = 8080", "http.listen", "text is expected"),
+        ('[http]\nlisten = "8080"', "http.listen", "address"),
+        ('[http]\nlisten = ":8080"', "http.listen", "address"),
+        ('[http]\nlisten = "::1:8080"', "http.listen", "address"),
+        ('[http]\nlisten = "localhost:70000"', "http.listen", "from 0 to 65535"),
+        ("[http]\nmax_batch = 10001", "http.max_batch", "from 1 to 10000"),
+        ("[http]\nmax_batch = true", "http.max_batch", "whole number"),
+        ("[http]\nmax_batch = 1.5", "http.max_batch", "whole number"),
+        ('[http]\nmax_body = "16MB"', "http.max_body", "a size"),
+        ("[mqtt]\nmaximum_qos = 3", "mqtt.maximum_qos", "from 0 to 2"),
+        ('[mqtt]\nallow_anonymous = "yes"', "mqtt.allow_anonymous", "true or false"),
+        ('[mqtt]\ndeny_subscribe = ["a#"]', "mqtt.deny_subscribe", "whole level"),
+        ("[mqtt]\ndeny_subscribe = [1]", "mqtt.deny_subscribe", "list of topic filters"),
+        ('[mqtt]\nkeep_alive = "90500ms"', "mqtt.keep_alive", "whole seconds"),
+        ('[mqtt]\nkeep_alive = "1d"', "mqtt.keep_alive", "65535"),
+        ('[store]\ndir = ""', "store.dir", "empty"),
+        ('[slices]\nretention = "soon"', "slices.retention", "not a delay"),
+        ("[slices]\nretention = []", "slices.retention", "a duration"),
+        ("[slices]\nretention = 0", "slices.retention", "at least 1"),
+        ('[slices]\nexpire_by = "me"', "slices.expire_by", "one of server, job"),
+        ('[limits]\nmax_payload = "16MiB"', "http.max_body", "above limits.max_payload"),
+        ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),
+        ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
+        ('[mqtt]\nallow_anonymous = "mqtt://127.0.0.1:9"', "mqtt.allow_anonymous", "not one of mqtt.listen"),
+        ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is needed"),
+        ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
+        ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
+        (
+            '[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"\nurl = "127.0.0.1:8080"',
+            "cluster.url",
+            "must begin with http",
+        ),
+    ],
+)
+def test_a_bad_setting_is_named(tmp_path: Path, text: str, key: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(written(tmp_path, text), {}, {})
+    assert caught.value.key == key
+    assert str(caught.value).startswith(key)
+
+
+def test_a_bad_value_is_told_with_its_origin() -> None:
+    with pytest.raises(ConfigError, match=r"wheel.max_entries: .* got 'x' \(env FASTI__WHEEL__MAX_ENTRIES\)"):
+        load(None, {"FASTI__WHEEL__MAX_ENTRIES": "x"}, {})
+    with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL__NO__SUCH\)"):
+        load(None, {"FASTI__WHEEL__NO__SUCH": "x"}, {})
+    with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL\)"):
+        load(None, {"FASTI__WHEEL": "x"}, {})
+    with pytest.raises(ConfigError, match=r"\(option\)"):
+        load(None, {}, {"mqtt.listen": "x"})
+
+
+def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file") as caught:
+        load(tmp_path / "none.toml", {}, {})
+    assert caught.value.key == str(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(written(tmp_path, "[http"), {}, {})
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(written(tmp_path, "a = " + "[" * 5_000), {}, {})
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'[store]\ndir = "\xe9"')
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(latin, {}, {})
+
+
+@pytest.mark.parametrize("backups", ["data", "data/backups", "./data/x/../y", "{cwd}/data/x"])
+def test_backups_do_not_lie_in_the_data(backups: str) -> None:
+    wish = {"store.backups": backups.replace("{cwd}", str(Path.cwd()))}
+    with pytest.raises(ConfigError, match=r"store\.backups: must not lie in store\.dir"):
+        load(None, {}, wish)
+    for fine in ("", "data2", "data/..", "/backups", "."):
+        load(None, {}, {"store.backups": fine})
+
+
+def test_told_to_be_open_it_starts_open() -> None:
+    config, _ = load(
+        None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, {"http.listen": "0.0.0.0:80", "mqtt.listen": "h:1"}
+    )
+    assert not config.http.listen.is_loopback
+
+
+def test_the_table_shows_every_key_in_the_words_of_the_file() -> None:
+    lines = table(*load(None, {}, {"http.listen": "[::1]:9"}))
+    cells = {line.split()[0]: line.split()[1:] for line in lines}
+    assert cells["http.listen"] == ["[::1]:9", "option"]
+    assert cells["slices.retention"] == ["7d", "default"]
+    assert cells["limits.connect_timeout"] == ["10s", "default"]
+    assert cells["sessions.ack_timeout"] == ["0", "default"]
+    assert cells["limits.max_payload"] == ["256KiB", "default"]
+    assert cells["mqtt.deny_subscribe"] == ["[]", "default"]
+    assert cells["slices.archive"] == ['""', "default"]
+    tree = tomllib.loads((ROOT / "config.toml").read_text(encoding="utf-8"))
+    assert list(cells) == [f"{section}.{key}" for section, keys in tree.items() for key in keys]
+
+
+def test_a_config_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().store.dir = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("file", ['[auth]\nkeys_file = "k"', '[mqtt]\npassword_file = "p"'])
+def test_who_has_keys_lets_nobody_in_without_unless_told(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "config.toml"
+
+    def made(text: str) -> Config:
+        path.write_text(text)
+        return load(path, {}, {})[0]
+
+    listen = 'listen = ["127.0.0.1:1883", "mqtts://0.0.0.0:8883"]\ntls_cert = "c"'
+    both = file.replace("[mqtt]", f"[mqtt]\n{listen}") if "[mqtt]" in file else f"{file}\n[mqtt]\n{listen}"
+    plain, tls = made(both).mqtt.listen
+    assert not made(both).lets_anybody(plain)
+    some = made(both.replace("tls_cert", 'allow_anonymous = "127.0.0.1:1883"\ntls_cert'))
+    assert some.lets_anybody(plain)
+    assert not some.lets_anybody(tls)
+    for told in ("true", '["mqtts://0.0.0.0:8883"]'):
+        with pytest.raises(ConfigError, match="reached from elsewhere") as caught:
+            made(both.replace("tls_cert", f"allow_anonymous = {told}\ntls_cert"))
+        assert caught.value.key == "mqtt.allow_anonymous"
+    assert Config().lets_anybody(plain)
+
+
+def test_where_anybody_may_come_in_from_elsewhere_is_known() -> None:
+    text = {"http.listen": "0.0.0.0:8080", "mqtt.listen": "127.0.0.1:1883,mqtt://0.0.0.0:1884"}
+    config, _ = load(None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, text)
+    assert [(key, str(at)) for key, at in config.open_beyond] == [
+        ("http.listen", "0.0.0.0:8080"),
+        ("mqtt.listen", "mqtt://0.0.0.0:1884"),
+    ]
+    config, _ = load(None, {"FASTI__AUTH__KEYS_FILE": "k"}, text)
+    assert config.open_beyond == ()
+    assert Config().open_beyond == ()
+
+
+def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[auth]\nkeys_file = "k"\n')
+    assert load(path, {}, {})[0].has_keys
+    path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[mqtt]\npassword_file = "p"\n')
+    with pytest.raises(ConfigError, match="keys_file set"):
+        load(path, {}, {})
