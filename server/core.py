@@ -76,6 +76,25 @@ class Core:
         self.clock = clock
         self.node = NODE
         self.traces = traces
+        self._build_engine(store, wake, failing, auth, gather)
+        self._build_places(wake, auth)
+        self._build_dispatch()
+        self._build_settling(chance)
+        self.pull = Pull(self.broker, clock, config, wake)
+        self._is_beating = False
+        self.sessions.load()
+        self.broker.restore()
+
+    def _build_engine(
+        self,
+        store: Store,
+        wake: Callable[[], None],
+        failing: Callable[[], None],
+        auth: Auth,
+        gather: int,
+    ) -> None:
+        """The timeline with its wheel and tail, the writer, and what feeds both of them."""
+        config, clock = self.config, self.clock
         self.opened = timeline_of(config, clock, store, auth)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
@@ -98,59 +117,58 @@ class Core:
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self._deliver(wake, auth, chance)
-        self.pull = Pull(self.broker, clock, config, wake)
-        self._is_beating = False
-        self.sessions.load()
-        self.broker.restore()
 
-    def _deliver(self, wake: Callable[[], None], auth: Auth, chance: Callable[[], float]) -> None:
-        """Build the room `delivery`, each part from those before it."""
-        config, clock, store, writer = self.config, self.clock, self.opened.store, self.writer
-        horizon, tail = self.horizon, self.tail
-        self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
+    def _build_places(self, wake: Callable[[], None], auth: Auth) -> None:
+        """Who gets messages: sessions and groups, what they wait for, and how topics lead to them."""
+        config, clock = self.config, self.clock
+        limits, settings = config.limits, config.sessions
+        self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
         self.owed = Owed(max_bytes=config.tail.max_bytes)
-        self.retained = Retained(store, clock.wall_ms, writer, max_topics=config.limits.retained)
+        self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, max_topics=limits.retained)
+        self.owners = Owners(auth.may_send)
+        self.ready = Ready(wake)
+        self.leases = Leases(clock)
         by_text: dict[str, Group] = {}
         self.sessions = Sessions(
-            store,
-            horizon,
+            self.opened.store,
+            self.horizon,
             self.router,
             self.owed,
             clock,
-            writer,
+            self.writer,
             by_text,
-            quota=Quota(config.limits),
-            max_sessions=config.limits.sessions,
-            max_in_flight=config.sessions.max_in_flight,
-            max_inflight_bytes=config.sessions.max_inflight_bytes,
-            gate_bytes=config.limits.out_bytes,
+            quota=Quota(limits),
+            max_sessions=limits.sessions,
+            max_in_flight=settings.max_in_flight,
+            max_inflight_bytes=settings.max_inflight_bytes,
+            gate_bytes=limits.out_bytes,
             rights_of=auth.rights_of,
         )
         self.cursors = self.sessions.cursors
-        self.owners = Owners(auth.may_send)
-        ready = Ready(wake)
-        leases = Leases(clock)
         self.groups = Membership(
             self.sessions,
             self.cursors,
-            horizon,
+            self.horizon,
             self.router,
             self.owed,
-            ready,
-            leases,
+            self.ready,
+            self.leases,
             by_text,
-            config.sessions,
-            config.limits,
+            settings,
+            limits,
             clock.mono,
         )
+
+    def _build_dispatch(self) -> None:
+        """How messages reach places when they are due, or at once."""
+        config, clock, writer = self.config, self.clock, self.writer
         self.dispatch = Dispatch(
-            horizon,
+            self.horizon,
             self.wheel,
-            tail,
+            self.tail,
             self.router,
             self.reader,
-            ready,
+            self.ready,
             self.owed,
             self.retained,
             self.groups,
@@ -162,34 +180,38 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
-        publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        self.letters = Letters(store, self.groups, config.dead, node=NODE)
-        self.sent = Sent(self.reader, tail, self.retained, clock)
+        self.publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
+        self.sent = Sent(self.reader, self.tail, self.retained, clock)
+
+    def _build_settling(self, chance: Callable[[], float]) -> None:
+        """What becomes of deliveries, wills, and how a place that was away reads on."""
+        config, clock, writer = self.config, self.clock, self.writer
+        self.letters = Letters(self.opened.store, self.groups, config.dead, node=NODE)
         self.undone = Undone(
             config.sessions,
             self.cursors,
             self.router,
             self.groups,
-            leases,
+            self.leases,
             self.owners,
             self.sent,
-            publishing,
+            self.publishing,
             self.letters,
             writer,
             clock,
             chance=chance,
             node=NODE,
         )
-        self.late = Late(horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
-        self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
+        self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
+        self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
-            horizon,
-            tail,
+            self.horizon,
+            self.tail,
             self.router,
             self.owed,
             self.retained,
-            ready,
+            self.ready,
             self.groups,
             self.undone,
             self.sent,
@@ -202,16 +224,16 @@ class Core:
             clock,
             self.sessions,
             self.cursors,
-            horizon,
+            self.horizon,
             self.router,
             self.groups,
-            ready,
+            self.ready,
             self.replay,
             self.dispatch,
-            publishing,
+            self.publishing,
             self.undone,
             self.late,
-            leases,
+            self.leases,
             self.wills,
             writer,
             self.traces,
