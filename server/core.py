@@ -305,6 +305,5 @@ def timeline_of(config: Config, clock: Clock, store: Store, auth: Auth = OPEN) -
         max_slices=config.slices.max,
         max_structures=config.shards.max_structures,
         caps=caps,
-        has_owners=not auth.is_open,
         quota_of=auth.quota_of,
     )

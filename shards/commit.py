@@ -46,7 +46,7 @@ from .record import (
 )
 from .steps import STEP, Bits
 from .store import Table
-from .tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETRIES, DedupeRow, Spot, dedupe_from, dedupe_value
+from .tables import DedupeRow, Spot, dedupe_from, dedupe_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -84,17 +84,6 @@ class Commit:
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
         """Put a row, or delete it."""
         self.open_group.row(table, key, value)
-
-    def raise_format(self, version: int) -> None:
-        """With this group the store has what an older program would take for damage, or misread.
-
-        Where there could be no retries before, none is missing in what finds them by message.
-        """
-        known = int(self.open_group.keep(Table.META, META_FORMAT) or b"0")
-        if known < version:
-            self.row(Table.META, META_FORMAT, b"%d" % version)
-        if known < FORMAT_OF_RETRIES <= version:
-            self.row(Table.META, META_RETRIES, b"")
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every row with start <= key < end."""

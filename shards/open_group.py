@@ -147,13 +147,6 @@ class OpenGroup:
         fresh = self._fresh[table]
         return fresh[key] if key in fresh else self.store.get(table, key)
 
-    def keep(self, table: Table, key: bytes) -> bytes | None:
-        """`get` of what is asked for by each of many: the store is asked once a group."""
-        rows = self._fresh[table]
-        if key not in rows:
-            rows[key] = self.store.get(table, key)
-        return rows[key]
-
     def fresh(self, table: Table, start: bytes) -> list[bytes]:
         """The keys, beginning with `start`, that this group has put into a table, in the order of their
         coming. Looks at all that it has written there."""

@@ -28,14 +28,12 @@ from .dead import names, size_of, stored_totals
 from .errors import Corrupt
 from .read import Reader, Row, find, row_at
 from .record import decode, is_retry, is_stub
-from .recover import format_of, stored_cursor
+from .recover import stored_cursor
 from .retry_index import SPOTS_MAX, spots_in, waiting
 from .store import Store, Table
 from .tables import (
-    FORMAT_OF_RETRIES,
     META_DEAD,
     META_RETAINED,
-    META_RETRIES,
     DeadTotals,
     Spot,
     dead_row_of,
@@ -75,8 +73,7 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
-    if (format_of(store) or 0) >= FORMAT_OF_RETRIES:
-        yield from _retries(store, directory)
+    yield from _retries(store, directory)
     yield from _dead(store)
 
 
@@ -129,8 +126,7 @@ def _retries(store: Store, directory: Directory) -> Iterator[Pointer]:
         if shard != HELD_SHARD and store.get(Table.RETRIES, key) is None:
             message = MessageId(decode(value).id)
             yield Pointer(Table.RETRIES, key, "is missing, of a retry", retry_value(message, shard))
-    if store.get(Table.META, META_RETRIES) is not None:
-        yield from _by_message(store, reader, rows)
+    yield from _by_message(store, reader, rows)
 
 
 def _retry_at(reader: Reader, key: bytes, value: bytes) -> bool:

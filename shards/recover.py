@@ -6,7 +6,6 @@ messages are still pending). Ten million pending messages open as fast as ten.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,21 +19,18 @@ from timeline.structures import Structures
 from . import keys
 from .commit import Caps, Commit
 from .cuts import Notes
-from .errors import Corrupt, ShardsError, SharedData, StoreFailed, WrongFormat
+from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import is_stub
-from .retry_index import index_by_message
 from .store import Store, Table
 from .tables import (
-    FORMAT_OF_OWNERS,
-    FORMAT_OF_RETRIES,
-    FORMATS,
+    FORMAT,
+    FORMAT_FIRST,
     META_APPLIED,
     META_CURSOR,
     META_FORMAT,
-    META_RETRIES,
     Applied,
     StoredCursor,
     applied_from,
@@ -98,20 +94,18 @@ def open_timeline(
     max_slices: int,
     max_structures: int,
     caps: Caps,
-    has_owners: bool = False,
     quota_of: QuotaOf = any_number,
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`.
 
-    `has_owners`: messages that are put may have owners, which raises the store's format. `quota_of`: how many
-    of an owner's may be pending. Raises WrongFormat, Corrupt, StoreFailed.
+    A store of an older format becomes one of FORMAT. `quota_of`: how many of an owner's may be pending.
+    Raises WrongFormat, Corrupt, StoreFailed.
     """
     found = format_of(store)
     if found is None:
         _check_new(store, "the format")
-    wanted = FORMAT_OF_OWNERS if has_owners else FORMATS[0]
-    if found is None or found < wanted:
-        write_format(store, wanted)
+    if found != FORMAT:
+        _write_format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
     directory.floor = cursor.floor
@@ -119,9 +113,6 @@ def open_timeline(
     structures = Structures(max_structures=max_structures)
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
-    if (found or 0) >= FORMAT_OF_RETRIES and store.get(Table.META, META_RETRIES) is None:
-        with suppress(StoreFailed):  # on a file system that takes no writes, at the next start then
-            index_by_message(store, reader, cursor.horizon)
     owed = _tried(store, reader)
     waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
     owned = Owned(store)
@@ -288,11 +279,11 @@ def format_of(store: Store) -> int | None:
     value = store.get(Table.META, META_FORMAT)
     if value is None:
         return None
-    for known in FORMATS:
+    for known in (FORMAT_FIRST, FORMAT):
         if value == b"%d" % known:
             return known
     found = value[:20].decode("ascii", "replace")
-    raise WrongFormat(f"the data has format {found}, this program reads format {FORMATS[-1]}")
+    raise WrongFormat(f"the data has format {found}, this program reads formats {FORMAT_FIRST} and {FORMAT}")
 
 
 def place_in_log(store: Store) -> Applied | None:
@@ -308,8 +299,8 @@ def check_own(store: Store) -> None:
         raise SharedData(f"the data is of a cluster's node, {place}")
 
 
-def write_format(store: Store, version: int) -> None:
-    """What the store is from now on: in its log before anything that only this format has."""
+def _write_format(store: Store) -> None:
+    """The store is of FORMAT from now on. Its log says so before it holds anything that only FORMAT has."""
     batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % version)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)

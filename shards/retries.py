@@ -16,9 +16,6 @@ A retry cannot be cancelled or moved: nobody is told its place. But whoever had 
 late, while a retry waits: that is found by message and addressee (retry_index.py) and *ended*, by a stub in
 its row. One that the horizon has passed can be ended, too, for an addressee who has not read so far. One
 whose addressee is gone when it falls due goes nowhere.
-
-An older program cannot read such a row, and would take it for damage: the batch with the first one raises the
-store's format.
 """
 
 import logging
@@ -36,7 +33,7 @@ from .fields import Record, Retry
 from .read import Reader
 from .record import addressee_of, decode, encode, is_stub
 from .retry_index import does_wait, spots
-from .tables import FORMAT_OF_RETRIES, Spot
+from .tables import Spot
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +57,6 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     (row,) = group.place([draft], group.reserve([draft]))
     commit.placed(1, record.owner)
     commit.note_retry(MessageId(record.id), record.retry.addressee, row)
-    commit.raise_format(FORMAT_OF_RETRIES)
     return id_position(row)
 
 

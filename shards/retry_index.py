@@ -8,38 +8,29 @@ by message have what waits, and a little of what does not any more: who puts ano
 horizon has passed, and what is left goes with its slice (leavings.py). So a message that comes again and
 again has one row for each addressee, and who has acked late finds what is still to come by one look-up, also
 within the group that has placed it. One in `held` is named by message alone.
-
-A store that has retries from before there were rows by message gets them when it is opened; so does one whose
-format was raised by something else than its first retry.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from itertools import chain, islice
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, id_shard
 
 from . import keys
 from .errors import Corrupt
 from .open_group import OpenGroup
-from .read import Reader, Row
+from .read import Row
 from .record import addressee_of, decode, is_retry, is_stub
-from .store import Store, Table
+from .store import Table
 from .tables import (
-    META_RETRIES,
     Spot,
-    retry_from,
     retry_value,
     spots_from,
     spots_value,
 )
-from .unreadable import readable
 
 log = logging.getLogger(__name__)
 
-INDEX_ROWS = 1_000
-"""Of the rows by message, in a batch that writes all of them."""
 SPOTS_MAX = 16
 """Retries of a message that wait for one addressee, as many as are known: of more the first is not found."""
 
@@ -92,32 +83,3 @@ def waiting(rows: Iterable[Row], horizon: Position) -> dict[bytes, list[Spot]]:
                 key = keys.retries_of(MessageId(decode(value).id), addressee_of(value))
                 found.setdefault(key, []).append((place, number))
     return {key: spots[-SPOTS_MAX:] for key, spots in found.items()}
-
-
-def index_by_message(store: Store, reader: Reader, horizon: Position) -> None:
-    """Write the rows by message of a store that has none yet; durable on return.
-
-    In several batches, the last of which says that there they are. Raises StoreFailed.
-    """
-    rows = iter(waiting(chain(_stored(store, reader), reader.held()), horizon).items())
-    is_whole = False
-    while not is_whole:
-        some = list(islice(rows, INDEX_ROWS))
-        is_whole = len(some) < INDEX_ROWS
-        batch = store.batch()
-        for key, spots in some:
-            batch.put(Table.RETRIES, key, spots_value(spots))
-        if is_whole:
-            batch.put(Table.META, META_RETRIES, b"")
-        store.write(batch)
-        store.flush()
-
-
-def _stored(store: Store, reader: Reader) -> Iterator[Row]:
-    """The retries that the rows by position name, as far as they can be read."""
-    for key, value in readable(store, Table.RETRIES, b"", keys.RETRIES_END):
-        with suppress(Corrupt):
-            place, (_, number) = keys.place_of(key), retry_from(value)
-            row = reader.row(place, number)
-            if row is not None:
-                yield place, number, row

@@ -36,20 +36,15 @@ Whole = Annotated[int, msgspec.Meta(ge=0)]
 Spot = tuple[Position, int]
 """Where a row is that has been placed: its position, and the number of its shard."""
 
-FORMAT_OF_OWNERS = 2
-"""Of a store in which messages may have owners; of any other it is 1."""
-FORMAT_OF_RETRIES = 3
-"""Of a store in which there may be retries, too."""
-FORMAT_OF_GROUPS = 4
-"""Of a store in which groups may have rows of their own among the sessions, too."""
-FORMATS = (1, FORMAT_OF_OWNERS, FORMAT_OF_RETRIES, FORMAT_OF_GROUPS)
-"""What this program reads, and goes on with."""
+FORMAT_FIRST = 1
+"""Of release 0.1.0. Opening raises it to FORMAT."""
+FORMAT = 4
+"""What this program writes. 2 and 3 were never released."""
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
-META_RETRIES = b"retries"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 

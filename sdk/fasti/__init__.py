@@ -74,7 +74,7 @@ from .transport import Retry
 from .wire import NewMessage, instant_of_id
 from .worker import Figures, Reject, RetryIn, Worker
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "AlreadyDispatched",

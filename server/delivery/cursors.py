@@ -29,7 +29,6 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
 from shards.store import Table
-from shards.tables import FORMAT_OF_GROUPS
 from timeline.horizon import Horizon
 
 from ..engine.clock import Clock
@@ -364,11 +363,7 @@ class Cursors(Rider):
             if one.stored_changes != session.changes:
                 one.is_stored = True
                 one.stored_changes = session.changes
-                if isinstance(one, Group):
-                    commit.raise_format(FORMAT_OF_GROUPS)
-                    row = group_row(one)
-                else:
-                    row = session_row(one)
+                row = group_row(one) if isinstance(one, Group) else session_row(one)
                 commit.row(Table.SESSIONS, key, row)
                 size += len(row)
                 cost += ROW_COST + SUBSCRIPTION_COST * len(session.subscriptions)

@@ -52,7 +52,7 @@ from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import schedule_of
 from shards.store import Table
-from shards.tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETAINED, owned_value
+from shards.tables import FORMAT_FIRST, META_FORMAT, META_RETAINED, owned_value
 from shards.verify import verify_counts
 from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
@@ -415,7 +415,7 @@ def _past(folder: Path) -> None:
     store = RocksStore(folder / "data")
     batch = store.batch()
     batch.delete(Table.META, META_RETAINED)
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
     store.write(batch)
     store.close()
 

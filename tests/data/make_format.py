@@ -1,6 +1,6 @@
 """Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
 
-That of a server that asks for keys, with a retry, a dead letter and a group that nobody is in. One is
+It has owners, a retry, a dead letter and a group that nobody is in. One is
 kept for each version that was ever released (format-1, ...); tests/shards/test_old_formats.py opens them all.
 Never written again once released.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.owners import Open
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
@@ -27,20 +26,11 @@ TOPICS = (b"orders/17/paid", b"orders/18/paid", b"lights/hall")
 OWNER = b"meter-7"
 
 
-class Keys:
-    """Somebody is asked for something, and may do everything."""
-
-    is_open = False
-    rights_of = staticmethod(Open().rights_of)
-    may_send = staticmethod(Open().may_send)
-    quota_of = staticmethod(Open().quota_of)
-
-
 def make(path: Path) -> None:
     """A timeline with something in every table that this version writes."""
     store = RocksStore(path)
     clock = SimulatedClock(NOW_MS)
-    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, auth=Keys(), chance=lambda: 0.5)
+    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, chance=lambda: 0.5)
     _rounds(core)
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
     core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)

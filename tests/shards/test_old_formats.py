@@ -7,13 +7,12 @@ import pytest
 
 from server.__main__ import main
 from server.core import Core
-from server.delivery.owners import Open
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
 from shards.dead import letters, stored_totals
 from shards.fields import Retry
-from shards.keys import message_of, owned
+from shards.keys import RETRIES_END, message_of, owned
 from shards.pointers import pointers
 from shards.record import CANCELLED, decode, is_retry
 from shards.recover import format_of
@@ -21,7 +20,8 @@ from shards.retries import retries_of_message
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import (
-    FORMATS,
+    FORMAT,
+    FORMAT_FIRST,
     META_DEAD,
     META_FORMAT,
     META_ZONES,
@@ -31,13 +31,12 @@ from shards.tables import (
     retry_value,
 )
 from shards.verify import verify_counts, verify_owners
-from tests.data.make_format import OWNER, Keys
+from tests.data.make_format import OWNER
 from tests.support.http import http
 from tests.support.server import serving
 from timeline.position import END, START, MessageId, parse_id
 from timeline.session import Terms
 
-FORMAT_VERSION = FORMATS[-1]
 DATA = Path(__file__).parents[1] / "data"
 NOW_MS = 1_800_000_016_000
 VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
@@ -61,7 +60,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     retries = [decode(value) for _, _, value in rows if is_retry(value)]
     assert len(rows) - len(retries) == 31, "30 messages and what the move left"
     dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.letters.read()]
-    if version in ("format-1", "format-2"):
+    if version == "format-1":
         assert (retries, dead) == ([], [])
     else:
         assert [(record.id, record.retry) for record in retries] == [(ids[0], Retry(b"away", 3, 1, b"busy"))]
@@ -81,7 +80,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
     groups = [(group.text, group.terms, group.keeping) for group in core.groups]
-    if version in ("format-1", "format-2", "format-3"):
+    if version == "format-1":
         assert groups == []
     else:
         terms, keeping = Terms(30_000, 5, (1_000, 5_000)), Keeping(7_200, 10.0)
@@ -117,12 +116,11 @@ def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data"
-    shutil.copytree(DATA / "format-3", path)
+    shutil.copytree(DATA / "format-4", path)
     store = RocksStore(path)
     batch = store.batch()
     rows = [key for key, _ in store.scan(Table.DEAD, b"", b"\xff")]
-    (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
-    assert len(place) == 12
+    (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", RETRIES_END)]
     if how == "totals":
         batch.put(Table.META, META_DEAD, dead_totals_value(DeadTotals(7, 7, START)))
     elif how == "name":
@@ -143,7 +141,7 @@ def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     store = RocksStore(path)
     kept = 0 if how == "letter" else 1
     assert stored_totals(store).count == kept == len(list(letters(store)))
-    assert place in [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
+    assert place in [key for key, _ in store.scan(Table.RETRIES, b"", RETRIES_END)]
     store.close()
 
 
@@ -155,15 +153,16 @@ def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
 
 
 @pytest.mark.parametrize("command", [[], ["inspect"], ["verify"], ["verify", "--repair"], ["retime"]])
-def test_a_newer_format_is_refused_and_left_as_it_is(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("other", [2, 3, FORMAT + 1, FORMAT + 41])
+def test_any_other_format_is_refused_and_left_as_it_is(
+    other: int, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also what the start would write before it opens the timeline, and what a repair would make anew."""
-    path = tmp_path / "newer"
-    shutil.copytree(DATA / f"format-{FORMAT_VERSION}", path)
+    path = tmp_path / "other"
+    shutil.copytree(DATA / f"format-{FORMAT}", path)
     store = RocksStore(path)
     batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % (FORMAT_VERSION + 41))
+    batch.put(Table.META, META_FORMAT, b"%d" % other)
     batch.delete(Table.META, META_ZONES)
     batch.delete_range(Table.SHARDS, b"", b"\xff" * 64)  # as if counts were elsewhere by then
     store.write(batch)
@@ -171,47 +170,46 @@ def test_a_newer_format_is_refused_and_left_as_it_is(
     before = rows_of(path)
     assert main([*command, "--data", str(path)]) == 2
     said = capsys.readouterr().err
-    assert f"format {FORMAT_VERSION + 41}," in said
-    assert f"reads format {FORMAT_VERSION};" in said
+    assert f"format {other}, this program reads formats {FORMAT_FIRST} and {FORMAT};" in said
     assert str(path) in said
     assert rows_of(path) == before
 
 
 def test_there_is_a_directory_of_every_version() -> None:
-    assert [f"format-{version}" for version in FORMATS] == VERSIONS
+    assert [f"format-{version}" for version in (FORMAT_FIRST, FORMAT)] == VERSIONS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str, tmp_path: Path) -> None:
-    """So that who has none can go back to a program that reads format 1 only."""
+def test_opening_raises_an_older_format_in_one_step(version: str, tmp_path: Path) -> None:
     path = tmp_path / version
     shutil.copytree(DATA / version, path)
-    raised = max(2, int(version[-1]))
-    for auth, expected in ((Open(), int(version[-1])), (Keys(), raised), (Open(), raised)):
-        store = RocksStore(path)
-        Core(
-            load(None, {}, {})[0],
-            SimulatedClock(NOW_MS),
-            store,
-            wake=lambda: None,
-            auth=auth,
-            chance=lambda: 0.5,
-        )
-        assert format_of(store) == expected
-        store.close()
+    store = RocksStore(path)
+    assert format_of(store) == int(version[-1])
+    Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
+    assert format_of(store) == FORMAT
+    store.close()
+
+
+def test_what_only_looks_leaves_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(DATA / "format-1", path)
+    before = rows_of(path)
+    assert main(["verify", "--data", str(path)]) == 0
+    assert main(["inspect", "--data", str(path)]) == 0
+    assert rows_of(path) == before
 
 
 def test_a_wrong_counter_of_an_owner_is_found_and_repaired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data"
-    shutil.copytree(DATA / "format-2", path)
+    shutil.copytree(DATA / "format-4", path)
     store = RocksStore(path)
     batch = store.batch()
     batch.put(Table.META, owned(OWNER), owned_value(9, 1))
     store.write(batch)
     store.close()
     assert main(["verify", "--data", str(path)]) == 1
-    assert "owner 'meter-7': says 8 messages are pending, there are 1" in capsys.readouterr().out
+    assert "owner 'meter-7': says 8 messages are pending, there are 2" in capsys.readouterr().out
     assert main(["verify", "--repair", "--data", str(path)]) == 0
     assert main(["verify", "--data", str(path)]) == 0

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shards import keys
 from shards.dead import bury, letters, letters_of_message, remove_of, stored_totals
-from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.fields import Record, Retry
 from shards.group_commit import GroupCommit
@@ -22,7 +21,7 @@ from shards.recover import Opened, undo_group
 from shards.retries import Standing, end_retries, put_retry, retries_of_message, retry_of
 from shards.retry_index import SPOTS_MAX
 from shards.store import Table
-from shards.tables import META_RETRIES, DeadRow, spots_value
+from shards.tables import DeadRow, spots_value
 from shards.verify import verify_counts, verify_owners
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, position
 
@@ -253,49 +252,6 @@ def test_what_cannot_be_read_stays(opened: Opened, caplog: pytest.LogCaptureFixt
     assert standing(opened) == []
 
 
-def test_a_store_from_before_gets_its_rows_by_message_when_it_is_opened(opened: Opened) -> None:
-    passed = put(opened, NOW + 500)
-    waits = put(opened, NOW + 5_000)
-    other = put(opened, NOW + 5_000, TWO, B)
-    pass_to(opened, NOW + 1_000)
-    held_place = put(opened, NOW + 20, TWO, A, NOW)
-    commit = group(opened, NOW + 1_000)
-    for key in rows(opened):
-        if key.startswith(keys.RETRIES_END):
-            commit.row(Table.RETRIES, key, None)
-    commit.row(Table.META, META_RETRIES, None)
-    seal(opened)
-    assert list(pointers(opened.store, opened.directory)) == [], "they are made at the next start"
-    again = open_at(opened.store, NOW + 1_000)  # type: ignore[arg-type]
-    assert [one.place for one in standing(again)] == [waits]
-    assert sorted(one.place for one in standing(again, TWO)) == sorted((other, held_place))
-    assert passed not in [one.place for one in standing(again)]
-    assert again.store.get(Table.META, META_RETRIES) == b""
-    check(again)
-
-
-def test_where_nothing_can_be_written_it_opens_without(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(opened, NOW + 5_000)
-    commit = group(opened)
-    commit.row(Table.RETRIES, keys.retries_of(ONE, A), None)
-    commit.row(Table.META, META_RETRIES, None)
-    seal(opened)
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryStore, "write", refuse)
-        again = open_at(opened.store)  # type: ignore[arg-type]
-        assert standing(again) == []
-    # It takes writes by now: what is still not named is at the next start.
-    other = put(again, NOW + 6_000, TWO)
-    assert [one.place for one in standing(again, TWO)] == [other]
-    assert len(standing(open_at(opened.store))) == 1  # type: ignore[arg-type]
-
-
-def refuse(*_: object) -> None:
-    raise StoreFailed("read-only")
-
-
 def test_they_expire_with_their_slices(opened: Opened) -> None:
     put(opened, NOW + 500)
     put(opened, NOW + 500, TWO)
@@ -467,15 +423,9 @@ class Retries(RuleBasedStateMachine):
         self.passed |= gone
 
     @precondition(lambda self: self.now_ms > NOW)
-    @rule(is_indexed=st.booleans())
-    def start_again(self, is_indexed: bool) -> None:
-        commit = group(self.opened, self.now_ms)
-        if not is_indexed:
-            for key in rows(self.opened):
-                if key.startswith(keys.RETRIES_END):
-                    commit.row(Table.RETRIES, key, None)
-            commit.row(Table.META, META_RETRIES, None)
-            self.passed = set()
+    @rule()
+    def start_again(self) -> None:
+        group(self.opened, self.now_ms)
         seal(self.opened)
         self.opened = open_at(self.opened.store, self.now_ms)  # type: ignore[arg-type]
 

@@ -10,9 +10,8 @@ from server.delivery.shared import Group
 from server.delivery.terms import Keeping
 from shards import keys
 from shards.commit import Commit
-from shards.recover import format_of
 from shards.store import Table
-from shards.tables import FORMAT_OF_GROUPS, META_RETRIES, encode_row, group_of
+from shards.tables import encode_row, group_of
 from shards.verify import verify_tables
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
@@ -240,15 +239,6 @@ def test_a_setting_that_says_0_now_ends_what_nobody_holds() -> None:
     assert rig.store.get(Table.SESSIONS, KEY) is None
 
 
-def test_the_batch_with_the_first_row_raises_the_format() -> None:
-    rig = Rig()
-    assert format_of(rig.store) == 1
-    rig.lasting("s").subscribe("a")
-    assert format_of(rig.store) == 1
-    joined(rig)
-    assert format_of(rig.store) == FORMAT_OF_GROUPS
-
-
 def test_a_group_of_an_older_program_stays_and_has_a_row_from_then_on() -> None:
     rig = Rig()
     rig.lasting("s").subscribe(TEXT)
@@ -358,15 +348,6 @@ def test_a_group_of_a_key_that_is_revoked_is_kept_for_the_next_of_its_name(tmp_p
     assert not group.may_receive(b"jobs/x")
     rig.add("app")
     assert group.may_receive(b"jobs/x")
-
-
-def test_a_store_that_gets_its_format_by_a_group_finds_its_retries_by_message() -> None:
-    """None was there before, so none is missing."""
-    rig = Rig()
-    joined(rig)
-    assert rig.store.get(Table.META, META_RETRIES) == b""
-    rig.crash()
-    assert rig.store.get(Table.META, META_RETRIES) == b""
 
 
 def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill() -> None:

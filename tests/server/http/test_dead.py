@@ -12,7 +12,6 @@ from server.engine.clock import SimulatedClock
 from server.http.routes import dead
 from server.settings.config import Config, Dead
 from shards.dead import stored_totals
-from shards.recover import format_of
 from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 from tests.support.link import FakeLink
@@ -337,14 +336,6 @@ async def test_an_archive_need_not_have_the_retries(
         body = {"token": job["token"], "slices": [told]}
         await server.call("POST", f"/v1/jobs/{job['id']}:commit", body)
         assert server.app.core.reader.count_retries(START, END) == 0
-
-
-async def test_the_format_is_raised_with_the_first_retry(server: Running) -> None:
-    store = server.app.core.opened.store
-    (name,) = await poison(server, "bad")
-    assert format_of(store) == 1
-    await act(server, "requeue", ids=[name], deliver_in=60)
-    assert format_of(store) == 3
 
 
 @pytest.fixture
