@@ -56,6 +56,15 @@ async def child(*arguments: str) -> tuple[int, str]:
     return started.returncode, err.decode()
 
 
+@pytest.mark.parametrize("noun", [(), ("message",)], ids=["alone", "a noun"])
+async def test_without_arguments_it_prints_its_help(noun: tuple[str, ...]) -> None:
+    code, out, err = await fasti_cli(*noun)
+    assert (code, out) == (2, "")
+    assert err.startswith(" ".join(("Usage: fasti", *noun)))
+    assert "--help" in err
+    assert (code, err) == await child(*noun)
+
+
 async def ok(*arguments: str, stdin: str = "") -> str:
     code, out, err = await fasti_cli(*arguments, stdin=stdin)
     assert code == 0, err

@@ -145,7 +145,7 @@ def start(arguments: list[str]) -> None:
 
 def _format_of(arguments: list[str]) -> Format:
     """What `-o` says, found without a parser: it has just said no to something."""
-    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, value in zip(arguments, [*arguments[1:], ""], strict=False):
         named = value if argument in ("-o", "--output") else argument.removeprefix("--output=")
         if argument.startswith(("-o", "--output")) and named in list(Format):
             return Format(named)
