@@ -32,13 +32,8 @@ What a call takes and gives
     errors.py           what can go wrong, as a small tree
 
 Without an event loop
-    sync.py             `sync.Client`, its subscriptions and the smaller parts
-    sync_groups.py      `client.groups`, `client.endpoints` and `client.pull`, blocking
-    sync_messages.py    `client.messages`, blocking
-    sync_schedules.py   `client.schedules`, blocking
-    sync_dead.py        `client.dead`, blocking
-    sync_jobs.py        `client.jobs`, `client.server` and `client.cluster`, blocking
-    blocking.py         the event loop in a thread that these hand their calls to
+    sync.py             the client and all its parts, blocking; generated from the files above
+    blocking.py         the event loop in a thread that it hands its calls to
 
 Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`

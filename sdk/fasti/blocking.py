@@ -1,11 +1,11 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""What `fasti.sync` is made of: an event loop in a thread of its own, and objects whose calls go to it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -50,8 +50,12 @@ class Loop:
     def is_closed(self) -> bool:
         return self._loop.is_closed()
 
-    def close(self) -> None:
-        """Stop the loop and end the thread."""
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run `last`, stop the loop and end the thread; the second time do nothing."""
+        if self.is_closed:
+            last.close()
+            return
+        self.run(last)
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -61,3 +65,24 @@ class Loop:
 
 async def _next(items: AsyncIterator[T]) -> T:
     return await anext(items)
+
+
+class Facade(Generic[T]):
+    """The blocking form of an object of the async client."""
+
+    def __init__(self, loop: Loop, inner: T) -> None:
+        self._loop = loop
+        self._inner = inner
+
+
+class Value(Facade[T]):
+    """One that is compared, hashed and shown as the object behind it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self._inner == other._inner
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)

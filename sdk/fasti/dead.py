@@ -18,10 +18,9 @@ from typing import Any, Self, Unpack
 
 from .options import DeadSelection
 from .ranges import BulkResult
-from .transport import Transport
+from .transport import PAGE_MAX, Transport
 from .wire import Json, Span, When, dumps, get_headers, get_payload, instant, parse_instant, span
 
-PAGE_MAX = 1_000
 IDS_MAX = 1_000
 """Ids in one request."""
 

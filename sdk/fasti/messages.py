@@ -18,7 +18,7 @@ from .errors import AlreadyDispatched, BadArgument, NotFound
 from .options import Door, Due, Listed, MessageOptions, Selection, State, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .traces import current, joined
-from .transport import Transport, quoted
+from .transport import PAGE_MAX, Transport, quoted
 from .wire import (
     Json,
     Span,
@@ -34,7 +34,6 @@ from .wire import (
     parse_instant,
 )
 
-PAGE_MAX = 1_000
 _OPTIONS = MessageOptions.__optional_keys__
 
 
@@ -69,19 +68,24 @@ class Handling:
 
 @dataclass(slots=True)
 class Message:
-    """A scheduled message. `raw` is the server's last object for it, `payload` what it carries (if known).
-
-    `replayed`: this `schedule()` made nothing new, the message was there under its key; `state` says what has
-    become of it since.
-    """
+    """A scheduled message, as the server last told of it."""
 
     id: str
+    """The same for good, wherever the message is moved."""
     topic: str
+    """Where it goes."""
     deliver_at: datetime
+    """When it is due, UTC."""
     state: str
+    """What the server last said: pending, dispatched, cancelled or expired."""
     raw: Mapping[str, Any] = field(repr=False)
+    """The server's last object for it."""
     _calls: Messages = field(repr=False, compare=False)
     replayed: bool = False
+    """This `schedule()` made nothing new, the message was there under its key. See its `state`."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def payload(self) -> Any:
@@ -144,6 +148,7 @@ class ByKey:
     """
 
     key: str
+    """The idempotency key."""
     _path: str = field(repr=False)
     _calls: Messages = field(repr=False, compare=False)
 

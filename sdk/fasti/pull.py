@@ -154,7 +154,7 @@ class Leases:
 class Pull:
     """An async iterator of leased messages, and an async context manager that gives back what is left.
 
-    It goes on for ever. A step may be cancelled without harm, and several tasks may iterate at once. Once the
+    It goes on for ever. A step may be cancelled without harm, and several steps may go on at once. Once the
     server has answered, a server that is away is waited for.
     """
 

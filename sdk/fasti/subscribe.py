@@ -222,7 +222,7 @@ class Subscription:
     """An async iterator of deliveries, and an async context manager that closes it at the end.
 
     It connects at the first step (or on entering the context). A step may be cancelled, say by a timeout,
-    without harm, and several tasks may iterate at once. The connection ends with `aclose()`, with the
+    without harm, and several steps may go on at once. The connection ends with `aclose()`, with the
     client, or when the subscription and the deliveries out of it are no longer referenced, as after `break`
     in the usual loop.
     """

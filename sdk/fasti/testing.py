@@ -99,10 +99,7 @@ class FastiServer:
 
         Gives the server's new time. Raises BadArgument for less than nothing: time does not go back.
         """
-        span = _span(by, parts)
-        async with self.client() as client:
-            self._now = await client.advance(span)
-        return self._now
+        return await asyncio.to_thread(self.advance_sync, by, **parts)
 
     def advance_sync(self, by: timedelta | None = None, **parts: float) -> datetime:
         """The same for code without an event loop."""
@@ -118,10 +115,7 @@ class FastiServer:
         naive datetime. The way is reckoned from where the clock stands at the call: let no other `advance`
         run beside it.
         """
-        to = _aware("to", to)
-        async with self.client() as client:
-            self._now = await client.advance(_way(to, (await client.info()).now))
-        return self._now
+        return await asyncio.to_thread(self.advance_to_sync, to)
 
     def advance_to_sync(self, to: datetime) -> datetime:
         """The same for code without an event loop."""

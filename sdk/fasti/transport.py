@@ -33,6 +33,8 @@ from .errors import BadArgument, Error, Refused, Unreachable, error_of, problem_
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
+PAGE_MAX = 1_000
+"""Most objects of a listing in one answer."""
 _WAIT_AND_RETRY = (429, 503)
 _TAKEOVER_WAIT_S = 1.0
 _NO_LEADER = "no-leader"

@@ -1,13 +1,18 @@
 """The blocking client is the async one without `await`: the same names, the same arguments, the same values.
 
-Compared by what Python knows of the classes, name for name, so that whatever is added to one of them is
-missed in the other. An `async def` stands beside a `def`, an async iterator beside an iterator.
+It is generated, and has to be what `sdk/generate.py` writes today. What that wrote is compared by what Python
+knows of the classes, name for name. An `async def` stands beside a `def`, an async iterator beside an
+iterator.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pydoc
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -29,6 +34,7 @@ from fasti import (
     sync,
     timeline,
 )
+from sdk import generate
 
 TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
@@ -94,6 +100,56 @@ def is_told(cls: type, name: str) -> bool:
     """Whether an editor has anything to show of it; of a dataclass's field the class tells."""
     found = inspect.getattr_static(cls, name)
     return bool(found.__doc__) or not (inspect.isfunction(found) or isinstance(found, property))
+
+
+def test_the_blocking_client_is_what_the_generator_writes() -> None:
+    """Compared as syntax trees, which have docstrings and no format: `make style` looks at that."""
+    there, written = generate.TARGET.read_text(encoding="utf-8"), generate.written()
+    assert there.partition("\n")[0] == written.partition("\n")[0]
+    assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(written)), "run: python -m sdk.generate"
+
+
+@pytest.fixture
+def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], str]:
+    """What would be written if a text in a file of the async client were another."""
+    monkeypatch.setattr(generate, "SDK", shutil.copytree(generate.SDK, tmp_path / "fasti"))
+    monkeypatch.setattr(generate, "module", generate.Module)
+
+    def change(file: str, old: str, new: str) -> str:
+        source = (generate.SDK / file).read_text(encoding="utf-8")
+        assert source.count(old) == 1
+        (generate.SDK / file).write_text(source.replace(old, new), encoding="utf-8")
+        return generate.written()
+
+    return change
+
+
+def test_an_option_is_written_once(changed: Callable[[str, str, str], str]) -> None:
+    """One more in the async client is one more in the blocking one."""
+    method = "def delete(self, name: str,"
+    changed("groups.py", "import GroupOptions, ", "import GroupOptions, Misfire, ")
+    written = changed("groups.py", method, f"{method} undone: Misfire | None,")
+    assert f"{method} undone: Misfire | None," in written
+    assert "self._inner.delete(name, undone, topic_filter)" in written
+    assert "MessageOptions, Misfire, ScheduleOptions" in written
+
+
+def test_an_answer_that_has_no_blocking_form_is_refused(changed: Callable[[str, str, str], str]) -> None:
+    method = "async def get(self, message_id: str) ->"
+    with pytest.raises(AssertionError, match=r"Messages\.get: .* tuple\[Message, \.\.\.\]"):
+        changed("messages.py", f"{method} Message:", f"{method} tuple[Message, ...]:")
+
+
+def test_help_shows_the_same_of_both() -> None:
+    for one, other in TWINS.items():
+        for name in sorted(own_names(one) & own_names(other) - PROTOCOLS):
+            functions = [inspect.getattr_static(cls, name) for cls in (one, other)]
+            if inspect.isfunction(functions[0]):
+                shown = [pydoc.plain(pydoc.render_doc(f, "%s")).partition("\n\n")[2] for f in functions]
+                told = [text.removeprefix("async ").replace("AsyncIterator", "Iterator") for text in shown]
+                for spelled in generate.SAID.items():
+                    told[0] = told[0].replace(*spelled)
+                assert told[0] == told[1], name
 
 
 @pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
