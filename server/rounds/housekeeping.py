@@ -10,15 +10,17 @@
 
 Retention and session expiry count server running time, so a server that was down for a month drops nothing
 that it has not had the time to deliver, and no session that it has not been there for.
+
+Every chore is a coroutine and so runs on the loop: APScheduler runs a plain function in a thread, where it
+would read what the loop changes meanwhile. What blocks goes to a thread by itself (server/jobs/workers.py).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC
 from functools import wraps
-from inspect import iscoroutinefunction
 from types import MappingProxyType
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -50,10 +52,11 @@ LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_
 """What could not run in time, while a simulated clock stepped through a month, runs once, later."""
 
 
-def _given_up_at_the_stop(work: Callable[[], object]) -> Callable[[], object]:
+Chore = Callable[[], Awaitable[None]]
+
+
+def _given_up_at_the_stop(work: Chore) -> Chore:
     """The scheduler cancels what is under way when it ends, and would log that as an error."""
-    if not iscoroutinefunction(work):
-        return work
 
     @wraps(work)
     async def run() -> None:
@@ -87,13 +90,13 @@ class Housekeeping:
         self._sweep_topic = b""
         self._running = asyncio.Lock()
 
-    def start(self, *more: tuple[Callable[[], object], float]) -> None:
+    def start(self, *more: tuple[Chore, float]) -> None:
         """`more`: what else is to be done, each so often, s."""
-        every: list[tuple[Callable[[], object], float]] = [
+        every: list[tuple[Chore, float]] = [
             *more,
             (self._run_logged, INTERVAL_S),
             (self._forget_logged, INTERVAL_S),
-            (self.tell_figures, SYS_INTERVAL_S),
+            (self._tell_figures, SYS_INTERVAL_S),
             (self._pipeline.sweep, LEASES_INTERVAL_S),
             (self._overfull.look, LAUNCH_INTERVAL_S),
         ]
@@ -109,6 +112,9 @@ class Housekeeping:
         """Publish `$SYS/#`."""
         core = self._core
         core.broker.publish_system(self._figures.records(), core.retained.note_volatile)
+
+    async def _tell_figures(self) -> None:
+        self.tell_figures()
 
     async def run_due(self) -> None:
         """Everything once, never twice at a time. Raises what the store raises."""
