@@ -45,7 +45,8 @@ REMEMBERED = 10_000
 WAITING_MAX = 256
 """Different keys that are being checked or wait for it: some 3 s of work."""
 KEY_BYTES_MAX = 1_024
-"""A longer key or password is wrong without a check."""
+"""A longer key or password is wrong without a check. An empty one is wrong, too, whatever hash is stored:
+`mosquitto_passwd -b FILE u "$UNSET"` stores that of nothing, and mosquitto always refuses such a user."""
 OWN_NAME = "fasti-server"
 """What the server's own programs are called. No file can have such a key or user."""
 
@@ -177,7 +178,7 @@ class Keyring:
             waiting.append((done, address))
         elif len(self._underway) >= WAITING_MAX:
             done(Refusal(Why.BUSY, 1.0))
-        elif len(key) > KEY_BYTES_MAX or not self._entries:
+        elif not key or len(key) > KEY_BYTES_MAX or not self._entries:
             self._refuse(name, [(done, address)])
         else:
             self._underway[digest] = [(done, address)]

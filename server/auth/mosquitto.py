@@ -33,6 +33,8 @@ SCOPES = frozenset((SCHEDULE, READ))
 _ACCESS = ("read", "write", "readwrite", "deny")
 NAME_BYTES_MAX = 255
 """Of a user: each of his messages says whose it is."""
+_BLANKS = " \t\n\v\f\r"
+"""What is cut off a line and a name. No other space of Unicode: that is part of a name."""
 _CHANGED_BY_OTHERS = 0o002
 """Mode that is refused: a password file that all can read is usual, one that all can write is not."""
 
@@ -87,6 +89,7 @@ def read_passwords(path: Path) -> dict[str, str]:
     users: dict[str, str] = {}
     for line, text in _lines(path):
         user, colon, stored = text.partition(":")
+        user = user.rstrip(_BLANKS)
         if not user or not colon:
             raise KeysFileError(path, line, "user:hash is expected")
         if user in users:
@@ -136,5 +139,5 @@ def _access(rest: str) -> tuple[str, str]:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     text = secured_text(path, _CHANGED_BY_OTHERS)
-    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
+    numbered = ((number, line.strip(_BLANKS)) for number, line in enumerate(text.split("\n"), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]

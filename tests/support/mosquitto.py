@@ -1,4 +1,5 @@
-"""What a real mosquitto makes of its files, recorded: ACL files made by chance, and lines of password files.
+"""What a real mosquitto makes of its files, recorded: ACL files made by chance, password files as written by
+hand and as mosquitto_passwd writes them.
 
     FASTI_RECORD=mosquitto .venv/bin/python -m pytest tests/server/auth/test_as_mosquitto.py
 
@@ -146,12 +147,56 @@ PASSWORD_FILES = (
     f"old:{OLD}\nbob:{BOB.replace('101', '0')}\n",
     f"old:{OLD}\nbob:{BOB.replace('$101', '')}\n",
     f"old:{OLD}\nbob:{BOB[:-8]}\n",
+    f"#bob:{BOB}\r\n\r\nbob:{BOB}\r\n",
+    f"bob :{BOB}\n",
 )
+NAMES = (
+    *("with space", " bob", "bob ", "a/b", "a+b", "$d", "#bob", "\u00fc", "%u", "fasti_bob_x", ""),
+    *("n" * 255, "n" * 256, "n" * 4_000),
+)
+"""Of users whom mosquitto_passwd writes down."""
+PLAIN = (
+    *("bob:secret\nold:x\n", "bob:secret\r\nold:x\r\n", "bob:secret\nold:x", "bob:secret:more\nold:x\n"),
+    *("bob:secret\nnone:\n", "bob:secret\nnone\n", "# said\nbob:secret\n", "bob:secret\n\nold:x\n"),
+    *("bob: secret\n", "bob:secret \n", "bob:secret\nbob:x\n"),
+)
+"""Files that mosquitto_passwd -U is to hash; it leaves some of them as they are."""
 SHOWN = (
-    ("bob", "secret"), ("bob", "Secret"), ("bob", ""), ("bob", "x"), ("old", "x"), ("old", "secret"),
-    (" bob", "secret"), ("with space", "secret"), ("eve", ""), ("eve", "plain"), ("", "secret"),
-    ("nobody", "x"),
+    ("bob", "secret"), ("bob", "Secret"), ("bob", ""), ("bob", None), ("bob", "x"), ("old", "x"),
+    ("old", "secret"), ("old", None), ("eve", ""), ("eve", None), ("eve", "plain"), ("none", ""),
+    ("none", None), ("none", "x"), (None, "secret"), (None, None), ("", ""), ("", None), ("nobody", "x"),
+    ("nobody", ""), ("bob", " secret"), ("bob", "secret "), ("bob", "secret:more"), ("bob", "secret\r"),
+    *((name, "secret") for name in NAMES),
 )  # fmt: skip
+"""User and password of a CONNECT; None: it has none."""
+
+
+def written(folder: Path) -> list[str]:
+    """Files as mosquitto_passwd writes them, of each shape that it has."""
+    path = folder / "written"
+    files = []
+
+    def run(*arguments: str, said: str = "") -> None:
+        subprocess.run(
+            ["mosquitto_passwd", *arguments], input=said, text=True, capture_output=True, check=False
+        )
+
+    for kind in ((), ("-H", "sha512"), ("-H", "sha512-pbkdf2")):
+        run(*kind, "-c", "-b", str(path), "bob", "secret")
+        run(*kind, str(path), "old", said="x\nx\n")
+        run(*kind, "-b", str(path), "none", "")
+        files.append(path.read_text())
+        run(*kind, "-b", str(path), "bob", "x")
+        run("-D", str(path), "old")
+        files.append(path.read_text())
+    for name in NAMES:
+        run("-c", "-b", str(path), name, "secret")
+        files.append(path.read_text())
+    for text in PLAIN:
+        path.write_text(text, newline="")
+        run("-U", str(path))
+        files.append(path.read_bytes().decode())
+    return files
 
 
 def acl_files() -> list[str]:
@@ -187,7 +232,7 @@ async def record(folder: Path) -> None:
     }
     for text in acl_files():
         found["acl"].append({"file": text, "answers": await acl_answers(folder, text)})
-    for text in PASSWORD_FILES:
+    for text in (*PASSWORD_FILES, *written(folder)):
         found["passwords"].append({"file": text, "answers": await password_answers(folder, text)})
     RECORD.write_text(json.dumps(found, indent=0, ensure_ascii=True) + "\n")
 
@@ -252,14 +297,16 @@ async def tried(
 async def password_answers(folder: Path, text: str) -> list[bool] | None:
     """Who of `SHOWN` is let in; None: it does not start."""
     passwords = folder / "passwords"
-    passwords.write_text(text)
+    passwords.write_text(text, newline="")
     async with running(folder, f"allow_anonymous false\npassword_file {passwords}\n") as address:
         if address is None:
             return None
         answers = []
         for user, password in SHOWN:
             peer = await dial(address, 5)
-            peer.send(Connect(5, "c", username=user, password=password.encode()))
+            peer.send(
+                Connect(5, "c", username=user, password=None if password is None else password.encode())
+            )
             answers.append((await peer.take(Connack)).reason == 0)
             peer.drop()
         return answers

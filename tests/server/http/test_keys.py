@@ -1,8 +1,10 @@
 """Keys over HTTP: who is let in, what scopes and rules let through, what a quota and a revoked key say."""
 
 import asyncio
+import hashlib
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 from server.auth import keyring
 from server.auth.bucket import Bucket
+from server.auth.keyring import Refusal, Why
+from server.auth.rights import Principal
 from server.engine.clock import SimulatedClock
 from server.engine.writer import Busy
 from server.http import access, selection
@@ -133,6 +137,30 @@ async def test_what_is_no_key_is_401(keyed: Keyed, shown: str) -> None:
     assert answer.slug == "unauthorized"
     assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
     assert keyed.keys["ops"] not in json.dumps(answer.body)
+
+
+async def test_nobody_comes_in_without_a_password(
+    tmp_path: Path, file: KeysFile, config: Config, clock: SimulatedClock
+) -> None:
+    """As `u`, whose stored password is empty: `mosquitto_passwd -b FILE u ""`."""
+    passwords = tmp_path / "passwords"
+    salt = b"salt"
+    stored = hashlib.pbkdf2_hmac("sha512", b"", salt, 101)
+    passwords.write_text(f"u:$7$101${b64encode(salt).decode()}${b64encode(stored).decode()}\n")
+    passwords.chmod(0o600)
+    with_u = with_keys(config, file.path, password_file=str(passwords))
+    async with running(tmp_path / "data", with_u, clock) as server:
+        basic = [f"Basic {b64encode(text).decode()}" for text in (b"u", b"u:", b"u:x", b":", b"u:fasti_u_")]
+        for shown in (None, "Basic", *basic, "Bearer", "Bearer u", "Bearer u:", "Bearer fasti_u_"):
+            more = {} if shown is None else {"Authorization": shown}
+            await server.call("GET", "/v1/info", status=401, **more)
+        assert server.app.keyring.named("u") is not None
+        for password in (b"", b"x"):
+            answers: list[Principal | Refusal] = []
+            server.app.keyring.check("u", password, "10.0.0.1", answers.append)
+            while not answers:
+                await asyncio.sleep(0)
+            assert answers == [Refusal(Why.WRONG)]
 
 
 async def test_a_key_under_the_name_of_another_is_401(keyed: Keyed) -> None:
