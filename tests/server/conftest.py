@@ -1,4 +1,7 @@
-"""A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
+"""A whole server in one process: a store in RAM, a simulated clock, HTTP by a test client, no MQTT sockets.
+
+A test of checkpoints, files or a damaged disk overrides `ram` by None.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +26,7 @@ from server.settings.kinds import Address
 from server.site import build_desk, build_site
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
-from tests.support.stores import FailingStore
+from tests.support.stores import FailingMemory, FailingStore
 from timeline.session import Subscription
 
 START_MS = 1_795_248_000_000
@@ -44,7 +47,7 @@ class Running:
         self.clock = clock
         self.http = http
         self._calls = Http(http)
-        self.store: FailingStore = app.core.opened.store  # type: ignore[assignment]
+        self.store: FailingStore | FailingMemory = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
         self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str
@@ -108,15 +111,20 @@ class Fronted(TestServer):
 
 @asynccontextmanager
 async def running(
-    path: Path, config: Config, clock: SimulatedClock, traces: Traces | None = None
+    path: Path,
+    config: Config,
+    clock: SimulatedClock,
+    traces: Traces | None = None,
+    store: FailingMemory | None = None,
 ) -> AsyncIterator[Running]:
-    """A server on a data directory; stopped in order at the end."""
+    """A server on a data directory, its rows in `store` if there is one; stopped in order at the end."""
     faults: list[str] = []
+    path.mkdir(parents=True, exist_ok=True)
     config = replace(config, store=replace(config.store, dir=str(path)))
     app = App(
         config,
         clock,
-        FailingStore(path),
+        FailingStore(path) if store is None else store,
         fatal=lambda: faults.append("the server had to stop"),
         traces=traces,
     )
@@ -139,8 +147,16 @@ def config() -> Config:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
-    async with running(tmp_path / "data", config, clock) as made:
+def ram() -> FailingMemory | None:
+    """Where the server's rows are; None: on disk."""
+    return FailingMemory()
+
+
+@pytest.fixture
+async def server(
+    tmp_path: Path, config: Config, clock: SimulatedClock, ram: FailingMemory | None
+) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data", config, clock, store=ram) as made:
         yield made
 
 

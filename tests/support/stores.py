@@ -1,21 +1,28 @@
-"""A store on disk that fails, loses or waits when it is told to. In RAM shards/memory.py does so itself."""
+"""Stores that fail, lose or wait when they are told to, on disk and in RAM."""
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shards.errors import StoreFailed
+from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Batch
 
+if TYPE_CHECKING:
+    Below = RocksStore
+else:
+    Below = object
 
-class FailingStore(RocksStore):
-    """Its writes, syncs and re-openings fail while it is told so."""
+
+class Failing(Below):
+    """The writes, syncs and re-openings of the store below fail while it is told so."""
 
     is_failing = False
     loses_next = False
     """The next group is lost: its sync fails, and the store is back at once, without it."""
 
-    def __init__(self, path: Path) -> None:
+    def _begin(self) -> None:
         self.gate = threading.Event()
         """While it is cleared syncs wait, ten seconds at most."""
         self.gate.set()
@@ -24,7 +31,6 @@ class FailingStore(RocksStore):
         self.gate_of_opening.set()
         self.is_opening = False
         """A re-opening has begun."""
-        super().__init__(path)
 
     def write(self, batch: Batch) -> None:
         self._check()
@@ -48,3 +54,19 @@ class FailingStore(RocksStore):
     def _check(self) -> None:
         if self.is_failing:
             raise StoreFailed("told to fail")
+
+
+class FailingStore(Failing, RocksStore):
+    """On disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._begin()
+        super().__init__(path)
+
+
+class FailingMemory(Failing, MemoryStore):  # type: ignore[misc]  # both are stores
+    """In RAM: opens and closes in no time. A server that is started on it again finds what it left."""
+
+    def __init__(self) -> None:
+        self._begin()
+        super().__init__()

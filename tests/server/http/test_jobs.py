@@ -43,6 +43,11 @@ def due(number: int) -> int:
 
 
 @pytest.fixture
+def ram() -> None:
+    """Jobs read checkpoints and hand over files."""
+
+
+@pytest.fixture
 def config() -> Config:
     return replace(Config(), shards=replace(Config().shards, cap_messages=7, structure_above=10))
 

@@ -34,6 +34,11 @@ FAR = START_MS - START_MS % (6 * HOUR_MS) + 72 * HOUR_MS
 
 
 @pytest.fixture
+def ram() -> None:
+    """Jobs read checkpoints."""
+
+
+@pytest.fixture
 def config() -> Config:
     return replace(Config(), slices=replace(Slices(), retention_ms=RETENTION_MS))
 

@@ -64,6 +64,11 @@ sys.exit(3)
 
 
 @pytest.fixture
+def ram() -> None:
+    """The child reads a checkpoint."""
+
+
+@pytest.fixture
 def config() -> Config:
     return replace(Config(), slices=replace(Slices(), split_above=5))
 
