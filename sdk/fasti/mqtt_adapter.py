@@ -1,5 +1,7 @@
 """One MQTT 5 connection, over aiomqtt. All use of what aiomqtt and paho keep private is in this file.
 
+These are twelve names, which a test lists. The ranges in sdk/pyproject.toml let in tested releases only.
+
 Why private access is needed at all:
 
 - aiomqtt acknowledges on arrival, before anybody has seen the message. paho can leave the ack to us
@@ -66,6 +68,7 @@ _SETTLE_S = 2.0
 _BURST = 256
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
 _ACK = {1: 0x40, 2: 0x50}
+_PINGREQ = b"\xc0\x00"
 _USER_PROPERTY = 0x26
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # of an extension: the message is not ours any more
@@ -108,6 +111,7 @@ class Connection:
         self._withheld: list[int] = []
         self._is_closing = False
         self._poll: select.poll | None = None
+        self._came = 0  # packets of the kinds that come in numbers
         self._wrote = asyncio.Event()
         self._hook()
 
@@ -253,25 +257,13 @@ class Connection:
                 self._mqtt._disconnected.set_exception(error)
         self._wrote.set()
 
-    def _read(self) -> MQTTErrorCode:
-        """paho's `loop_read`, for more than a packet at a time."""
-        paho = self._paho
-        for _ in range(_BURST):
-            if paho.socket() is None:
-                return MQTTErrorCode.MQTT_ERR_NO_CONN
-            code = paho._packet_read()
-            if code > 0:
-                return paho._loop_rc_handle(code)
-            if code == MQTTErrorCode.MQTT_ERR_AGAIN:
-                break
-        return MQTTErrorCode.MQTT_ERR_SUCCESS
-
     async def _settle(self) -> None:
         """Wait until the server has read every ack, but not for long."""
         if self._settled or self._ended is not None:
             return
         self._pong.clear()
-        self._paho._send_pingreq()
+        self._paho._out_packet.append(_out_packet(_PINGREQ))
+        self._write()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
                 await self._pong.wait()
@@ -283,24 +275,35 @@ class Connection:
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
 
     def _hook(self) -> None:
-        paho, mqtt = self._paho, self._mqtt
-        handle_publish, handle_pubrel = paho._handle_publish, paho._handle_pubrel
+        paho = self._paho
+        connected: Any = paho.on_connect  # aiomqtt's own
+        subscribed: Any = paho.on_subscribe
+        disconnected: Any = paho.on_disconnect
+        read, handle_publish, handle_pubrel = paho.loop_read, paho._handle_publish, paho._handle_pubrel
         handle_pingresp = paho._handle_pingresp
 
         def on_connect(client: Paho, userdata: Any, flags: ConnectFlags, code: ReasonCode, more: Any) -> None:
             self.session_present = bool(flags.session_present)
             self._reference = getattr(more, "ServerReference", None)
-            mqtt._on_connect(client, userdata, flags, code, more)
+            connected(client, userdata, flags, code, more)
 
         def on_subscribe(
             client: Paho, userdata: Any, mid: int, codes: list[ReasonCode], more: Properties | None
         ) -> None:
             self._why = getattr(more, "ReasonString", "")
-            mqtt._on_subscribe(client, userdata, mid, codes, more)
+            subscribed(client, userdata, mid, codes, more)
+
+        def on_disconnect(
+            client: Paho, userdata: Any, flags: Any, code: ReasonCode, more: Properties | None
+        ) -> None:
+            self._reference = getattr(more, "ServerReference", self._reference)
+            disconnected(client, userdata, flags, code, more)
+            self._let_go()
 
         def on_publish(
             _client: Paho, _userdata: Any, mid: int, code: ReasonCode, more: Properties | None
         ) -> None:
+            self._came += 1
             answer = self._answers.get(mid)
             if answer is not None and not answer.done():
                 answer.set_result((code, getattr(more, "ReasonString", "")))
@@ -310,29 +313,35 @@ class Connection:
             return MQTTErrorCode.MQTT_ERR_SUCCESS
 
         def on_publish_packet() -> MQTTErrorCode:
+            self._came += 1
             code = handle_publish()
             while self._withheld:
-                message = paho._in_messages.pop(self._withheld.pop())
-                paho._handle_on_message(message)
+                self._on_message(paho, None, paho._in_messages.pop(self._withheld.pop()))
             return code
 
         def on_pubrel_packet() -> MQTTErrorCode:
+            self._came += 1
             mid = int.from_bytes(bytes(paho._in_packet["packet"][:2]), "big")
             code = handle_pubrel()
             self._on_release(mid)
-            return code or paho._send_pubcomp(mid)
+            return code or paho.ack(mid, 2)  # which sends PUBCOMP
 
         def on_pingresp_packet() -> MQTTErrorCode:
             self._pong.set()
             return handle_pingresp()
 
         def loop_read(_max_packets: int = 1) -> MQTTErrorCode:
-            return self._read()
+            """paho's, for as long as each call brings something: it does not say so itself."""
+            for _ in range(_BURST):
+                came, code = self._came, read()
+                if code != MQTTErrorCode.MQTT_ERR_SUCCESS or self._came == came:
+                    break
+            return code
 
         paho.manual_ack_set(True)
         paho.loop_read = loop_read  # type: ignore[assignment, method-assign]
         paho.on_connect = on_connect
-        paho.on_disconnect = self._on_disconnect
+        paho.on_disconnect = on_disconnect
         paho.on_message = self._on_message
         paho.on_subscribe = on_subscribe
         paho.on_publish = on_publish
@@ -342,12 +351,9 @@ class Connection:
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
 
-    def _on_disconnect(
-        self, client: Paho, userdata: Any, flags: Any, code: ReasonCode, more: Properties | None
-    ) -> None:
+    def _let_go(self) -> None:
+        """End whatever waits for an answer of a connection that was lost."""
         mqtt = self._mqtt
-        self._reference = getattr(more, "ServerReference", self._reference)
-        mqtt._on_disconnect(client, userdata, flags, code, more)
         waited_for: list[asyncio.Future[Any]] = [mqtt._connected, *mqtt._pending_subscribes.values()]
         for future in waited_for:
             if not future.done():
@@ -393,8 +399,6 @@ class Connection:
         if self._paho.socket() is not None:
             self._paho._sock_close()
         self._wrote.set()
-        if self._mqtt._misc_task is not None:
-            self._mqtt._misc_task.cancel()
 
 
 def _ack_packet(incoming: Incoming, refusal: Said | None) -> bytes:
