@@ -119,7 +119,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A server on a data directory, its rows in `store` if there is one; stopped in order at the end."""
     faults: list[str] = []
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     config = replace(config, store=replace(config.store, dir=str(path)))
     app = App(
         config,
