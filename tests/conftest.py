@@ -1,20 +1,40 @@
-"""How the tests are shared out between the processes of pytest-xdist, and what they have counted."""
+"""How the tests are shared out between the processes of pytest-xdist, which are quick, and what they counted.
+
+`make quick` (FASTI_QUICK=1) runs the folders of QUICKLY, without tests that are marked `process` or `long`.
+There the interpreter refuses to start a process for a test without the mark `process`, in every run.
+"""
 
 import gc
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import server  # noqa: F401 - before anything that may be compiled
+from tests.support.soak import QUICK
 
+# Images of Python often forbid bytecode. Without it each process that a test starts compiles the server anew:
+# 0.8 s of processor time in place of 0.2, some hundreds of times.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+HERE = Path(__file__).parent
+QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}
+"""What the interpreter audits where a process begins."""
 GROUPS = {
+    "tests/browser/": "browser",
     "tests/cluster/": "cluster",
+    "tests/house/test_imports.py": "imports",
     "tests/spark/test_cluster.py": "programs",
     "tests/spark/test_program.py": "programs",
     "tests/spark/": "session",
 }
 """By how a path starts: one process has the Spark session, another the programs that start their own, another
-the nodes of a cluster."""
+the nodes of a cluster, another the browser."""
 
 
 class Groups(LoadScopeScheduling):
@@ -32,6 +52,66 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
     return Groups(config, log)
 
 
+# -- what is quick
+
+
+class Guard:
+    """Refuses to start a process while a quick test runs. One for all tests: an audit hook stays."""
+
+    def __init__(self) -> None:
+        self.test: str | None = None
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: object) -> None:
+        if self.test is not None and event in STARTS:
+            raise RuntimeError(f"{self.test} starts a process: mark it with pytest.mark.process")
+
+
+guard = Guard()
+
+
+def folder_of(path: Path) -> str | None:
+    """The folder of `tests` that a path is in; None: `tests` itself."""
+    parts = path.relative_to(HERE).parts
+    return parts[0] if parts else None
+
+
+def is_marked(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("process", "long"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    if QUICK and collection_path.is_dir() and folder_of(collection_path) not in {None, *QUICKLY}:
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if QUICK:
+        config.hook.pytest_deselected(items=[item for item in items if is_marked(item)])
+        items[:] = [item for item in items if not is_marked(item)]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the garbage collector need not walk it with every pass."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if folder_of(item.path) in QUICKLY and item.get_closest_marker("process") is None:
+        guard.test = item.nodeid
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        guard.test = None
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests have noted as `counted`, whether they passed or not."""
     for reports in terminalreporter.stats.values():
@@ -40,9 +120,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 for name, value in report.user_properties:
                     if name == "counted":
                         terminalreporter.write_line(f"{report.nodeid}: {value}")
-
-
-def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not walk it with every pass."""
-    gc.collect()
-    gc.freeze()

@@ -165,6 +165,7 @@ def extending() -> Iterator[tuple[str, str]]:
         yield from ((module, node.name) for node in classes_in(tree) if taken.intersection(bases_of(node)))
 
 
+@pytest.mark.long
 def test_what_extends_a_compiled_class_is_compiled() -> None:
     assert list(extending()) == []
 

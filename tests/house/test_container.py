@@ -61,6 +61,7 @@ def run(image: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.process
 def test_what_it_runs_is_all_there(image: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A key is made, then the settings are right; without one nothing listens on all addresses."""
     data = tmp_path_factory.mktemp("data")
@@ -79,6 +80,7 @@ def test_backups_are_in_its_volume() -> None:
     assert config.store.backups_dir.is_relative_to(*said("VOLUME"))
 
 
+@pytest.mark.process
 def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     try:

@@ -6,6 +6,7 @@ Read from the syntax trees, so that an import inside a function or an `if` count
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ def parsed(room: str) -> Iterator[tuple[Path, ast.Module]]:
         yield path, ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
 def all_imports(room: str) -> list[Import]:
     return [found for path, tree in parsed(room) for found in imports_in(path, room, tree)]
 
@@ -175,6 +177,7 @@ def test_no_star_imports() -> None:
     assert [where(found) for room in ROOMS for found in all_imports(room) if found.name == "*"] == []
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Module -> modules of the rooms that it imports, be it only for their types."""
     modules = {module_of(path, room) for room in ROOMS for path in files_of(room)}

@@ -28,7 +28,7 @@ from .rig import CLIENTS, FILTERS
 from .test_timeline import Machine, small
 from .walk import walk_nodes
 
-WALKS = 10_000 if SOAK else 200
+WALKS = 10_000 if SOAK else 100
 MUTANT_WALKS = 400
 
 
@@ -96,7 +96,7 @@ def test_machine_of_nodes_keeps_every_promise() -> None:
     run_state_machine_as_test(
         Nodes,
         settings=settings(
-            max_examples=1_500 if SOAK else 50,
+            max_examples=1_500 if SOAK else 25,
             stateful_step_count=80 if SOAK else 50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

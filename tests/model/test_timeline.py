@@ -26,7 +26,7 @@ from .oracle import Violation
 from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 from .walk import walk
 
-WALKS = 20_000 if SOAK else 200
+WALKS = 20_000 if SOAK else 100
 MUTANT_WALKS = 800
 
 clients = st.sampled_from(CLIENTS)
@@ -214,7 +214,7 @@ def test_machine_keeps_every_promise() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=3_000 if SOAK else 100,
+            max_examples=3_000 if SOAK else 50,
             stateful_step_count=80 if SOAK else 50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

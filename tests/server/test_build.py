@@ -119,6 +119,7 @@ def test_these_tests_look_at_what_was_asked_for() -> None:
     assert isinstance(wheel.__spec__ and wheel.__spec__.loader, ExtensionFileLoader) == asked
 
 
+@pytest.mark.process
 def test_a_process_that_is_told_so_runs_the_sources(tmp_path: Path) -> None:
     script = "import server.core, server.build, timeline.wheel as w; print(server.build.form(), w.__file__)"
 
@@ -133,6 +134,7 @@ def test_a_process_that_is_told_so_runs_the_sources(tmp_path: Path) -> None:
     assert "nothing is compiled there" in refused.stderr
 
 
+@pytest.mark.process
 def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
     """A module that is there no more: compiled ones, which know all sources, would refuse to run with it."""
     text = "[build-system]\nrequires = []\n[project]\nname = 'rooms'\nversion = '1'\n"

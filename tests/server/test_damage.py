@@ -177,6 +177,7 @@ async def test_what_is_written_there_later_is_found(world: World) -> None:
         assert [number_of(m.record) for m in link.sent].count(gone[len(gone) // 2]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [mending.GROUP_BYTES, 1])
 async def test_what_can_be_read_again_is_dispatched_late_and_once(
     world: World, monkeypatch: pytest.MonkeyPatch, most: int
@@ -212,6 +213,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
             assert subscriber.session.client_id == "away"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_large", [False, True])
 async def test_what_the_wheel_held_is_not_owed(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_large: bool

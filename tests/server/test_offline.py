@@ -67,6 +67,7 @@ def test_what_would_change_it_is_refused(
     assert rows_of(node) == before
 
 
+@pytest.mark.process
 def test_a_server_of_its_own_does_not_start_on_it(node: Path) -> None:
     before = rows_of(node)
     ended = run("--data", str(node), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
@@ -113,6 +114,7 @@ def filled(tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.process
 def test_inspect_in_json(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One object, with the numbers of the text."""
     assert main(["inspect", "--data", str(filled), "-o", "json"]) == 0
@@ -132,6 +134,7 @@ def _json_of(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_inspect_in_sums(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--summary", "-o", "json", "--data", str(filled)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -11,6 +11,7 @@ ALL = "0.0.0.0"
 """Only written here: no test listens there."""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -44,6 +45,7 @@ def test_told_to_it_names_what_is_open() -> None:
     assert load(None, {}, {})[0].open_beyond == ()
 
 
+@pytest.mark.process
 def test_each_start_says_so(tmp_path: Path) -> None:
     """By its text 127.1 could be anybody's; it is loopback all the same."""
     for _ in range(2):

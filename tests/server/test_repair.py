@@ -119,6 +119,7 @@ def test_a_store_with_rows_is_not_taken_for_new(key: bytes, tmp_path: Path) -> N
             verify(path, 50, repair=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [[range(400)], [range(-400, 0), range(400)]])
 def test_the_first_block_of_a_shard_is_rotten(
     parts: list[Sequence[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -211,6 +212,7 @@ def test_rows_that_can_be_read_are_not_dropped(tmp_path: Path) -> None:
     assert gettable(path, {number: ids[number] for number in fine}) == fine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", ["rocks", "verify"])
 def test_a_table_of_which_too_much_would_go_is_left(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +227,7 @@ def test_a_table_of_which_too_much_would_go_is_left(
     assert gettable(path, ids) == fine
 
 
+@pytest.mark.long
 def test_a_repair_that_was_cut_off_is_refused_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ async def test_what_may_be_in_the_log_is_not_refused(
         await asyncio.wait_for(server.stop(), 20)
 
 
+@pytest.mark.process
 async def test_what_begins_and_ends_is_one_line_each(tmp_path: Path) -> None:
     """With what one looks for afterwards, by name: which version, on which data, reachable where."""
     async with serving(tmp_path / "data", "--log", "json") as server:

@@ -240,6 +240,7 @@ def test_nothing_is_wrong_before(path: Path, capsys: pytest.CaptureFixture[str])
     assert _all(path) == before_it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", MENDED)
 def test_it_is_named_and_mended(fault: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plant, *said = MENDED[fault]
@@ -295,6 +296,7 @@ def test_slices_that_overlap_are_refused_by_name(path: Path) -> None:
     assert _all(path) == before
 
 
+@pytest.mark.long
 def test_pointers_among_rows_that_cannot_be_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They count as being there, and what else is wrong is told."""
     store = RocksStore(path)
@@ -369,6 +371,7 @@ sys.exit(verify(Path(sys.argv[1]), 50, repair=True))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("calls", range(40) if SOAK else (1, 5))
 def test_a_repair_that_is_killed_goes_on(calls: int, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a store with every fault at once, one of them a rotten block, at one of its writes or syncs."""

@@ -315,4 +315,4 @@ class ByKey(RuleBasedStateMachine):
 
 
 ByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-test_keys_against_an_oracle = ByKey.TestCase
+test_keys_against_an_oracle = pytest.mark.long(ByKey.TestCase)

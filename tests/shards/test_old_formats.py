@@ -88,6 +88,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_server_goes_on_with_an_old_data_directory(version: str, tmp_path: Path) -> None:
     path = tmp_path / version
@@ -111,6 +112,7 @@ def test_what_an_older_program_did_not_have_is_empty_to_read(tmp_path: Path) -> 
     store.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["totals", "name", "letter", "retry", "index"])
 def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -152,6 +154,7 @@ def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [[], ["inspect"], ["verify"], ["verify", "--repair"], ["retime"]])
 @pytest.mark.parametrize("other", [2, 3, FORMAT + 1, FORMAT + 41])
 def test_any_other_format_is_refused_and_left_as_it_is(

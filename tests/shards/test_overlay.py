@@ -39,6 +39,7 @@ def written(store: MemoryStore, changes: Changes) -> None:
     store.write(batch)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     below=st.lists(steps, max_size=3),

@@ -448,4 +448,4 @@ class Retries(RuleBasedStateMachine):
 
 
 Retries.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
-TestRetries = Retries.TestCase
+TestRetries = pytest.mark.long(Retries.TestCase)

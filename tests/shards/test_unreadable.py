@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
+import shards.unreadable
 from shards.errors import Corrupt
 from shards.memory import MemoryStore
 from shards.store import Table
-from shards.unreadable import STRETCHES_MAX, Stretch, Unreadable, beyond, note_key, note_value, notes
+from shards.unreadable import Stretch, Unreadable, beyond, note_key, note_value, notes
 from timeline.position import END, Position
 
 PREFIX = bytes(10)
@@ -112,14 +113,15 @@ def test_what_failed_once_and_reads_again_is_no_stretch() -> None:
     assert len(unreadable) == 0
 
 
-def test_beyond_the_bound_the_rest_goes_with_it() -> None:
+def test_beyond_the_bound_the_rest_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards.unreadable, "STRETCHES_MAX", 100)
     store, unreadable = Rotten(list(range(1, 200))), Unreadable()
-    for number in range(STRETCHES_MAX):
+    for number in range(100):
         key = number.to_bytes(22, "big")
         unreadable.add(Stretch(key, key + b"\0", b"elsewhere", "why"))
     store.bad = {3}
     assert read(store, unreadable) == store.keys[:30]
-    assert len(unreadable) == STRETCHES_MAX + 1
+    assert len(unreadable) == 100 + 1
 
 
 def test_the_barrier_is_the_first_that_is_not_noted() -> None:
@@ -157,6 +159,7 @@ def test_beyond_of_names() -> None:
             assert found <= names[bad + 1].ljust(24, b"\0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [70, 2_000, 60_000])
 @pytest.mark.parametrize("seed", range(10))
 def test_long_names_cost_no_more_probes(size: int, seed: int) -> None:

@@ -296,6 +296,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(changes, max_size=6),

@@ -205,7 +205,7 @@ class Replication(RuleBasedStateMachine):
         assert len(set(epochs)) == len(epochs)
 
 
-TestReplication = Replication.TestCase
+TestReplication = pytest.mark.long(Replication.TestCase)
 TestReplication.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 

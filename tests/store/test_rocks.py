@@ -170,6 +170,7 @@ def with_damaged_table(tmp_path: Path, part: float = 0.5, *, read_only: bool = F
     return RocksStore(path, read_only=read_only)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("part", [0.0001, 0.3, 0.5, 0.9])
 def test_a_scan_of_a_damaged_file_raises(tmp_path: Path, part: float, read_only: bool) -> None:

@@ -324,6 +324,7 @@ class WaitingRocks(Waiting):
         self._folder.cleanup()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("machine", "examples"), [(Waiting, 150), (WaitingRocks, 15)])
 def test_what_waits_is_read_as_if_it_were_there(machine: type[Waiting], examples: int) -> None:
     run_state_machine_as_test(
@@ -388,6 +389,7 @@ def answered_one_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedStore, "flush", flush)
 
 
+@pytest.mark.long
 @OPENED
 @pytest.mark.parametrize(
     "naive",

@@ -268,5 +268,5 @@ class TrieMachine(RuleBasedStateMachine):
                 nodes.append(below)
 
 
-TestTrie = TrieMachine.TestCase
+TestTrie = pytest.mark.long(TrieMachine.TestCase)
 TestTrie.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -174,6 +174,7 @@ def cases(draw: st.DrawFn) -> tuple[str, str, str]:
     return zone, day, f"{minute} {hour} * * {weekday}"
 
 
+@pytest.mark.long
 @given(cases(), st.sampled_from(["skip", "after", "before"]), st.sampled_from(["first", "second", "both"]))
 @settings(max_examples=40, deadline=None)
 def test_no_fire_is_skipped_or_doubled_but_as_the_policy_says(

@@ -400,5 +400,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.got == {place: count for place, count in self.owed.items() if count}
 
 
-TestSession = SessionMachine.TestCase
+TestSession = pytest.mark.long(SessionMachine.TestCase)
 TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

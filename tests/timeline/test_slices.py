@@ -277,6 +277,7 @@ def test_the_first_millisecond_has_a_slice() -> None:
     directory.check()
 
 
+@pytest.mark.long
 def test_ten_years_of_a_message_each_quarter_of_an_hour() -> None:
     """The case that widths by distance are for, from the nearest message to the farthest and at random."""
     for order in ("rising", "random"):
@@ -352,5 +353,5 @@ class DirectoryMachine(RuleBasedStateMachine):
             assert list(self.directory.over(before(at_ms), position(at_ms, 1))) == [found]
 
 
-TestDirectory = DirectoryMachine.TestCase
+TestDirectory = pytest.mark.long(DirectoryMachine.TestCase)
 TestDirectory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

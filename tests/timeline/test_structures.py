@@ -191,6 +191,7 @@ def test_overlap(pattern: str, topic_filter: str, expected: bool) -> None:
     assert overlap(pattern.split("/"), topic_filter.split("/")) is expected
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(topics, max_size=40), st.lists(filters, max_size=3), st.integers(1, 4), st.integers(1, 6))
 def test_no_message_that_is_wanted_is_skipped(

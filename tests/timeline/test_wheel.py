@@ -348,7 +348,7 @@ class WheelMachine(RuleBasedStateMachine):
             assert next_ms <= at_of(min(held))
 
 
-TestWheel = WheelMachine.TestCase
+TestWheel = pytest.mark.long(WheelMachine.TestCase)
 TestWheel.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -144,6 +144,7 @@ WORDS = ("a", "b", "+", "#", "%c", "%u", "%%", "x%c", "$SYS", "")
 NAMES = ("a", "b", "x", "", "a/b", "+", "$SYS", "%c", "bob")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_who_asks_once_for_each_client_hears_the_same(seed: int) -> None:
     """Whatever the rules, a mosquitto's too, and whoever the client is."""

@@ -192,6 +192,7 @@ async def test_only_who_shows_the_key_gets_one(
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.long
 async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
     tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
 ) -> None:
@@ -382,6 +383,7 @@ async def test_a_copy_for_which_there_is_no_room_is_refused(
                 await fetch(session, url, KEY, tmp_path / "mine")
 
 
+@pytest.mark.process
 def test_a_store_that_is_open_is_not_swapped(tmp_path: Path) -> None:
     made(tmp_path / "mine", "old")
     (tmp_path / "mine" / FOLDER / READY).mkdir(parents=True)
@@ -436,6 +438,7 @@ class Kills:
             one.stop()
 
 
+@pytest.mark.long
 def test_a_kill_before_any_change_of_the_disk_leaves_what_the_next_start_finishes(tmp_path: Path) -> None:
     """And one more in the midst of that."""
     base = tmp_path / "base"

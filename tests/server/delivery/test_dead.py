@@ -29,6 +29,7 @@ def _found(rig: Rig) -> tuple[list[str], bool]:
     return dead, any(one.session.flights for one in held)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["t", "$share/g/t"])
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_kill_leaves_it_in_flight_or_dead(text: str, survivors: int) -> None:

@@ -151,6 +151,7 @@ class Walk:
                 del self.must[payload]  # given up before it came
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_walk(seed: int) -> None:
     Walk(seed).run()

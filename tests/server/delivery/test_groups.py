@@ -172,6 +172,7 @@ def test_unsuback_waits_until_the_end_is_durable() -> None:
     assert found(rig) is None
 
 
+@pytest.mark.long
 def test_it_is_gone_with_its_rows_when_its_time_has_come() -> None:
     rig = Rig()
     worker = joined(rig, expiry="1h")

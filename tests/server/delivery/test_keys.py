@@ -590,6 +590,7 @@ def _toml(rules: list[str]) -> str:
     return f"deliver = {rules}".replace("'", '"')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int) -> None:
     assert Walk(tmp_path, seed).run(200) > 5

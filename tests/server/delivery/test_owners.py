@@ -482,6 +482,7 @@ def _toml(rules: list[str]) -> str:
     return f"publish = {rules}".replace("'", '"')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_goes_out_that_its_sender_may_not_send(tmp_path: Path, seed: int) -> None:
     walk = Walk(tmp_path, seed)

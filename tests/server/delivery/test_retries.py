@@ -441,4 +441,4 @@ class DeadLetters(RuleBasedStateMachine):
 
 
 DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
-TestDeadLetters = DeadLetters.TestCase
+TestDeadLetters = pytest.mark.long(DeadLetters.TestCase)

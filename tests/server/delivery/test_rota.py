@@ -1,5 +1,6 @@
 """Whose turn it is, against the dullest thing that can say so."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -124,7 +125,7 @@ class Turns(RuleBasedStateMachine):
 
 
 Turns.TestCase.settings = settings(max_examples=500 if SOAK else 60, stateful_step_count=40, deadline=None)
-TestTurns = Turns.TestCase
+TestTurns = pytest.mark.long(Turns.TestCase)
 
 
 def test_equals_have_their_turns_one_after_the_other() -> None:

@@ -327,6 +327,7 @@ def test_after_the_ack_timeout_it_comes_again(is_lasting: bool) -> None:
     assert sorted(a.take_all() + b.take_all()) == ["3", "4"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", range(4))
 def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> None:
     """A kill between the cursors of the group and of its members: each message is there once."""

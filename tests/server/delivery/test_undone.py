@@ -116,6 +116,7 @@ def test_a_nack_brings_it_again_at_that_time_to_whom_it_was_sent_alone(begin: Ki
     assert waiting(rig) == []
 
 
+@pytest.mark.long
 @KINDS
 def test_without_a_time_the_back_off_counts_and_in_the_end_it_is_dead(begin: Kind) -> None:
     rig = Rig(config(max_attempts=4))

@@ -102,6 +102,7 @@ class Walk:
                 assert numbers == sorted(numbers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_walk(seed: int) -> None:
     Walk(seed).run()

@@ -43,6 +43,7 @@ ITEMS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(ITEMS)
 def test_a_line_in_a_batch_is_what_it_is_alone(items: list[bytes]) -> None:
     alone: list[ParsedMessage | tuple[str, str]] = []

@@ -116,6 +116,7 @@ async def test_a_silent_connection_ends(server: Running, bench: Bench) -> None:
     assert 'fasti_http_connections_bounded_total{bound="http.head_timeout"} 1.0' in metrics
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sent", [b"POST", HEAD, b"GET /livez HTTP/1.1\r\nHost: a\r\n", b"\r\n"])
 async def test_half_a_head_ends(bench: Bench, sent: bytes) -> None:
     wire, front = await bench.one()
@@ -461,6 +462,7 @@ NO_CHUNKS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NO_CHUNKS)
 @pytest.mark.parametrize("step", [1 << 20, 100])
 async def test_nothing_behind_chunks_that_are_none_is_a_request(bench: Bench, name: str, step: int) -> None:

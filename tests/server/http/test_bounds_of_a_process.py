@@ -13,6 +13,8 @@ import pytest
 from tests.support.served import TLS
 from tests.support.server import ServerProcess, served
 
+pytestmark = pytest.mark.process
+
 POST = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HALVES = (
     b"",

@@ -26,6 +26,7 @@ CHANGES = [
 """What pages can send, too: without a body, or with one that claims to be text."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES)
 @pytest.mark.parametrize(
     "headers",

@@ -82,6 +82,7 @@ class TestRetention:
         await server.call("POST", ADVANCE, {"by": "P3D"})
         assert (await server.call("GET", "/v1/slices")).body["slices"] == []
 
+    @pytest.mark.long
     async def test_a_message_moves_on_far_beyond_the_retention_of_its_first_due(
         self, server: Running
     ) -> None:

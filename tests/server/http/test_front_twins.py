@@ -120,6 +120,7 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", [b"", b"?each=true", b"?each=true&key_only=true"])
 @pytest.mark.parametrize("body", BATCHES)
 async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: bytes) -> None:

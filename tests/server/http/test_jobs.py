@@ -31,6 +31,8 @@ from tests.support.build import OPENED
 from tests.support.mover import moved, path_of
 from timeline.position import parse_id
 
+pytestmark = pytest.mark.long  # on disk
+
 FAR = START_MS + 10 * DAY_MS
 SLICE = FAR - FAR % (6 * HOUR_MS)
 STEP_MS = 10 * MINUTE_MS

@@ -90,6 +90,7 @@ def test_the_scopes_of_calls_are_those_that_there_are() -> None:
     assert {OPEN, ANY}.isdisjoint((READ, SCHEDULE, ADMIN))
 
 
+@pytest.mark.long
 async def test_every_call_but_the_probes_wants_a_key_and_its_scope(keyed: Keyed) -> None:
     for scope in (READ, SCHEDULE):
         keyed.add(scope, scope)

@@ -88,6 +88,7 @@ async def filled(server: Running, seed: int) -> Model:
     return model
 
 
+@pytest.mark.long
 async def test_lists_and_counts_agree_with_a_model(server: Running) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

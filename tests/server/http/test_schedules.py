@@ -243,6 +243,7 @@ async def test_edit_while_paused_stays_paused(server: Running) -> None:
     assert (changed["state"], changed["cron"], changed["next"]) == ("paused", "0 4 * * *", None)
 
 
+@pytest.mark.long
 async def test_thirty_days_of_a_simulated_clock(server: Running) -> None:
     _, link = await server.connect("c", "jobs/#", window=1_000)
     await put(server, "daily")

@@ -15,13 +15,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.http import Http, http
 from tests.support.mqtt import dial
 from tests.support.server import ServerProcess, serving
+from tests.support.soak import SOAK
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 CLOCK = "/v1/clock:advance"
 FIXED = "--generation-deterministic"
+EXAMPLES = "20" if SOAK else "2"
+"""Drawn ones of each call, beside its examples and those at its bounds."""
 TIMEOUT_S = 3_600.0
 
 
@@ -78,18 +83,20 @@ async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]],
     assert "Traceback" not in server.output, server.output
 
 
+@pytest.mark.process
 async def test_nothing_is_found(tmp_path: Path) -> None:
     given = os.environ.get("FASTI_SCHEMATHESIS", "").split()
     settings = {"spark.enabled": "false"}
     data = tmp_path / "data"
     async with serving(data, "--clock", "simulated", settings=settings) as server, http(server.url) as calls:
         values = await furnished(server, calls)
-        chosen = given or [FIXED, "--max-examples", "6"]
+        chosen = given or [FIXED, "--max-examples", EXAMPLES]
         await run(server, tmp_path, values, "--exclude-path", CLOCK, *chosen)
 
 
+@pytest.mark.process
 async def test_nothing_is_found_in_the_clock(tmp_path: Path) -> None:
     """By itself, on an empty timeline: a thousand years of a schedule that fires each second take a while."""
     async with serving(tmp_path / "data", "--clock", "simulated") as server:
         values = {"ids": ["0"], "starts": ["0"], "sessions": ["0"], "leases": ["0"]}
-        await run(server, tmp_path, values, "--include-path", CLOCK, FIXED, "--max-examples", "10")
+        await run(server, tmp_path, values, "--include-path", CLOCK, FIXED, "--max-examples", EXAMPLES)

@@ -210,6 +210,7 @@ def later(at: str, days: int) -> str:
     return (datetime.fromisoformat(at) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@pytest.mark.process
 def test_schedule_cancel_and_list_hang_together(schema: Any) -> None:
     seen: Counter[tuple[str, int]] = Counter()
     run_state_machine_as_test(

@@ -109,6 +109,7 @@ def paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(launch, "missing", lambda _: "")
 
 
+@pytest.mark.process
 async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_path: Path) -> None:
     overfull = arm(server, tmp_path, WORKS)
     await fill(server, 5)
@@ -124,6 +125,7 @@ async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_pat
     assert "token" not in job
 
 
+@pytest.mark.process
 async def test_the_child_shows_a_key_where_one_is_asked_for(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
@@ -144,6 +146,7 @@ async def test_the_child_shows_a_key_where_one_is_asked_for(
         assert (job["state"], job["rows"]) == ("done", 8), job
 
 
+@pytest.mark.process
 async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> None:
     overfull = arm(server, tmp_path, DIES)
     await fill(server)
@@ -169,6 +172,7 @@ def test_of_what_children_write_the_end_is_kept_of_the_last_few() -> None:
     assert (len(kept), kept[-2:]) == (LOG_BYTES, "\ufffd1")
 
 
+@pytest.mark.process
 async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tmp_path: Path) -> None:
     arm(server, tmp_path, HANGS)
     await fill(server)
@@ -186,6 +190,7 @@ async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tm
     assert server.app.launcher.is_running  # and is ended with the server, by the fixture
 
 
+@pytest.mark.process
 async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) -> None:
     """Both asked for before either has a process."""
     arm(server, tmp_path, HANGS)
@@ -219,6 +224,7 @@ async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     assert (pipeline.open, server.app.launcher.is_running) == (0, False)
 
 
+@pytest.mark.process
 async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tmp_path: Path) -> None:
     arm(server, tmp_path, HANGS)
     await fill(server)
@@ -231,6 +237,7 @@ async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tm
     assert (await ended(server))["detail"] == "the child ended"
 
 
+@pytest.mark.process
 async def test_what_a_child_leaves_behind_is_ended_too(server: Running, tmp_path: Path) -> None:
     """As a JVM that was starting: it has the child's stderr, of which the end would never come."""
     arm(server, tmp_path, LEAVES)
@@ -240,6 +247,7 @@ async def test_what_a_child_leaves_behind_is_ended_too(server: Running, tmp_path
     assert (await ended(server))["detail"] == "the child ended with exit code 3: gone before its time"
 
 
+@pytest.mark.process
 async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_loses_it(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ async def test_a_split_reaches_who_follows(tmp_path: Path, config: Config, clock
     assert follower.take_emptied() == []
 
 
+@pytest.mark.long
 async def test_an_expiry_reaches_who_follows(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
     shelf = Shelf()
     async with leading(tmp_path / "data", shelf, config, clock) as server:

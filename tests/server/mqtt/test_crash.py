@@ -55,6 +55,7 @@ def _settled(*clients: Client) -> Rig:
     return rig
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", BREAKS)
 def test_qos_2_both_ways(how: str) -> None:
     def begin() -> tuple[Rig, list[Client]]:
@@ -71,6 +72,7 @@ def test_qos_2_both_ways(how: str) -> None:
     assert _run(begin, how, check) > 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", BREAKS)
 def test_mixed_qos(how: str) -> None:
     def begin() -> tuple[Rig, list[Client]]:
@@ -88,6 +90,7 @@ def test_mixed_qos(how: str) -> None:
     _run(begin, how, check)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", BREAKS)
 def test_subscribing(how: str) -> None:
     """Once SUBACK has come nothing is missed, and subscribing again after the break replays nothing."""
@@ -115,6 +118,7 @@ def test_subscribing(how: str) -> None:
         assert reader.got[-1:] == ["after"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", BREAKS)
 def test_unsubscribing(how: str) -> None:
     """Once UNSUBACK has come nothing more does; before it, all or nothing."""
@@ -133,6 +137,7 @@ def test_unsubscribing(how: str) -> None:
         assert len(reader.got) <= (not was_done), step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_shared_subscription(how: str) -> None:
     """QoS 2: once for the group. QoS 1: at least once."""

@@ -165,6 +165,7 @@ def test_the_window_holds_for_redelivery_too() -> None:
     assert found == [b"%d" % n for n in range(9)]
 
 
+@pytest.mark.long
 def test_65_534_in_flight() -> None:
     rig = Rig(config(max_in_flight=65_535, out_bytes=1 << 28, queued=1 << 20, receive_maximum=65_535))
     peer = rig.connected("a")
@@ -549,6 +550,7 @@ def test_a_stalled_reader_costs_a_bounded_amount_and_slows_nobody() -> None:
     assert found.count("y" * 200) == 20
 
 
+@pytest.mark.long
 def test_dispatch_keeps_nothing_for_those_who_are_away() -> None:
     """A stored message that everybody reads later costs a look at each of them, no object."""
     rig = Rig()

@@ -157,6 +157,7 @@ def _much(*topics: bytes) -> bytes:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["fin", "reset"])
 @pytest.mark.parametrize("behind", [[], [b"last"]])
 async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[bytes], how: str) -> None:
@@ -275,6 +276,7 @@ async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
 # -- what is kept
 
 
+@pytest.mark.long
 async def test_packets_that_wait_count_as_kept() -> None:
     """Read from their bytes, but not handled: they wait behind a SUBSCRIBE that waits for its round."""
     served = Served()

@@ -59,8 +59,13 @@ def keys() -> dict[str, Any]:
     return {}
 
 
+LINGER_S = 0.3
+"""A place is given up after so long, in place of 2 s."""
+
+
 @pytest.fixture
-def served(tmp_path: Path, keys: dict[str, Any]) -> Iterator[Served]:
+def served(tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(link_module, "LINGER_S", LINGER_S)
     settings = everywhere(**{"connect_rate": 0, "out_bytes": 65_536} | keys)
     begun: Queue[tuple[Served, asyncio.Event]] = Queue()
 
@@ -196,6 +201,7 @@ def _until(holds: Callable[[], bool], seconds: float = 30) -> float:
 # -- the last word is read
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> None:
     """A MiB behind the packet that ends the connection: none of it eats the DISCONNECT."""
@@ -211,6 +217,7 @@ def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> 
     _until(lambda: not served.listeners.links)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_packet_that_is_too_large_is_answered(served: Served, scheme: str) -> None:
     one = Client(served.ports[scheme], scheme)
@@ -221,6 +228,7 @@ def test_a_packet_that_is_too_large_is_answered(served: Served, scheme: str) -> 
     one.socket.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("level", [4, 5])
 def test_a_refused_connect_is_answered(served: Served, scheme: str, level: int) -> None:
@@ -301,6 +309,7 @@ class TestWide:
     def keys(self) -> dict[str, Any]:
         return {"out_bytes": 8 * MIB, "maximum_packet_size": 8 * MIB}
 
+    @pytest.mark.long
     @pytest.mark.parametrize("scheme", SCHEMES)
     def test_what_waits_below_tls_is_known(self, served: Served, scheme: str) -> None:
         """What is unsent bounds what a client gets: unsent bytes that nobody counts have no bound."""
@@ -341,7 +350,7 @@ def _is_settled(
     assert got == {b"dead", b"0", b"1", b"2", b"3", b"4"}
     assert time.monotonic() - started < patience_s
     healthy.socket.close()
-    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20
+    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
     if scheme in ("mqtt", "ws"):
         _is_forgotten(zombie)
     zombie.socket.close()
@@ -353,11 +362,13 @@ def _is_forgotten(zombie: Client) -> None:
         list(iter(lambda: zombie.socket.recv(1 << 20), b""))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_keep_alive_ends_a_blocked_socket(served: Served, scheme: str) -> None:
-    _is_settled(served, scheme, 20.0, lambda: None, keep_alive=2)
+    _is_settled(served, scheme, 20.0, lambda: None, keep_alive=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_takeover_ends_a_blocked_socket(served: Served, scheme: str) -> None:
     def take_over() -> None:
@@ -368,6 +379,7 @@ def test_takeover_ends_a_blocked_socket(served: Served, scheme: str) -> None:
     _is_settled(served, scheme, 10.0, take_over)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> None:
     zombie = _blocked(served, scheme)
@@ -375,7 +387,7 @@ def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> 
     _until(lambda: len(served.listeners.links) == 1)
     (link,) = served.listeners.links
     served.loop.call_soon_threadsafe(link.shut, Closing.STOPPING)
-    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20
+    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
     zombie.socket.close()
 
 
@@ -387,18 +399,18 @@ def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
     session = served.app.core.sessions.get("zombie")
     assert session is not None
     _until(lambda: session.link is None, 1.0)
-    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20
+    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
     zombie.socket.close()
 
 
 # -- places count from the accept on
 
 
-def _are_closed(sockets: list[socket.socket], seconds: float) -> int:
-    """How many of them the server has closed within so long."""
+def _are_closed(sockets: list[socket.socket], seconds: float, most: int = 12) -> int:
+    """How many of them the server has closed within so long, or when it was `most`."""
     closed: set[socket.socket] = set()
     deadline = time.monotonic() + seconds
-    while len(closed) < len(sockets) and (left := deadline - time.monotonic()) > 0:
+    while len(closed) < most and (left := deadline - time.monotonic()) > 0:
         for one in select.select([one for one in sockets if one not in closed], [], [], left)[0]:
             try:
                 if one.recv(1_000):
@@ -409,7 +421,8 @@ def _are_closed(sockets: list[socket.socket], seconds: float) -> int:
     return len(closed)
 
 
-@pytest.mark.parametrize("keys", [{"connections": 5, "connect_timeout_ms": 1_500}])
+@pytest.mark.long
+@pytest.mark.parametrize("keys", [{"connections": 5, "connect_timeout_ms": 1_000}])
 @pytest.mark.parametrize(
     ("scheme", "start"),
     [
@@ -427,7 +440,7 @@ def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start:
     for one in sockets:
         with suppress(ConnectionError):
             one.sendall(start)
-    assert _are_closed(sockets, 1.0) == 7
+    assert _are_closed(sockets, 5, most=7) == 7
     assert len(served.listeners.links) == 5
     started = time.monotonic()
     assert _are_closed(sockets, 5) == 12
@@ -437,13 +450,14 @@ def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start:
         one.close()
 
 
-@pytest.mark.parametrize("keys", [{"connect_timeout_ms": 1_000}])
+@pytest.mark.long
+@pytest.mark.parametrize("keys", [{"connect_timeout_ms": 500}])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_time_to_connect_includes_the_handshakes(served: Served, scheme: str) -> None:
     started = time.monotonic()
     one = Client(served.ports[scheme], scheme)
     one.end()
-    assert 0.8 < time.monotonic() - started < 20
+    assert 0.4 < time.monotonic() - started < 20
     one.socket.close()
 
 
@@ -474,6 +488,7 @@ def test_a_frame_may_be_of_any_size(served: Served, scheme: str) -> None:
     _until(lambda: not served.listeners.links)
 
 
+@pytest.mark.long
 def test_many_empty_frames(served: Served) -> None:
     """They cost more to read than their bytes say: in turns, too."""
     one = Client(served.ports["ws"], "ws")
@@ -510,6 +525,7 @@ def test_a_refused_request_is_answered(
 # -- many packets in one chunk
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
 @pytest.mark.parametrize(
     "packet", [b"\xc0\x00", b"\x30\x04\x00\x01t\x00", b"\x40\x02\x00\x09"], ids=["ping", "publish", "ack"]

@@ -176,6 +176,7 @@ async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCapt
     await _connected(served, scheme="mqtts")
 
 
+@pytest.mark.long
 async def test_a_storm_of_1_000_connects(served: Served) -> None:
     streams = await asyncio.gather(*[_connected(served, f"c{n}", level=4 + n % 2) for n in range(1_000)])
     assert len(served.listeners.links) == 1_000
@@ -191,6 +192,7 @@ class _Quiet(asyncio.Protocol):
     """A client that costs next to nothing itself."""
 
 
+@pytest.mark.long
 async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
     loop = asyncio.get_running_loop()
     hello = [encode(Connect(5, f"idle {n}"), 5) for n in range(400)]

@@ -116,6 +116,7 @@ def test_what_cannot_be_used_is_named() -> None:
     assert mqtt_certificates(Config()) is None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("more", [[], ["--check"]])
 def test_the_start_is_refused(tmp_path: Path, more: list[str]) -> None:
     settings = {"http.tls_cert": TLS / CERT, "http.tls_key": TLS / "other-key.pem"}
@@ -132,6 +133,7 @@ def wait_for(server: ServerProcess, *lines: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.process
 def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None:
     """Told to, by a signal, and when it finds by itself that the files have changed."""
     put(tmp_path)
@@ -170,6 +172,7 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
         server.kill()
 
 
+@pytest.mark.process
 def test_the_jobs_of_the_server_find_it_without_tls(tmp_path: Path) -> None:
     """Its address is in no certificate; nobody else is told where that is."""
     settings = {"http.tls_cert": TLS / CERT, "http.tls_key": TLS / "key.pem", "spark.enabled": "on"}
@@ -210,6 +213,7 @@ CLIENTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["mqtts", "wss"])
 @pytest.mark.parametrize("must", [False, True])
 @pytest.mark.parametrize(("certificate", "optional", "required"), CLIENTS)

@@ -280,6 +280,7 @@ async def test_what_is_refused_or_known_says_so(traced: Running, exported: Expor
     assert exported.named("schedule")[-1].status.status_code is StatusCode.ERROR
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", ["", "?each=true"])
 @pytest.mark.parametrize("count", [3, 400])
 async def test_a_batch_is_one_span_whose_context_its_items_have(
@@ -468,6 +469,7 @@ async def started(
 BODY = {"topic": "a/b", "payload": "hi", "deliver_in": "50ms"}
 
 
+@pytest.mark.process
 async def test_a_server_exports_to_a_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as stack:
         collector = await stack.enter_async_context(collecting())
@@ -486,6 +488,7 @@ async def test_a_server_exports_to_a_collector(tmp_path: Path, monkeypatch: pyte
         assert await server.stopped() == 0
 
 
+@pytest.mark.process
 async def test_what_is_left_is_exported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as stack:
         collector = await stack.enter_async_context(collecting())
@@ -498,6 +501,7 @@ async def test_what_is_left_is_exported_at_the_end(tmp_path: Path, monkeypatch: 
         assert len(await collector.named("schedule")) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_away", [True, False])
 async def test_a_collector_that_hangs_or_is_away_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool

@@ -364,6 +364,7 @@ def test_without_a_store_nothing_is_said_to_be_leased_or_acked() -> None:
     assert puller.ask().payloads == ["1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_kill_keeps_what_was_answered(survivors: int) -> None:
     """At each step of lease, ack and nack: what was answered holds, the rest is done once or again."""

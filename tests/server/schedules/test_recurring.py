@@ -31,6 +31,7 @@ def hours(first: int, last: int) -> list[int]:
     return [START_MS + n * HOUR_MS for n in range(first, last + 1)]
 
 
+@pytest.mark.long
 def test_thirty_days(rig: Rig) -> None:
     zone = ZoneInfo("Europe/Bucharest")
     rig.put(timing=TimingRow("cron", "30 3,15 * * *", "Europe/Bucharest"))
@@ -78,6 +79,7 @@ def test_a_crash_at_every_step(rig: Rig, stop: int, survivors: int) -> None:
     assert [due for due, _ in rig.rows()] == hours(1, 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(25))
 def test_anything_at_any_time(rig: Rig, seed: int) -> None:
     """Cancels, moves, pauses, edits, crashes, failed syncs: never two messages for one fire."""

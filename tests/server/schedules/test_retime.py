@@ -142,6 +142,7 @@ def india(tmp_path: Path) -> Iterator[Path]:
     return tmp_path / "zones"
 
 
+@pytest.mark.process
 async def test_at_start_and_as_a_command(
     tmp_path: Path, india: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

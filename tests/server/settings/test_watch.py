@@ -154,6 +154,7 @@ async def test_last_uses_that_cannot_be_noted_are_not(
     assert "is not noted" in caplog.text
 
 
+@pytest.mark.process
 async def test_a_process_with_keys(tmp_path: Path) -> None:
     """Over both doors; SIGHUP, a revoked key's connection, what is written at the end."""
     file = KeysFile(tmp_path / "keys.toml")
@@ -183,6 +184,7 @@ async def test_a_process_with_keys(tmp_path: Path) -> None:
     assert read_last_use(tmp_path / "data").keys() == {"ops"}
 
 
+@pytest.mark.process
 def test_a_process_whose_file_is_bad_does_not_start(tmp_path: Path) -> None:
     file = KeysFile(tmp_path / "keys.toml")
     file.write("[[key]]\nname = 3\n")

@@ -12,6 +12,8 @@ from tests.support.http import Http, http
 from tests.support.receiver import Behave, Receiver, answer, receiving, silent
 from tests.support.server import serving
 
+pytestmark = pytest.mark.process
+
 SETTINGS = {"webhook.allow_private": "true"}
 RETRY = {"max_attempts": 5, "backoff": ["500ms"]}
 
