@@ -69,7 +69,7 @@ test-fast: fast .venv/spark
 
 # What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of mishaps of a cluster;
 # ten minutes of each reader of bytes;
-# small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45, or "all").
+# small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45).
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
 soak: .venv/tested
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' || \
@@ -78,6 +78,7 @@ soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
 	nice -n 10 $(BIN)/python -m tests.mutation
 
 # Beside the peers that are installed; QUICK=1: the main rows in under three minutes, exit code 1 if one has fallen.

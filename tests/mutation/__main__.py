@@ -1,96 +1,114 @@
-"""`python -m tests.mutation`: small changes of timeline/ and shards/, and whether a test notices each.
+"""`python -m tests.mutation [MODULE ...]`: small changes of timeline/ and shards/; does a test notice?
 
-Prints what came of them by module, and fails for a mutant of a judged module that lives and is not in
-survivors.toml, or an entry there that has had its day. Without enough time for all, a sample is tried: the
-seed says which.
+mutmut works in a copy of the tree, in build/mutation, and touches no file of the tree. It takes a few modules
+at a time, in an order that the seed makes, until the time is over. Prints the mutants that live, as
+survivors.toml has them, and what came of the others by module.
+
+survivors.toml says which mutants may live, and why. `judged` are the modules whose mutants were all looked
+at. There a mutant that lives and is not listed fails the run.
 """
 
-import argparse
 import os
+import shutil
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections import Counter, defaultdict
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import TextIO
 
-from .edits import Mutant
-from .survivors import ALIVE, read, unlisted, wrong
-from .trial import KILLED, SURVIVED, TIMED_OUT, UNREACHED, Place, Trials, all_mutants, reached
-
-HERE = Path(__file__).parent
-TESTS = ["tests/timeline", "tests/shards", "tests/store", "tests/log"]
-SERVERS = ["nats", "jetstream", "postgres"]
-"""Tests that start processes of others: nobody would end those of a mutant's child."""
-OUTCOMES = (KILLED, TIMED_OUT, SURVIVED, UNREACHED)
-ENTRY = '[[survivor]]\nmodule = "{}"\nfunction = "{}"\nline = {}\nchange = {}\nreason = ""\n'
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--root", type=Path, default=HERE.parents[1])
-    parser.add_argument("--rooms", nargs="+", default=["timeline", "shards"])
-    parser.add_argument("--tests", nargs="+", default=TESTS)
-    parser.add_argument("--without", nargs="*", default=SERVERS, help="words in names of tests to leave out")
-    parser.add_argument("--survivors", type=Path, default=HERE / "survivors.toml")
-    parser.add_argument(
-        "--only", nargs="+", default=[""], help="what a mutant's `module function` starts with"
-    )
-    parser.add_argument("--minutes", default=os.environ.get("FASTI_MUTANTS_MINUTES", "45"), help="or `all`")
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("FASTI_MUTANTS_SEED", "0")))
-    parser.add_argument("--workers", type=int, default=int(os.environ.get("FASTI_MUTANTS_WORKERS", "1")))
-    parser.add_argument("--new", type=Path, help="where to write entries for survivors that are not listed")
-    return parser.parse_args()
+ROOT = Path(__file__).parents[2]
+COPY = ROOT / "build" / "mutation"
+ROOMS = ("timeline", "shards")
+COPIED = (*ROOMS, "server", "sdk", "spark", "tests", "docs", "README.md", "pyproject.toml")
+AT_A_TIME = 4
+"""Modules of a run of mutmut. It begins with the fastest mutants: one run of all never comes to the rest."""
+TIME_IS_OVER = 124
+LIVES = ("survived", "no tests")
+Change = tuple[str, ...]
+"""What a diff removes and adds: `- a line`, `+ another`."""
 
 
-def table(mutants: Sequence[Mutant], outcomes: Mapping[Mutant, str]) -> list[str]:
-    """Counts by module: all mutants, those that were tried, and what came of them."""
-    rows = [f"{'':28}{'mutants':>9}{'tried':>9}" + "".join(f"{name:>11}" for name in OUTCOMES)]
-    for module in [*sorted({mutant.module for mutant in mutants}), ""]:
-        of_it = [mutant for mutant in mutants if module in ("", mutant.module)]
-        counts = Counter(outcomes[mutant] for mutant in of_it if mutant in outcomes)
-        columns = "".join(f"{counts[name]:>11}" for name in OUTCOMES)
-        rows.append(f"{module or 'all':28}{len(of_it):>9}{counts.total():>9}{columns}")
-    return rows
+def main() -> int:
+    modules = sys.argv[1:] or all_modules()
+    Random(os.environ.get("FASTI_MUTANTS_SEED", "0")).shuffle(modules)
+    judged, may_live = listed()
+    copy()
+    run(modules, monotonic() + 60 * float(os.environ.get("FASTI_MUTANTS_MINUTES", "45")))
+    came_of_it = outcomes()
+    if not came_of_it:
+        raise SystemExit("no mutant was tried")
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    faults = 0
+    for mutant, outcome in came_of_it.items():
+        module = module_of(mutant)
+        counts[module][outcome] += 1
+        if outcome in LIVES and (module, change := change_in(mutmut("show", mutant))) not in may_live:
+            faults += module in judged
+            print(f"{mutant}: {outcome}", *change, sep="\n    ")
+    for module, of_it in sorted(counts.items()):
+        print(f"{module:28}", ", ".join(f"{outcome} {count}" for outcome, count in of_it.most_common()))
+    print(f"{faults} that live are not listed, of modules that are judged")
+    return 1 if faults else 0
 
 
-def main(out: TextIO) -> int:
-    given = arguments()
-    limit = float("inf") if given.minutes == "all" else monotonic() + 60 * float(given.minutes)
-    root = given.root.resolve()
-    build = root / "build" / "mutation"
-    place = Place(root, tuple(given.rooms), tuple(given.tests), build, tuple(given.without))
-    mutants = all_mutants(place)
-    chosen = [one for one in mutants if f"{one.module} {one.function}".startswith(tuple(given.only))]
-    Random(given.seed).shuffle(chosen)
-    outcomes: dict[Mutant, str] = {}
-
-    def done(mutant: Mutant, outcome: str, test: str) -> None:
-        outcomes[mutant] = outcome
-        if outcome in ALIVE:
-            print(f"{outcome}: {mutant}", file=out)
-
-    Trials(place, reached(place), given.workers, done).run(chosen, limit)
-    print(*table(mutants, outcomes), sep="\n", file=out)
-    print(f"seed {given.seed}: {len(outcomes)} of {len(mutants)} mutants tried", file=out)
-    judged = read(given.survivors)
-    new, found = unlisted(judged, outcomes), wrong(judged, mutants, outcomes)
-    print(f"{len(new)} of those that live are not judged, {len(found)} faults:", *found, sep="\n", file=out)
-    if given.new:
-        entries = [ENTRY.format(*one.key[:2], quoted(one.line), quoted(one.change)) for one in new]
-        given.new.write_text("\n".join(entries), encoding="utf-8")
-    return 1 if found else 0
+def all_modules() -> list[str]:
+    paths = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return [".".join(path.with_suffix("").parts) for path in paths if path.name != "__init__.py"]
 
 
-def quoted(line: str) -> str:
-    """As TOML has text: as it is between single quotes, unless it has some."""
-    escaped = line.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"' if "'" in line else f"'{line}'"
+def listed() -> tuple[set[str], dict[tuple[str, Change], str]]:
+    """The modules that are judged; why a change of a module may live."""
+    stored = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text(encoding="utf-8"))
+    entries = stored["survivor"]
+    return set(stored["judged"]), {(one["module"], tuple(one["change"])): one["reason"] for one in entries}
+
+
+def copy() -> None:
+    shutil.rmtree(COPY, ignore_errors=True)
+    COPY.mkdir(parents=True)
+    for name in COPIED:
+        subprocess.run(["cp", "-R", str(ROOT / name), str(COPY)], check=True)
+
+
+def run(modules: list[str], ends_at: float) -> None:
+    """Raises SystemExit if the tests fail without a mutant."""
+    for start in range(0, len(modules), AT_A_TIME):
+        left = int(ends_at - monotonic())
+        if left <= 0:
+            return
+        patterns = [f"{module}.*" for module in modules[start : start + AT_A_TIME]]
+        ended = called(["timeout", str(left), sys.executable, "-m", "mutmut", "run", *patterns])
+        if ended.returncode == TIME_IS_OVER:
+            return
+        if "mutations/second" not in ended.stdout:
+            raise SystemExit(f"{ended.stdout[-4_000:]}{ended.stderr[-4_000:]}")
+
+
+def outcomes() -> dict[str, str]:
+    """Mutant -> what came of it, of those that were tried."""
+    lines = (line.strip().partition(": ") for line in mutmut("results", "--all", "true").splitlines())
+    return {name: outcome for name, _, outcome in lines if outcome not in ("", "not checked")}
+
+
+def module_of(mutant: str) -> str:
+    """`timeline.tail.xǁTailǁextend__mutmut_7` is of `timeline.tail`."""
+    return mutant.rpartition(".")[0]
+
+
+def change_in(diff: str) -> Change:
+    lines = (line for line in diff.splitlines() if line[:1] in ("+", "-") and line[:3] not in ("+++", "---"))
+    return tuple(f"{line[0]} {line[1:].strip()}" for line in lines)
+
+
+def mutmut(*arguments: str) -> str:
+    return called([sys.executable, "-m", "mutmut", *arguments]).stdout
+
+
+def called(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=COPY, capture_output=True, text=True, check=False)
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "w", buffering=1) as output:
-        nobody = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(2 if "FASTI_MUTANTS_LOUD" in os.environ else nobody, 1)
-        sys.exit(main(output))
+    sys.exit(main())

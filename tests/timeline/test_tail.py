@@ -36,12 +36,25 @@ def test_a_message_larger_than_the_ring_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize(("entries", "size"), [(16, 1_000), (1_000, 16)])
-def test_what_fits_exactly_stays_and_beyond_that_seven_eighths_do(entries: int, size: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_what_fits_exactly_stays_and_beyond_that_seven_eighths_do(
+    at_once: int, entries: int, size: int
+) -> None:
     tail = make(entries, size)
-    for number in range(16):
-        tail.append(Position(11 + number), "x", 1)
+
+    def put(*numbers: int) -> None:
+        if at_once == 1:
+            for number in numbers:
+                tail.append(Position(11 + number), "x", 1)
+        else:
+            tail.extend(
+                [Position(11 + number) for number in numbers], ["x"] * len(numbers), [1] * len(numbers)
+            )
+
+    for start in range(0, 16, at_once):
+        put(*range(start, start + at_once))
     assert (len(tail), tail.bytes, tail.floor) == (16, 16, 10)
-    tail.append(Position(27), "x", 1)
+    put(16)
     assert (len(tail), tail.bytes, tail.floor) == (14, 14, 13)
 
 
