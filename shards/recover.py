@@ -279,11 +279,11 @@ def format_of(store: Store) -> int | None:
     value = store.get(Table.META, META_FORMAT)
     if value is None:
         return None
-    for known in (FORMAT_FIRST, FORMAT):
+    for known in range(FORMAT_FIRST, FORMAT + 1):
         if value == b"%d" % known:
             return known
     found = value[:20].decode("ascii", "replace")
-    raise WrongFormat(f"the data has format {found}, this program reads formats {FORMAT_FIRST} and {FORMAT}")
+    raise WrongFormat(f"the data has format {found}, this program reads formats {FORMAT_FIRST} to {FORMAT}")
 
 
 def place_in_log(store: Store) -> Applied | None:

@@ -37,7 +37,7 @@ Spot = tuple[Position, int]
 """Where a row is that has been placed: its position, and the number of its shard."""
 
 FORMAT_FIRST = 1
-"""Of release 0.1.0. Opening raises it to FORMAT."""
+"""Of release 0.1.0. Opening raises it to FORMAT, and 2 and 3 too: no release wrote those."""
 FORMAT = 4
 """What this program writes. 2 and 3 were never released."""
 META_CURSOR = b"cursor"
