@@ -26,29 +26,36 @@ QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}
 """What the interpreter audits where a process begins."""
 GROUPS = {
-    "tests/browser/": "browser",
     "tests/cluster/": "cluster",
-    "tests/house/test_imports.py": "imports",
     "tests/spark/test_cluster.py": "programs",
     "tests/spark/test_program.py": "programs",
     "tests/spark/": "session",
+    "tests/browser/": "browser",
 }
-"""By how a path starts: one process has the Spark session, another the programs that start their own, another
-the nodes of a cluster, another the browser."""
+"""By how a path starts: one process has the nodes of a cluster, another the Spark session, another the programs
+that start their own, another the browser. They take longest: they are begun first, in this order."""
+EACH = ("crash", "overload", "bench", "docs", "model", "sdk", "log", "fuzz", "mutation")
+"""Folders of long tests: these come next, each test by itself. Of the others a file goes to one process."""
+
+
+def group_of(nodeid: str) -> str | None:
+    return next((group for start, group in GROUPS.items() if nodeid.startswith(start)), None)
 
 
 class Groups(LoadScopeScheduling):
-    """Each test by itself, but for those of a group, which go to one process; the largest group first.
+    """Groups, tests and files, in the order in which they were collected.
 
     Not by the marks that xdist has for this: with pytest 9.2 they are not heeded (pytest-xdist issue 1386).
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for start, group in GROUPS.items() if nodeid.startswith(start)), nodeid)
+        is_each = nodeid.split("/", 2)[1] in EACH
+        return group_of(nodeid) or (nodeid if is_each else nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
+    config.option.loadscopereorder = False
     return Groups(config, log)
 
 
@@ -86,7 +93,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+def rank(item: pytest.Item) -> int:
+    """What takes long comes first."""
+    group, folder = group_of(item.nodeid), folder_of(item.path)
+    if group is not None:
+        return list(GROUPS.values()).index(group)
+    return len(GROUPS) + (EACH.index(folder) if folder in EACH else len(EACH))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=rank)
     if QUICK:
         config.hook.pytest_deselected(items=[item for item in items if is_marked(item)])
         items[:] = [item for item in items if not is_marked(item)]
