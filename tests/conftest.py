@@ -20,6 +20,9 @@ from tests.support.soak import QUICK
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+gc.set_threshold(
+    50_000, 20, 20
+)  # a tenth less processor time: each server is many objects, and stays a moment
 
 HERE = Path(__file__).parent
 QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
@@ -32,8 +35,8 @@ GROUPS = {
     "tests/spark/": "session",
     "tests/browser/": "browser",
 }
-"""By how a path starts: one process has the nodes of a cluster, another the Spark session, another the programs
-that start their own, another the browser. They take longest: they are begun first, in this order."""
+"""By how a path starts: one process has the nodes of a cluster, another the Spark session, another the
+programs that start their own, another the browser. They take longest and are begun first, in this order."""
 EACH = ("crash", "overload", "bench", "docs", "model", "sdk", "log", "fuzz", "mutation")
 """Folders of long tests: these come next, each test by itself. Of the others a file goes to one process."""
 

@@ -207,6 +207,8 @@ async def test_examples_are_taken(server: Running) -> None:
             words = shlex.split(sample["source"])
             assert json.loads(words[words.index("-d") + 1]) == example
             url = next(word for word in words if "FASTI_URL" in word).removeprefix("$FASTI_URL")
+            if "wait" in example:
+                example["wait"] = "0s"  # there is nothing to come
             answer = await server.call(method.upper(), url, example, status=None)
             assert answer.status in (200, 201, 404, 409), (path, answer)
             sent.add(one["summary"])
