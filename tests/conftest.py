@@ -20,9 +20,7 @@ from tests.support.soak import QUICK
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-gc.set_threshold(
-    50_000, 20, 20
-)  # a tenth less processor time: each server is many objects, and stays a moment
+gc.set_threshold(50_000, 20, 20)  # a tenth less processor time: a server is many objects and stays a moment
 
 HERE = Path(__file__).parent
 QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
