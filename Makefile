@@ -63,7 +63,8 @@ test: style types
 	$(BIN)/python -m pytest -q $(WORKERS)
 
 # The tests of what can differ once it is compiled, of the compiled modules.
-COMPILED = timeline shards store model told crash server/codec server/delivery server/engine server/mqtt server/test_build.py
+COMPILED = timeline shards store model told crash server/codec server/delivery server/engine server/mqtt server/test_build.py \
+    server/http/test_batch_body.py server/http/test_front.py server/http/test_front_twins.py server/http/test_heads.py
 test-fast: fast .venv/spark
 	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q $(WORKERS) $(addprefix tests/,$(COMPILED))
 
@@ -71,13 +72,14 @@ test-fast: fast .venv/spark
 # ten minutes of each reader of bytes;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45).
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
-soak: .venv/tested
+soak: .venv/tested .venv/spark
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' || \
 	    echo 'SKIPPED: atheris does not install here; our own fuzzer runs in its place'
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model tests/store/test_waiting.py tests/bench/test_smoke.py
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
-	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis.py \
+	    tests/server/http/test_schemathesis_stateful.py tests/spark/test_cluster.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
 	nice -n 10 $(BIN)/python -m tests.mutation
 

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.support.soak import SOAK
+
 from .cluster import cluster, run_there, submit_there
 from .served import Served, far, served
 from .test_end_to_end import COUNT, archived, overfull
 
 
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1: test_end_to_end.py runs the same jobs in one process")
 def test_split_and_expire_on_a_standalone_cluster(tmp_path: Path) -> None:
     """Split by the program itself, expire through spark-submit."""
     with served(tmp_path / "data", "--clock", "simulated") as server:
