@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
 from tests.support.http import Http
@@ -75,8 +76,9 @@ class Console:
         return (await self.http.call("GET", path, status=200)).body
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
+    """One for all: a start takes two seconds. Each test has a context of its own."""
     if CHROMIUM is None:
         pytest.skip("no browser: apt-get install chromium")
     async with async_playwright() as playwright:
@@ -97,7 +99,7 @@ async def looking(browser: Browser, data: Path, **settings: object) -> AsyncIter
         await context.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def console(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
     async with looking(browser, tmp_path / "data") as made:
         yield made

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Browser
 
 from tests.support.keys import KeysFile
 from tests.support.mqtt import dial
 
 from .conftest import Console, looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
 

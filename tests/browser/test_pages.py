@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser
 
@@ -14,11 +15,13 @@ from tests.support.mqtt import dial
 
 from .conftest import PAGES, Console, looking
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 RULES = {"resultTypes": ["violations"]}
 NARROW, WIDE = 400, 2_000
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def furnished(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
     """One with something on every page."""
     async with looking(browser, tmp_path / "data") as console:
