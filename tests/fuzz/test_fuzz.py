@@ -25,7 +25,7 @@ SEED = int(os.environ.get("FASTI_SEED", "0"))
 SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if SOAK else 0.0
 HIDDEN, SLOW, STUCK = PLANTED
 FEW = {"connection": 25, "conversation": 40}
-INPUTS = 250
+INPUTS = 250 if SOAK else 120
 
 
 def file_of(target: Target) -> Path:

@@ -11,6 +11,7 @@ from shards.log.errors import UnknownVersion
 from shards.memory import MemoryStore
 from shards.overlay import Layer, look, through
 from shards.store import Table
+from tests.support.soak import SOAK
 
 Step = tuple[str, int, int]
 steps = st.lists(
@@ -40,7 +41,7 @@ def written(store: MemoryStore, changes: Changes) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1_000 if SOAK else 100, deadline=None)
 @given(
     below=st.lists(steps, max_size=3),
     above=st.lists(steps, max_size=3),

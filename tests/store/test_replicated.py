@@ -24,6 +24,7 @@ from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
 from shards.tables import Applied
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.soak import SOAK
 
 KEYS = st.integers(0, 6)
 LAST = b"\xff" * 8
@@ -206,7 +207,7 @@ class Replication(RuleBasedStateMachine):
 
 
 TestReplication = pytest.mark.long(Replication.TestCase)
-TestReplication.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestReplication.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.soak import SOAK
 from timeline.cron import Cron, parse_cron
 from timeline.fires import (
     GRACE_MS,
@@ -176,7 +177,7 @@ def cases(draw: st.DrawFn) -> tuple[str, str, str]:
 
 @pytest.mark.long
 @given(cases(), st.sampled_from(["skip", "after", "before"]), st.sampled_from(["first", "second", "both"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200 if SOAK else 20, deadline=None)
 def test_no_fire_is_skipped_or_doubled_but_as_the_policy_says(
     case: tuple[str, str, str], gap: Gap, overlap: Overlap
 ) -> None:

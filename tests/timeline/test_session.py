@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.soak import SOAK
 from timeline.position import Position
 from timeline.session import PACKET_ID_MAX, RETIRED_MAX, Flight, Loan, Resends, Session, Subscription
 
@@ -401,4 +402,4 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSession = pytest.mark.long(SessionMachine.TestCase)
-TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSession.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=40, deadline=None)

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.soak import SOAK
 from timeline.position import Position, at_of, before, position
 from timeline.wheel import REACH_MS, SLOTS, Wheel
 
@@ -350,5 +351,8 @@ class WheelMachine(RuleBasedStateMachine):
 
 TestWheel = pytest.mark.long(WheelMachine.TestCase)
 TestWheel.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=600 if SOAK else 60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
