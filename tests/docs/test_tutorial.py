@@ -68,7 +68,7 @@ class Reader:
         for name, module in (
             ("fasti", "fasti.cli"),
             ("fasti-server", "server"),
-            ("pytest", "pytest -p no:asyncio"),
+            ("pytest", "pytest -p no:asyncio -p no:schemathesis"),
         ):
             self._program(programs / name, f'-m {module} "$@"')
         self._program(programs / "python", '"$@"')

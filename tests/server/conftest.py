@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
@@ -50,7 +51,7 @@ class Running:
         self.store: FailingStore | FailingMemory = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
-        self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str
+        self, method: str, path: str, body: object = None, *, status: int | None = 200, **headers: str
     ) -> Answer:
         """Send; `body` bytes go as they are, anything else as JSON. The status must be `status`.
 
@@ -157,6 +158,18 @@ async def server(
     tmp_path: Path, config: Config, clock: SimulatedClock, ram: FailingMemory | None
 ) -> AsyncIterator[Running]:
     async with running(tmp_path / "data", config, clock, store=ram) as made:
+        yield made
+
+
+TOGETHER = pytest.mark.asyncio(loop_scope="module")
+"""For tests that share the server `lasting`."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One for the refusals of a module: nothing that they send changes anything."""
+    path = tmp_path_factory.mktemp("lasting")
+    async with running(path, Config(), SimulatedClock(START_MS), store=FailingMemory()) as made:
         yield made
 
 

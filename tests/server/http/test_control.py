@@ -19,7 +19,7 @@ from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import MessageId, id_position
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
+from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, TOGETHER, Running
 
 CANCEL, SHIFT = "/v1/messages:cancel", "/v1/messages:reschedule"
 ALL = {"topic": "#"}
@@ -170,6 +170,7 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
     assert (said["matched"], said["changed"]) == (2, 1)
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
@@ -186,8 +187,8 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
         (CANCEL, {}, "filter"),
     ],
 )
-async def test_refusals_name_the_field(server: Running, path: str, body: Any, field: str) -> None:
-    answer = await server.call("POST", path, body, status=422)
+async def test_refusals_name_the_field(lasting: Running, path: str, body: Any, field: str) -> None:
+    answer = await lasting.call("POST", path, body, status=422)
     assert answer.body["errors"][0]["field"] == field
 
 

@@ -12,7 +12,7 @@ from server.settings.config import Config
 from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import MINUTE_MS, START, Running, running
+from ..conftest import MINUTE_MS, START, TOGETHER, Running, running
 from .test_keys import Keyed, connected
 
 GROUPS = "/v1/groups"
@@ -84,6 +84,7 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
     assert (plain["ack_timeout"], plain["max_attempts"], plain["expiry"], plain["rate"]) == (0, 20, 86_400, 0)
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("name", "wish", "field"),
     [
@@ -105,11 +106,11 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(
-    server: Running, name: str, wish: dict[str, object], field: str
+    lasting: Running, name: str, wish: dict[str, object], field: str
 ) -> None:
-    answer = await server.call("PUT", f"{GROUPS}/{name}", {"filter": "t", **wish}, status=422)
+    answer = await lasting.call("PUT", f"{GROUPS}/{name}", {"filter": "t", **wish}, status=422)
     assert answer.body["errors"][0]["field"] == field
-    assert (await server.call("GET", GROUPS)).body["groups"] == []
+    assert (await lasting.call("GET", GROUPS)).body["groups"] == []
 
 
 async def test_no_more_than_limits_say(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:

@@ -16,7 +16,7 @@ from server.settings.config import Config
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import START_MS, Fronted, Running, running
+from ..conftest import START_MS, TOGETHER, Fronted, Running, running
 
 PATH = "/v1/groups/workers/messages"
 
@@ -113,6 +113,7 @@ async def test_a_call_waits_for_the_first_message(server: Running) -> None:
     assert (figures["fasti_pulls_waiting"], figures["fasti_messages_leased_total"]) == (0, 1)
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("call", "body", "field"),
     [
@@ -136,8 +137,8 @@ async def test_a_call_waits_for_the_first_message(server: Running) -> None:
         ("extend", {"lease_ids": [], "lease": 0}, "lease"),
     ],
 )
-async def test_what_is_refused(server: Running, call: str, body: object, field: str) -> None:
-    answer = await server.call("POST", f"{PATH}:{call}", body, status=422)
+async def test_what_is_refused(lasting: Running, call: str, body: object, field: str) -> None:
+    answer = await lasting.call("POST", f"{PATH}:{call}", body, status=422)
     assert answer.body["errors"][0]["field"] == field
 
 

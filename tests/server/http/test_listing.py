@@ -13,7 +13,7 @@ from server.settings.times import format_ms
 from server.site import read_side
 from timeline.filters import matches
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
+from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, TOGETHER, Running
 
 LIST = "/v1/messages"
 
@@ -216,6 +216,7 @@ async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     assert await selection.count(read_side(server.app), query, None, turn, lambda: False) == 1
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
@@ -234,8 +235,8 @@ async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
         ("order", "asc"),
     ],
 )
-async def test_a_bad_parameter_is_named(server: Running, parameter: str, value: str) -> None:
-    body = await page(server, 422, **{parameter: value})
+async def test_a_bad_parameter_is_named(lasting: Running, parameter: str, value: str) -> None:
+    body = await page(lasting, 422, **{parameter: value})
     assert [e["field"] for e in body["errors"]] == [parameter]
 
 

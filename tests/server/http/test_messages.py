@@ -15,7 +15,7 @@ from server.settings.config import Config, Http, Limits, Tail
 from shards.record import decode
 from timeline.position import MessageId, id_position
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, Running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, TOGETHER, Running
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -167,6 +167,7 @@ async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
     assert again.headers["ETag"] == moved.headers["ETag"] != first.headers["ETag"]
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("body", "status", "slug", "field"),
     [
@@ -184,9 +185,9 @@ async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
     ],
 )
 async def test_what_is_wrong_is_named(
-    server: Running, body: object, status: int, slug: str, field: str | None
+    lasting: Running, body: object, status: int, slug: str, field: str | None
 ) -> None:
-    answer = await server.call("POST", "/v1/messages", body, status=status)
+    answer = await lasting.call("POST", "/v1/messages", body, status=status)
     assert answer.slug == slug
     assert [e["field"] for e in answer.body.get("errors", ())] == ([] if field is None else [field])
 

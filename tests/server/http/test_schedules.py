@@ -22,7 +22,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from timeline.fires import Plan
 
-from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, running
+from ..conftest import DAY_MS, HOUR_MS, START_MS, TOGETHER, Running, running
 
 SCHEDULES = "/v1/schedules"
 NIGHTLY: dict[str, Any] = {
@@ -129,6 +129,7 @@ async def test_names(server: Running) -> None:
     await put(server, "x" * 128)
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -161,11 +162,11 @@ async def test_names(server: Running) -> None:
     ],
 )
 async def test_what_is_refused_names_its_field(
-    server: Running, changes: dict[str, object], field: str
+    lasting: Running, changes: dict[str, object], field: str
 ) -> None:
-    answer = await server.call("PUT", f"{SCHEDULES}/s", NIGHTLY | changes, status=422)
+    answer = await lasting.call("PUT", f"{SCHEDULES}/s", NIGHTLY | changes, status=422)
     assert answer.body["errors"][0]["field"] == field, answer.body
-    assert len(server.app.core.schedules) == 0
+    assert len(lasting.app.core.schedules) == 0
 
 
 async def test_what_cannot_be_read(server: Running) -> None:

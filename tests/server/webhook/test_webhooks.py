@@ -11,7 +11,7 @@ import pytest
 
 from server.settings.config import Config, Webhook
 from server.webhook.signing import secret_of, signatures
-from tests.server.conftest import HOUR_MS, MINUTE_MS, Running
+from tests.server.conftest import HOUR_MS, MINUTE_MS, TOGETHER, Running
 from tests.support.receiver import Behave, Receiver, answer, drop, receiving, silent
 
 SECRET = "whsec_" + b64encode(bytes(range(32))).decode()
@@ -391,6 +391,7 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
     assert again.body["created_at"] == made["created_at"]
 
 
+@TOGETHER
 @pytest.mark.parametrize(
     ("members", "field"),
     [
@@ -416,9 +417,9 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"nonsense": 1}, "nonsense"),
     ],
 )
-async def test_what_is_no_endpoint(server: Running, members: dict[str, object], field: str) -> None:
+async def test_what_is_no_endpoint(lasting: Running, members: dict[str, object], field: str) -> None:
     body = {"url": "https://example.com/", **members}
-    refused = await server.call("PUT", "/v1/endpoints/billing", body, status=422)
+    refused = await lasting.call("PUT", "/v1/endpoints/billing", body, status=422)
     assert refused.body["errors"][0]["field"] == field, refused.body
     for value in (SECRET, "short"):
         assert value not in str(refused.body)
