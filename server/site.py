@@ -14,8 +14,6 @@ from time import monotonic
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from shards.borrow import counting
-
 from .console.pages import Console, shipped
 from .delivery.deliveries import Deliveries
 from .http.access import Access
@@ -102,7 +100,7 @@ def build_site(
         Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits, core.traces),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
-        Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
+        Slices(timeline, shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, core.schedules),

@@ -23,7 +23,6 @@ from timeline.position import HELD_SHARD, MessageId, Position, id_position, mess
 from timeline.slices import Slice
 
 from . import keys, retry_index
-from .cuts import Notes
 from .dedupe import Refused, keys_in_steps, known_keys, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
@@ -60,12 +59,11 @@ class Commit:
         open_group: OpenGroup,
         waiting: Waiting,
         owned: Owned,
-        notes: Notes,
         *,
         caps: Caps,
         quota_of: QuotaOf,
     ) -> None:
-        """`notes`: told of each row that a cancel or move overwrites. `quota_of`: asked with each request."""
+        """`quota_of`: asked with each request."""
         self.open_group = open_group
         self.directory = open_group.directory
         self.horizon = open_group.horizon
@@ -73,7 +71,6 @@ class Commit:
         self._waiting = waiting
         self._owned = owned
         self._quota_of = quota_of
-        self._notes = notes
 
     # -- rows of the small tables, which are written with the group
 
@@ -366,7 +363,6 @@ class Commit:
         left = stub(decode(found.value), kind, group.wall_ms)
         if found.shard is not None:
             group.retire(found, found.shard, left)
-            self._notes.note(found.shard.prefix, found.position)
         elif kind == MOVED:
             group.let_go(found.position)
         else:

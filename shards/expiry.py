@@ -6,26 +6,20 @@ they give back (borrow.py). The bytes of their rows, and the rows of `dedupe` an
 messages, go later and in steps (leavings.py).
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from timeline.position import Position
 from timeline.slices import Slice
 
 from . import keys
-from .borrow import Counts, give_back
+from .borrow import give_back
 from .commit import Commit
 from .leavings import leave
 from .store import Table
 
 
-def expire(
-    commit: Commit, pieces: Sequence[Slice], counted: Mapping[bytes, Counts] = MappingProxyType({})
-) -> list[Slice]:
-    """Drop the slices, the oldest ones; which of them were there, as they were when they were chosen.
-
-    `counted`: what they hold of borrowed shards, by `borrow.counted_key`, as far as it has been counted.
-    """
+def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
+    """Drop the slices, the oldest ones; which of them were there, as they were when they were chosen."""
     group, directory = commit.open_group, commit.directory
     found = [(directory.get(piece.start_ms), piece.home) for piece in pieces]
     gone = [piece for piece, home in found if piece is not None and piece.home == home]
@@ -36,7 +30,7 @@ def expire(
         group.dropped(piece)
         directory.floor = max(directory.floor, Position(piece.end_ms << 48))
     for piece in gone:
-        give_back(commit, piece, counted)
+        give_back(commit, piece)
     group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
     group.clear(Table.RETRIES, b"", keys.place(directory.floor))
     return gone

@@ -1,44 +1,107 @@
-"""Cutting a slice while the server goes on: what the two steps of a split do, in the writer.
+"""Cutting a slice while the server goes on: a split, in the writer.
 
-`begin` is the whole logical split, one batch: the slice leaves the directory, its children come in, each
-borrowing all the shards that the slice had, own ones and borrowed ones. From then on new messages go to
-shards of the children, and what was there is sealed but for the stubs of cancels and moves. Nothing has to
-follow: a child that borrows is as good as any other, except that its rows lie elsewhere.
+A split is a cut and nothing else. In one batch the slice leaves the directory and its children come in, each
+borrowing the shards of the parent that reach into its span (borrow.py). From then on new messages go to
+shards of the children. No row is copied, then or later: shard numbers are part of ids, so a copy could merge
+nothing.
 
-A job copies the sealed rows from a checkpoint taken after `begin`, so it has every row. Those that are
-overwritten by stubs meanwhile are *noted* (cuts.py). When the job hands its files back they are ingested
-under the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`.
-Noted stubs are put over the ingested rows, most of them in groups of their own, the last of them in the batch
-of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
-
-    slice A(gen 0)  shards 0, 1      begin at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
+    slice A(gen 0)  shards 0, 1      cut at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
     put in B        B opens shard 2: its number is above all that it borrows, because an id carries it
-    ingest          rows under A·1·0, A·1·1, B·1·0, B·1·1: no row in `shards`, not readable
-    switch          A has 0, 1; B has 0, 1, 2; nothing is borrowed; the rows under A·0 go
 
-Rows under keys without a row in `shards` are garbage, always: `discard` deletes those of a job.
+How many rows each child borrows is stored with it and exact, so all of them have to be counted before. A job
+does that, from a checkpoint, and the server brings its counts up to date:
+
+    begin    the slice is sealed: messages that come from now on go to *later* shards
+    ...      the job counts the shards that there were; stubs that come meanwhile are noted (`Watch`)
+    cut      the counts of the job, less the stubs that it has not seen, and the rows of the later shards,
+             which are counted here if they are few; if they are many the slice is sealed again and they are
+             counted outside of the writer first (`Tally`)
 
 A refusal comes before anything is changed.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from timeline.position import Position, before
-from timeline.slices import Directory, Home, Shard, Slice
+from timeline.position import Position, at_of, before
+from timeline.slices import Counts, Directory, Home, Shard, Slice, Watch
 
 from . import keys
-from .borrow import Counts, borrowers, is_shared, lessen
+from .borrow import abandon
 from .commit import Commit
-from .cuts import Cut
 from .dedupe import Refused
-from .jobs import PieceRow, SourceRow
-from .manifest import MovedFile, child_shards, prefix_of
-from .record import is_stub
-from .store import Table
+from .jobs import SourceRow
+from .store import Store, Table
+from .tables import slice_value
+from .unreadable import readable
 
 GENERATION_MAX = 0xFFFF
 PARTS_MAX = 1_000
+FEW_ROWS = 5_000
+"""That are counted in the writer, for which everybody waits."""
+
+
+class Tally:
+    """The rows of the later shards of a slice, by the pieces that it is to be cut into."""
+
+    def __init__(self, piece: Slice, cuts: Sequence[int]) -> None:
+        assert piece.watch is not None
+        self.piece = piece
+        self.cuts = cuts
+        self.few = FEW_ROWS
+        """Rows that are counted in the writer, at most."""
+        self.rows = [0] * (len(cuts) + 1)
+        self.bytes = [0] * (len(cuts) + 1)
+        self.sealed: list[Shard] = []
+        """The shards that have to be counted outside of the writer."""
+        self._upto = piece.watch.last
+
+    def left(self) -> list[Shard]:
+        """The shards that have not been counted, by number."""
+        return [shard for number, shard in self.piece.shards.items() if number > self._upto]
+
+    def step(self, store: Store, step_rows: int) -> Iterator[None]:
+        """Count what is sealed, so many rows in a step. Raises Refused if not all of it can be read."""
+        for shard in self.sealed:
+            before_it = sum(self.rows)
+            for looked, (key, value) in enumerate(_rows_of(store, shard), 1):
+                self._add(keys.place_of(key), value)
+                if looked % step_rows == 0:
+                    yield
+            if sum(self.rows) - before_it != shard.count:
+                raise Refused("wrong-state", f"not all messages of shard {shard.number} can be read")
+            self._upto = shard.number
+
+    def take_few(self, commit: Commit) -> bool:
+        """Count what is left, in the writer. Whether that could be done: it was little, and all was found."""
+        shards = self.left()
+        count = sum(shard.count for shard in shards)
+        if count > self.few:
+            return False
+        rows, size, group = list(self.rows), list(self.bytes), commit.open_group
+        for shard in shards:
+            for key, value in _rows_of(group.store, shard):
+                self._add(keys.place_of(key), value)
+        if shards:
+            # What this very group has placed is in no table yet.
+            numbers, piece = {shard.number for shard in shards}, self.piece
+            for place, number, value in group.placed:
+                if number in numbers and piece.start_ms <= at_of(place) < piece.end_ms:
+                    self._add(place, value)
+        if sum(self.rows) - sum(rows) == count:
+            return True
+        self.rows, self.bytes = rows, size
+        return False
+
+    def _add(self, place: Position, value: bytes) -> None:
+        index = bisect_right(self.cuts, at_of(place))
+        self.rows[index] += 1
+        self.bytes[index] += len(value) + keys.MESSAGE_KEY_BYTES
+
+
+def _rows_of(store: Store, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
+    return readable(store, Table.MESSAGES, *keys.shard_range(shard.prefix))
 
 
 def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
@@ -59,33 +122,74 @@ def sources_of(piece: Slice) -> list[SourceRow]:
     ]
 
 
-def begin(
-    commit: Commit, home: Home, cuts: Sequence[int], nearest: Position, known: Mapping[int, int]
-) -> Cut:
-    """Cut the slice at these instants, ms. `known`: rows of borrowed shards in it. Raises Refused."""
+def begin(commit: Commit, home: Home, nearest: Position) -> tuple[Slice, list[SourceRow]]:
+    """Seal the slice and watch it; the shards that a job has to count. Raises Refused."""
     piece = far_slice(commit, home, nearest)
+    piece.watch = Watch(piece)
+    return piece, sources_of(piece)
+
+
+def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position) -> list[Slice] | None:
+    """The children of the slice, which it is cut into with this group. Raises Refused.
+
+    `said`: what the job has counted of each. None: many messages have come since; the slice has been sealed
+    again, and what is `left` of the tally has to be counted first.
+    """
+    piece, cuts = tally.piece, tally.cuts
+    if far_slice(commit, piece.home, nearest) is not piece:
+        raise Refused("wrong-state", "the store failed while the job was counting")
     _check_cuts(commit, piece, cuts)
-    bounds = [piece.start_ms, *cuts, piece.end_ms]
-    children = [Slice(start, end, piece.generation + 1) for start, end in pairwise(bounds)]
-    sources = sources_of(piece)
-    shards = {shard.number: shard for shard in piece.readable()}
-    rows = {number: known.get(number, shard.count) for number, shard in shards.items()}
-    for child in children:
-        child.borrowed = {source.shard: shards[source.shard] for source in sources}
+    missed = _missed(piece, said)
+    if not tally.take_few(commit):
+        tally.sealed = tally.left()
+        piece.seal()
+        return None
+    children = [
+        Slice(start, end, piece.generation + 1)
+        for start, end in pairwise([piece.start_ms, *cuts, piece.end_ms])
+    ]
+    for child, part in zip(children, _parts(tally, said, missed), strict=True):
+        low, high = before(child.start_ms), before(child.end_ms)
+        child.borrow([shard for shard in piece.readable() if shard.touches(low, high)], part)
     commit.open_group.replaced(piece, children)
-    return Cut(
-        [PieceRow(child.start_ms, child.end_ms, child.generation) for child in children],
-        sources,
-        rows,
-        {number: shard.prefix for number, shard in shards.items()},
-    )
+    for shard in piece.readable():
+        if not commit.directory.is_borrowed(shard):
+            abandon(commit, shard)
+    return children
+
+
+def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
+    """What each child holds by now. Raises Refused."""
+    watch = tally.piece.watch
+    assert watch is not None
+    lost = watch.lost(tally.cuts, missed)
+    parts = [
+        Counts(known.rows + rows, known.live + rows - less, known.bytes + size)
+        for known, rows, size, less in zip(said, tally.rows, tally.bytes, lost, strict=True)
+    ]
+    for part, known in zip(parts, said, strict=True):
+        if part.live < 0:
+            raise Refused("bad-manifest", f"a piece with {known.live} live rows has lost more than those")
+    return parts
+
+
+def uncounted(store: Store, directory: Directory) -> list[Slice]:
+    """The slices that an older version has cut: their rows do not say what they hold of what they borrow."""
+    return [
+        piece
+        for piece in directory
+        if piece.borrowed and store.get(Table.SLICES, keys.slice_key(piece.home)) != slice_value(piece)
+    ]
+
+
+def renew(commit: Commit) -> None:
+    """Write their rows; what they hold was counted when the directory was read."""
+    commit.open_group.changed(uncounted(commit.open_group.store, commit.directory), ())
 
 
 def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
-    if any(low >= high for low, high in pairwise([piece.start_ms, *cuts, piece.end_ms])):
-        raise Refused("cuts", "must rise and lie inside the slice")
-    if not cuts and not piece.borrowed:
-        raise Refused("cuts", "are needed: the slice borrows nothing, so there is nothing to copy")
+    if not cuts or any(low >= high for low, high in pairwise([piece.start_ms, *cuts, piece.end_ms])):
+        raise Refused("cuts", "must rise and lie inside the slice, one at least")
     directory = commit.directory
     if len(cuts) >= PARTS_MAX or len(directory) + len(cuts) > directory.max_slices:
         raise Refused("cuts", f"would make more slices than slices.max allows, {directory.max_slices}")
@@ -93,107 +197,19 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
         raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
-def copy(commit: Commit, rows: Sequence[tuple[bytes, bytes]]) -> None:
-    """Put rows of a job's files in place, where files are not ingested. Nobody reads them before `switch`."""
-    for key, value in rows:
-        commit.row(Table.MESSAGES, key, value)
-
-
-def overwrite(commit: Commit, cut: Cut, limit: int) -> int:
-    """Overwrite ingested rows by the stubs that have been noted, `limit` of them; how many are left.
-
-    Raises Refused if a row is not among the ingested ones.
-    """
-    waiting = [note for note in cut.noted if note not in cut.overwritten]
-    for note in islice(waiting, limit):
-        number, place = note
-        value = commit.get(Table.MESSAGES, cut.prefixes[number] + keys.place(place))
-        if value is None or not is_stub(value):
-            # Noted by a group that was lost. If the row is overwritten after all, it is noted again.
-            cut.noted.discard(note)
-            continue
-        child = cut.child_at(place)
-        key = prefix_of(child, number) + keys.place(place)
-        ingested = commit.get(Table.MESSAGES, key)
-        if ingested is None:
-            raise Refused("bad-manifest", f"shard {number}: the row at {place:024x} is in no file")
-        if not is_stub(ingested):
-            spot = child.start_ms, number
-            cut.retired[spot] = cut.retired.get(spot, 0) + 1
-            commit.row(Table.MESSAGES, key, value)
-        cut.overwritten.add(note)
-    return max(0, len(waiting) - limit)
-
-
-def switch(commit: Commit, cut: Cut, files: Sequence[MovedFile], nearest: Position) -> None:
-    """The ingested files become what the children hold; what they borrowed goes. Raises Refused."""
-    pieces = [far_slice(commit, child.home, nearest) for child in cut.children]
-    if any(piece.borrowed.keys() != cut.prefixes.keys() for piece in pieces):
-        raise Refused("wrong-state", "the slices do not borrow what they did when the job began")
-    overwrite(commit, cut, len(cut.noted))
-    # As they are by now: a repair may have come in between.
-    structures = {number: shard.structure for number, shard in pieces[0].borrowed.items()}
-    made = [child_shards(files, child, structures) for child in cut.children]
-    for child, shards in zip(cut.children, made, strict=True):
-        for shard in shards:
-            shard.retire(cut.retired.get((child.start_ms, shard.number), 0))
-    borrowed = dict(pieces[0].borrowed)
-    parts = {number: _part(made, number) for number in borrowed}
-    _check_parts(commit, pieces, borrowed, parts)
-    for piece, shards in zip(pieces, made, strict=True):
-        piece.borrowed = {}
-        for shard in shards:
-            piece.adopt(shard)
-        commit.open_group.changed([piece], shards)
-    for number, shard in borrowed.items():
-        if next(borrowers(commit.directory, shard), None) is None:
-            commit.open_group.forget_shard(shard)
-            commit.clear(Table.MESSAGES, *keys.shard_range(shard.prefix))
-        else:
-            lessen(commit, shard, parts[number])
-            commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, cut.start_ms, cut.end_ms))
-
-
-def _part(made: Sequence[Sequence[Shard]], number: int) -> Counts:
-    """What the children have got of a source."""
-    shards = [shard for shards in made for shard in shards if shard.number == number]
-    return Counts(sum(s.count for s in shards), sum(s.live for s in shards), sum(s.bytes for s in shards))
-
-
-def _check_parts(
-    commit: Commit, pieces: Sequence[Slice], borrowed: Mapping[int, Shard], parts: Mapping[int, Counts]
-) -> None:
-    """Live rows add up too: to all of a shard that only these slices borrow, else to no more than all."""
-    for number, shard in borrowed.items():
-        others = [piece for piece in borrowers(commit.directory, shard) if piece not in pieces]
-        rows, live, _ = parts[number]
-        if (
-            live > shard.live
-            or rows > shard.count
-            or (not others and (rows, live) != (shard.count, shard.live))
-        ):
-            raise Refused(
-                "bad-manifest",
-                f"shard {number}: {rows} rows, {live} of them live, in all files, "
-                f"{shard.count} and {shard.live} are stored",
-            )
-
-
-def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[SourceRow]) -> None:
-    """Delete the rows that were ingested for these children and have not become theirs."""
-    for child in children:
-        for source in sources:
-            prefix = prefix_of(child, source.shard)
-            if commit.get(Table.SHARDS, prefix) is None:
-                commit.clear(Table.MESSAGES, *keys.shard_range(prefix))
-
-
-def undo_overwrite(cut: Cut) -> None:
-    """After `discard`: the stubs have to be put again, over what is ingested next."""
-    cut.overwritten.clear()
-    cut.retired.clear()
-
-
-def shared_sources(directory: Directory, piece: Slice) -> list[Shard]:
-    """The shards of a slice that others borrow too: their counts are not those of this slice."""
-    return [shard for shard in piece.borrowed.values() if is_shared(directory, shard)]
+def _missed(piece: Slice, said: Sequence[Counts]) -> int:
+    """How many of the noted stubs the job has seen. Raises Refused: its counts are not those of the slice."""
+    watch = piece.watch
+    assert watch is not None, "the slice was watched since the job began"
+    if watch.is_overrun:
+        raise Refused("wrong-state", "too many messages were cancelled or moved while the job was counting")
+    rows, live = sum(one.rows for one in said), sum(one.live for one in said)
+    if rows != watch.rows:
+        raise Refused("bad-manifest", f"{rows} rows in all pieces, the slice had {watch.rows}")
+    if not watch.live - len(watch.early) <= live <= watch.live:
+        low = watch.live - len(watch.early)
+        raise Refused("bad-manifest", f"{live} live rows in all pieces, the slice had {low} to {watch.live}")
+    for one in said:
+        if not 0 <= one.live <= one.rows or one.bytes < one.rows * keys.MESSAGE_KEY_BYTES:
+            raise Refused("bad-manifest", f"a piece with {one.rows} rows, {one.live} live, {one.bytes} bytes")
+    return watch.live - live

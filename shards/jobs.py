@@ -1,15 +1,16 @@
 """What is stored of a pipeline job, in the table `meta` under "job/" and its id.
 
-The row says how far the job came, so that a server that starts knows which jobs it has to give up, and under
-which keys files may lie that nobody reads. The last 100 ended ones are kept to be looked at.
+The row says how far the job came, so that a server that starts knows which jobs it has to give up. The last
+100 ended ones are kept to be looked at.
 """
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
-from timeline.slices import Home
+from timeline.slices import Home, Shard
 
 from .errors import Corrupt
 from .store import Store, Table
@@ -22,13 +23,13 @@ PREFIX = b"job/"
 PREFIX_END = b"job0"
 
 SPLIT, EXPIRE = "split", "expire"
-PLANNING, MOVING, ARCHIVING, COMMITTING = "planning", "moving", "archiving", "committing"
+PLANNING, ARCHIVING = "planning", "archiving"
 DONE, ABORTED = "done", "aborted"
 ENDED = (DONE, ABORTED)
 
 
 class PieceRow(msgspec.Struct, frozen=True, array_like=True):
-    """A slice of a job. `rows`: how many it holds, as far as that is known."""
+    """A slice of a job, and how many rows it held."""
 
     start_ms: int
     end_ms: int
@@ -53,7 +54,10 @@ class SourceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
-    """A job. `slices`: what it is about, one for a split; `children`: what `begin` made of it."""
+    """A job. `slices`: what it is about, one for a split; `cuts`: where it was cut, ms.
+
+    `sources` and `children` are of the jobs of older versions, which copied what they split.
+    """
 
     id: str
     kind: str
@@ -63,13 +67,21 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
     created_ms: int
     slices: list[PieceRow] = []
     sources: list[list[SourceRow]] = []
-    """Of each of `slices`."""
     parts: int = 0
     children: list[PieceRow] = []
     ended_ms: int = 0
     detail: str = ""
     rows: int = 0
-    """Rows moved or dropped in the end."""
+    """Rows cut or dropped in the end."""
+    cuts: list[int] = []
+
+    @property
+    def copies(self) -> Iterator[bytes]:
+        """The prefixes of shards that nobody has, under which the job may have copied rows."""
+        if self.state != DONE:
+            for child in self.children:
+                for source in chain.from_iterable(self.sources):
+                    yield Shard(child.home, source.shard).prefix
 
 
 _decoder = msgspec.msgpack.Decoder(JobRow)

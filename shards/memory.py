@@ -4,33 +4,23 @@ It keeps its write-ahead log as a list of batches and a mark up to which that is
 can crash it at every prefix that a real crash could leave (`crash`).
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import msgspec
 from sortedcontainers import SortedDict
 
-from .errors import Corrupt, StoreFailed
-from .store import Batch, Contents, Table
+from .errors import StoreFailed
+from .store import Batch, Table
 
 Change = tuple[Table, bytes, bytes | None, bytes | None]
 """(table, key, value, None): put; (table, key, None, None): delete; (table, start, None, end): range."""
-_rows = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
-
-
-def write_table(path: Path, rows: Sequence[tuple[bytes, bytes]]) -> None:
-    """A table file as this engine takes it: MessagePack of sorted [key, value] pairs."""
-    path.write_bytes(msgspec.msgpack.encode(rows))
 
 
 class MemoryBatch:
-    def __init__(self, *, is_ingested: bool = False) -> None:
+    def __init__(self) -> None:
         self.changes: list[Change] = []
         self.size = 0
-        self.is_ingested = is_ingested
-        """Rows of a table file: durable by itself, in its place among the batches."""
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.changes.append((table, key, value, None))
@@ -51,8 +41,6 @@ class MemoryBatch:
 
 class MemoryStore:
     """Sorted dictionaries, one a table, and the log that makes them."""
-
-    is_shared = False
 
     def __init__(self) -> None:
         self.log: list[MemoryBatch] = []
@@ -100,27 +88,6 @@ class MemoryStore:
     def checkpoint(self, path: Path) -> None:
         raise StoreFailed(f"a store in RAM has no files to link into {path}")
 
-    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:  # noqa: ARG002
-        rows = _table_rows(file)
-        found = {key for key, _ in rows}
-        absent = tuple(key for key in sought if key not in found)
-        return Contents(len(rows), rows[0][0], rows[-1][0], absent)
-
-    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
-        return iter(_table_rows(file))
-
-    def ingest(self, table: Table, files: Sequence[Path]) -> None:
-        if self.fail_writes:
-            raise StoreFailed("the memory store was told to fail its writes")
-        batch = MemoryBatch(is_ingested=True)
-        for file in files:
-            for key, value in _table_rows(file):
-                batch.put(table, key, value)
-        self.log.append(batch)
-        self._apply(batch)
-        for file in files:
-            file.unlink()
-
     def mark(self, bound_ms: int) -> None:
         if self.fail_marks:
             raise StoreFailed("the memory store was told to fail its marks")
@@ -139,8 +106,7 @@ class MemoryStore:
 
     def crash(self, survivors: int) -> None:
         """Come back with what was durable and the first `survivors` batches that were not."""
-        cut = self.durable + survivors
-        self.log[cut:] = [batch for batch in self.log[cut:] if batch.is_ingested]
+        del self.log[self.durable + survivors :]
         self._tables = _empty()
         for batch in self.log:
             self._apply(batch)
@@ -156,16 +122,6 @@ class MemoryStore:
             else:
                 for doomed in list(rows.irange(key, end, (True, False))):
                     del rows[doomed]
-
-
-def _table_rows(file: Path) -> list[tuple[bytes, bytes]]:
-    try:
-        rows = _rows.decode(file.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise Corrupt(f"table file {file.name}: {error}") from error
-    if not rows or any(one[0] >= other[0] for one, other in pairwise(rows)):
-        raise Corrupt(f"table file {file.name}: rows are missing or out of order")
-    return rows
 
 
 def _empty() -> dict[Table, "SortedDict[bytes, bytes]"]:

@@ -138,6 +138,11 @@ class OpenGroup:
         return self._made.floor
 
     @property
+    def placed(self) -> Sequence[Row]:
+        """The messages that the open group has placed so far, in the order of their seq."""
+        return self._made.placed
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing has been written into the open group."""
         return not len(self._batch)
@@ -346,11 +351,12 @@ class OpenGroup:
     def settle(self, value: bytes, dead: int) -> None:
         """What was placed last has a known id: this group must see its row. A stub is not for the wheel."""
         place, number, _ = self._made.placed[-1]
-        shard = self._slice_for(place >> 48).shards[number]
+        piece = self._slice_for(place >> 48)
+        shard = piece.shards[number]
         self._fresh[Table.MESSAGES][shard.prefix + keys.place(place)] = value
         if dead:
             self._made.placed.pop()
-            shard.retire()
+            piece.retire(shard, place)
 
     def reveal(self, place: Position) -> None:
         """A message that this group has placed there, if it has, is asked for by its key: `get` sees its row.
@@ -370,20 +376,15 @@ class OpenGroup:
         """Overwrite a message's row by a stub; nothing deletes it before its slice goes. Behind the horizon
         that stops nobody who has come to it."""
         self.row(Table.MESSAGES, shard.prefix + keys.place(found.position), left)
-        shard.retire()
-        self._touched[shard.prefix] = shard
+        piece = self.directory.find(found.position >> 48)
+        assert piece is not None, "the message was found in it"
+        if piece.retire(shard, found.position):
+            self._touched[shard.prefix] = shard
+        else:
+            self._slices[piece.start_ms] = piece
         if found.position > self.horizon.position:
             self._made.gone.append(found.position)
             self._made.touch(found.position)
-        else:
-            self._retired_behind(found.position, shard)
-
-    def _retired_behind(self, place: Position, shard: Shard) -> None:
-        """Where nothing was to change any more: what the slice holds of a borrowed shard may have been
-        counted."""
-        piece = self.directory.find(place >> 48)
-        if piece is not None and piece.home != shard.home:
-            self.directory.changed()
 
     # -- slices and the journal
 

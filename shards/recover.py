@@ -13,12 +13,12 @@ import msgspec
 
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
-from timeline.slices import Directory, Shard
+from timeline.slices import Directory
 from timeline.structures import Structures
 
 from . import keys
+from .borrow import part_of
 from .commit import Caps, Commit
-from .cuts import Notes
 from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
@@ -35,6 +35,7 @@ from .tables import (
     StoredCursor,
     applied_from,
     cursor_from,
+    prefixes_of,
     shard_from,
     slice_from,
     structure_from,
@@ -57,7 +58,6 @@ class Opened:
     commit: Commit
     waiting: Waiting
     owned: Owned
-    notes: Notes
     owed: list[Stretch]
     """What could not be read when dispatch came to it, and can be read again."""
 
@@ -127,9 +127,8 @@ def open_timeline(
         caps=caps,
         running_ms=cursor.running_ms,
     )
-    cut_notes = Notes()
-    commit = Commit(open_group, waiting, owned, cut_notes, caps=caps, quota_of=quota_of)
-    return Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, cut_notes, owed)
+    commit = Commit(open_group, waiting, owned, caps=caps, quota_of=quota_of)
+    return Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, owed)
 
 
 def reopen_store(store: Store) -> ShardsError | None:
@@ -223,6 +222,7 @@ def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) 
 
 
 def read_directory(store: Store, max_slices: int) -> Directory:
+    """Reads messages only where an older version has cut a slice, and has not counted what it borrows."""
     directory = Directory(max_slices=max_slices)
     shards = {}
     for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
@@ -232,10 +232,11 @@ def read_directory(store: Store, max_slices: int) -> Directory:
     for prefix, shard in shards.items():
         by_home.setdefault(shard.home, []).append(prefix)
     for key, value in store.scan(Table.SLICES, b"", keys.LAST):
-        piece, borrowed = named(Table.SLICES, key, slice_from, key, value)
+        piece, runs, part = named(Table.SLICES, key, slice_from, key, value)
         for prefix in by_home.get(piece.home, ()):
             piece.adopt(shards[prefix])
-        piece.borrowed = {shards[p].number: shards[p] for p in borrowed if p in shards}
+        borrowed = [shards[prefix] for prefix in prefixes_of(runs) if prefix in shards]
+        piece.borrow(borrowed, part_of(store, piece, borrowed) if part is None else part)
         directory.adopt(piece)
     return directory
 
@@ -247,23 +248,22 @@ def read_structures(store: Store) -> dict[int, str]:
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:
-    """Messages behind which the horizon is not yet: whole shards from their counts.
+    """Messages behind which the horizon is not yet: whole slices and shards from their counts.
 
-    Rows are read of the slice that the horizon is in, and of borrowed shards that reach back into it.
+    Rows are read of the slice that the horizon is in.
     """
     pending = sum(1 for _, _, value in reader.held() if not is_stub(value))
-    behind = {
-        s.prefix for piece in reader.directory.over(START, Position(horizon + 1)) for s in piece.readable()
-    }
-    ahead: dict[bytes, Shard] = {}
     for piece in reader.directory.over(horizon, END):
+        if before(piece.start_ms) > horizon:
+            pending += piece.live
+            continue
         for shard in piece.readable():
-            if shard.first > horizon or shard.prefix not in behind:
-                ahead[shard.prefix] = shard
+            if shard.first > horizon and shard.number in piece.shards:
+                pending += shard.live
             else:
                 rows = reader.run(piece, shard, Position(horizon + 1), END)
                 pending += sum(1 for _, _, value in rows if not is_stub(value))
-    return pending + sum(shard.live for shard in ahead.values())
+    return pending
 
 
 def count_held(reader: Reader) -> int:

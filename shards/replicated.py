@@ -22,7 +22,7 @@ thread at a time.
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -34,7 +34,7 @@ from .log.contract import Log
 from .log.errors import LogError, OtherLog, Trimmed
 from .log.record import Claim, claim_of
 from .overlay import Layer, look, through
-from .store import Batch, Contents, Store, Table
+from .store import Batch, Store, Table
 from .tables import META_APPLIED, META_FORMAT, META_LEADER, Applied, applied_from, applied_value
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,6 @@ EMPTIED_MAX = 1_000
 
 class ReplicatedStore:
     """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
-
-    is_shared = True
 
     def __init__(self, store: Store, log: Log) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say."""
@@ -255,15 +253,6 @@ class ReplicatedStore:
     def checkpoint(self, path: Path) -> None:
         """Of what has been applied: whoever takes it goes on with the log from there."""
         self._store.checkpoint(path)
-
-    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
-        return self._store.examine(file, folder, sought)
-
-    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
-        return self._store.rows_in(file, folder)
-
-    def ingest(self, table: Table, files: Sequence[Path]) -> None:
-        raise StoreFailed(f"{len(files)} files for {table.value}: rows come here by the log alone")
 
     def mark(self, bound_ms: int) -> None:
         raise StoreFailed(f"dispatch does not go on to {bound_ms} ms without the log")

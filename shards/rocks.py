@@ -31,8 +31,8 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,7 +46,6 @@ from rocksdict import (
     Checkpoint,
     DBCompressionType,
     DBRecoveryMode,
-    IngestExternalFileOptions,
     Options,
     Rdict,
     WriteBatch,
@@ -55,7 +54,7 @@ from rocksdict import (
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .scan import scan, scan_at_rest
-from .store import Batch, Contents, Table
+from .store import Batch, Table
 from .synced import Synced
 from .unreadable import REPAIR_BYTES, Unreadable
 
@@ -131,8 +130,6 @@ class RocksBatch:
 
 class RocksStore:
     """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
-
-    is_shared = False
 
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
@@ -242,37 +239,6 @@ class RocksStore:
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
-
-    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
-        try:
-            with _by_itself(file, folder) as db:
-                (held,) = db.live_files()
-                absent = tuple(key for key in sought if db.get(key) is None)
-        except Exception as error:
-            raise Corrupt(f"table file {file.name}: {error}") from error
-        # Range deletions are entries too, and not counted as such: a file with any is not taken.
-        rows = held["num_entries"] if not held["num_deletions"] else -1
-        return Contents(rows, held["start_key"], held["end_key"], absent)
-
-    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
-        def refusal(where: str, error: Exception) -> Corrupt:
-            return Corrupt(f"table file {file.name}, {where}: {error}")
-
-        try:
-            with _by_itself(file, folder) as db:
-                yield from scan_at_rest(db, b"", _END, refusal)
-        except ShardsError:
-            raise
-        except Exception as error:
-            raise refusal("at its opening", error) from error
-
-    def ingest(self, table: Table, files: Sequence[Path]) -> None:
-        family = self._family(table)
-        try:
-            family.flush()
-            family.ingest_external_file([str(file) for file in files], _moving())
-        except Exception as error:
-            raise StoreFailed(f"ingestion into {self.path}: {error}") from error
 
     def rewrite(self, table: Table) -> None:
         """Make a table anew from what can be read of it. Durable on return; StoreFailed if it is not.
@@ -542,30 +508,6 @@ def _close(db: Rdict) -> None:
             break
 
 
-@contextmanager
-def _by_itself(file: Path, folder: Path) -> Iterator[Rdict]:
-    """A table file as a database of its own, in an empty folder on its file system."""
-    scratch, link = folder / "scratch", folder / file.name
-    try:
-        link.hardlink_to(file)
-        db = Rdict(str(scratch), _options(Cache(1 << 20)))
-        try:
-            db.ingest_external_file([str(link)], _moving())
-            yield db
-        finally:
-            db.close()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        link.unlink(missing_ok=True)
-
-
-def _moving() -> IngestExternalFileOptions:
-    """Take a file by its link, without a copy."""
-    options = IngestExternalFileOptions()
-    options.set_move_files(True)
-    return options
-
-
 def _families_on_disk(path: Path, options: Options) -> list[str]:
     """Every column family has to be named when a database is opened."""
     if not (path / "CURRENT").exists():
@@ -612,8 +554,3 @@ def _options(cache: Cache, base: Options | None = None) -> Options:
     options.set_keep_log_file_num(4)
     options.set_block_based_table_factory(blocks)
     return options
-
-
-def file_options() -> Options:
-    """For a table file that is written outside of a database, to be taken into one."""
-    return _options(Cache(CACHE_BYTES))

@@ -9,16 +9,14 @@ one conformance suite (tests/store) holds for all of them. What an engine promis
     a row can be read but may be gone after a crash;
   - `scan` gives every row of [start, end) in key order as of its opening, or raises: it never ends early
     and quietly;
-  - `flush`, `compact`, `checkpoint`, `examine`, `rows_in` and `ingest` block and may be called from another
-    thread than the rest, at the same time as each other and as the rest;
-  - a *table file* is a sorted run of rows, made by somebody else with the engine's own writer. `ingest` takes
-    whole ones in: its rows are readable and durable on return, whatever becomes of batches around it.
+  - `flush`, `compact` and `checkpoint` block and may be called from another thread than the rest, at the same
+    time as each other and as the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 
 class Table(Enum):
@@ -46,15 +44,6 @@ class Table(Enum):
     """Each is the only one of its name. Enum's own would be 0.2 us for each row that is put or looked up."""
 
 
-class Contents(NamedTuple):
-    """What a table file holds, by its own account. `absent`: of the keys asked for."""
-
-    rows: int
-    first: bytes
-    last: bytes
-    absent: tuple[bytes, ...] = ()
-
-
 class Batch(Protocol):
     """Changes that become visible together."""
 
@@ -77,11 +66,6 @@ class Batch(Protocol):
 
 class Store(Protocol):
     """One database. Errors: StoreFailed, Corrupt."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other nodes have the same rows, by a log: then batches alone change them, and it takes no
-        table files and no mark."""
 
     def batch(self) -> Batch: ...
 
@@ -111,21 +95,6 @@ class Store(Protocol):
 
     def checkpoint(self, path: Path) -> None:
         """A consistent, durable copy in a new directory."""
-
-    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
-        """What a table file holds, and which of the sought keys it does not; the file stays as it is.
-
-        `folder`: an empty one on the file's file system, for scratch. Raises Corrupt.
-        """
-
-    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a table file, in order; the file stays as it is. `folder`: as for `examine`.
-
-        Raises Corrupt.
-        """
-
-    def ingest(self, table: Table, files: Sequence[Path]) -> None:
-        """Take table files in, all or none; they are moved away. Raises StoreFailed."""
 
     def mark(self, bound_ms: int) -> None:
         """Note how far dispatch may go while nothing else can be written; durable on return, blocks.

@@ -2,7 +2,9 @@
 
 shards    structure (2) · count (4) · live (4) · bytes (8) · first (12) · last (12)        42 bytes
 slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
-          then for each borrowed shard: start (6) · generation (2) · shard (2) · structure (2)
+          of one that borrows, too: 1 (1) · count (4) · live (4) · bytes (8) of what it borrows ·
+          for each run of borrowed shards: start (6) · generation (2) · first shard (2) · how many (2)
+          (before format 4: for each borrowed shard start · generation · shard · structure (2), and no counts)
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
@@ -19,14 +21,14 @@ dispatches  wall ms of the dispatch turn (8)
 sessions  MessagePack of `SessionRow`; of a group `GroupRow` · cursors  MessagePack of `CursorRow`
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from timeline.position import ID_BYTES, MessageId, Position
-from timeline.slices import Shard, Slice
+from timeline.slices import Counts, Shard, Slice
 
 from . import keys
 from .errors import Corrupt
@@ -50,6 +52,9 @@ META_LEADER = b"leader"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")
+_PART = Struct(">BIIQ")
+_RUN = Struct(">10sH")
+_COUNTED = 1
 _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
@@ -58,6 +63,13 @@ _DEAD = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
 _RETRY = Struct(">16sH")
 _SPOT = Struct(">12sH")
+
+
+class Run(NamedTuple):
+    """Shards of one home whose numbers follow each other: the prefix of the first, how many."""
+
+    prefix: bytes
+    many: int
 
 
 class Applied(NamedTuple):
@@ -259,17 +271,54 @@ def shard_from(key: bytes, value: bytes) -> Shard:
 
 def slice_value(piece: Slice) -> bytes:
     passed = 0 if piece.passed_s is None else piece.passed_s + 1
-    borrowed = [s.prefix + s.structure.to_bytes(2, "big") for s in piece.borrowed.values()]
-    return _SLICE.pack(piece.end_ms, passed) + b"".join(borrowed)
+    head = _SLICE.pack(piece.end_ms, passed)
+    if not piece.borrowed:
+        return head
+    runs = [_RUN.pack(first.to_bytes(10, "big"), count) for first, count in _runs(piece.borrowed.values())]
+    return head + _PART.pack(_COUNTED, *piece.part) + b"".join(runs)
 
 
-def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[bytes]]:
-    """The slice, without its shards, and the prefixes of those it borrows. Raises Corrupt."""
+def _runs(shards: Iterable[Shard]) -> Iterator[tuple[int, int]]:
+    """Prefixes that follow each other, as numbers: the first of them, how many."""
+    first = count = 0
+    for prefix in sorted(int.from_bytes(shard.prefix, "big") for shard in shards):
+        if prefix != first + count and count:
+            yield first, count
+            count = 0
+        first, count = (first, count + 1) if count else (prefix, 1)
+    if count:
+        yield first, count
+
+
+def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | None]:
+    """The slice, without its shards, the runs of those it borrows, and what it holds of them.
+
+    None: an older version wrote the row, which did not count. Raises Corrupt.
+    """
     home = keys.slice_of(key)
     end_ms, passed = _unpacked(_SLICE, value[: _SLICE.size])
     piece = Slice(home.start_ms, end_ms, home.generation)
     piece.passed_s = passed - 1 if passed else None
-    return piece, [value[at : at + 10] for at in range(_SLICE.size, len(value), 12)]
+    tail = value[_SLICE.size :]
+    if len(tail) % _RUN.size == 0:
+        # By itself each of them, with its structure in place of a count.
+        runs = [Run(prefix, 1) for prefix, _ in _RUN.iter_unpack(tail)]
+        return piece, runs, None if runs else Counts()
+    _, *part = _unpacked(_PART, tail[: _PART.size])
+    if tail[0] != _COUNTED or (len(tail) - _PART.size) % _RUN.size:
+        raise Corrupt(f"row of {len(value)} bytes, which is none of a slice")
+    runs = [Run(*run) for run in _RUN.iter_unpack(tail[_PART.size :])]
+    if any(int.from_bytes(run.prefix[8:], "big") + run.many > 1 << 16 for run in runs):
+        raise Corrupt("a run of more shards than a slice can have")
+    return piece, runs, Counts(*part)
+
+
+def prefixes_of(runs: Iterable[Run]) -> Iterator[bytes]:
+    """Of the shards in some runs."""
+    for run in runs:
+        first = int.from_bytes(run.prefix, "big")
+        for number in range(first, first + run.many):
+            yield number.to_bytes(10, "big")
 
 
 def structure_from(key: bytes, value: bytes) -> tuple[int, str]:

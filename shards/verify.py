@@ -1,10 +1,11 @@
 """Checks derived data against the message rows that it is made from, and finds rows that cannot be read.
 
-A shard's counts are compared with its rows. Rows under a prefix that no shard row names are *strays*: nobody
-reads them; but for those of an unfinished job, and those that an expired slice has left. What an aborted job
-has left are copies. A shard row of which no slice knows is an *orphan*. What the engine cannot read of any
-table, and rows that cannot be decoded, are found on the way: a stretch is named by its keys, and its messages
-are counted, since the shard says how many there were. (Rows that point at others: pointers.py.)
+A shard's counts are compared with its rows, and so is what a slice's row says of all that it borrows. Rows
+under a prefix that no shard row names are *strays*: nobody reads them; but for those that an expired slice
+has left. What a job of an older version has left are copies. A shard row of which no slice knows is an
+*orphan*. What the engine cannot read of any table, and rows that cannot be decoded, are found on the way: a
+stretch is named by its keys, and its messages are counted, since the shard says how many there were. (Rows
+that point at others: pointers.py.)
 
 Repair writes the counts again, a shard row for strays whose slice is known, or a slice that borrows them, and
 structure 0 to the shards whose structure nobody knows any more. A row of `shards` that cannot be decoded is
@@ -24,13 +25,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from timeline.position import END, ID_BYTES, Position
-from timeline.slices import Directory, Shard, SlicesError
+from timeline.position import END, ID_BYTES, START, Position
+from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
 
 from .endpoints import endpoint_of
 from .errors import Corrupt
-from .jobs import ABORTED, DONE, stored_jobs
+from .jobs import ABORTED, stored_jobs
 from .keys import (
     MESSAGE_KEY_BYTES,
     OWNED,
@@ -42,6 +43,7 @@ from .keys import (
     place_of,
     shard_of,
     shard_range,
+    slice_key,
     span_range,
 )
 from .read import Reader
@@ -57,17 +59,21 @@ from .tables import (
     group_of,
     owned_from,
     owned_value,
+    prefixes_of,
     retry_from,
     session_of,
     shard_from,
     shard_value,
     slice_from,
+    slice_value,
     spots_from,
     structure_from,
     wall_from,
 )
 from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
+PART = 0xFFFF
+"""In place of a shard's number: all that a slice borrows. No shard has it."""
 ROWS_END = b"\xff" * 64
 DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
 """The tables that say what there is: there is nothing to make them from."""
@@ -75,18 +81,25 @@ DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A shard whose row says something else than its messages, or some of whose messages are unreadable."""
+    """A shard whose row says something else than its messages, or some of whose messages are unreadable.
+
+    `piece`: it is of what this slice holds of all the shards that it borrows.
+    """
 
     shard: Shard
     counted: Shard
     stretches: tuple[Stretch, ...] = ()
+    piece: Slice | None = None
 
     def __str__(self) -> str:
         said, is_ = self.shard, self.counted
+        what = f"shard {said.number}" if self.piece is None else "what it borrows"
         text = (
-            f"slice {said.home.start_ms} shard {said.number}: says {said.count} rows, {said.live} live, "
+            f"slice {said.home.start_ms} {what}: says {said.count} rows, {said.live} live, "
             f"has {is_.count} rows, {is_.live} live"
         )
+        if (is_.first, is_.last) != (said.first, said.last) and self.piece is None:
+            text += "; its bounds are not right"
         if is_.structure != said.structure:
             text += f"; its structure {said.structure} is not known"
         return "\n  ".join((text, *map(str, self.stretches)))
@@ -100,7 +113,7 @@ class Stray:
     is_known: bool
     """Whether there is a slice for them."""
     is_copy: bool = False
-    """They are a job's, that was aborted."""
+    """They are what a job of an older version has copied, and has not ended."""
 
     @property
     def is_mendable(self) -> bool:
@@ -109,7 +122,7 @@ class Stray:
     def __str__(self) -> str:
         text = f"{self.counted.count} rows, {self.counted.live} live, in a shard that has no row"
         if self.is_copy:
-            text += ", left by a job that was aborted"
+            text += ", copied by a job that did not end well"
         elif not self.is_known:
             text += ", of a slice that has none"
         return f"slice {self.counted.home.start_ms} shard {self.counted.number}: {text}"
@@ -221,40 +234,59 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
 
 
 def verify_counts(store: Store, directory: Directory) -> list[Fault]:
-    """Count every shard, a borrowed one once. Raises Corrupt: slices overlap."""
+    """Count every shard of a slice, and what each slice holds of those that it borrows.
+
+    What has expired of a borrowed shard belongs to nobody, and may still lie there. Raises Corrupt: slices
+    overlap.
+    """
     try:
         directory.check()
     except SlicesError as error:
         raise Corrupt(f"table slices: {error}: restore a backup") from error
-    shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
-    own = {shard.prefix for piece in directory for shard in piece.shards.values()}
-    spans: dict[bytes, list[tuple[bytes, bytes]]] = {prefix: [shard_range(prefix)] for prefix in own}
-    for piece in directory:
-        for prefix in (shard.prefix for shard in piece.borrowed.values()):
-            # What has expired of it belongs to nobody, and may still lie there.
-            spans.setdefault(prefix, []).append(span_range(prefix, piece.start_ms, piece.end_ms))
-    unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     structures = {ANYTHING, *(number for number, _ in structure_rows(store))}
-    faults = []
-    for prefix, shard in shards.items():
-        counted = _count(store, shard, spans[prefix], unreadable)
-        if shard.structure not in structures:
-            # Its number may be given to another pattern; what is in it is anything from now on.
-            counted.structure = ANYTHING
-        is_right = (counted.count, counted.live, counted.structure) == (
-            shard.count,
-            shard.live,
-            shard.structure,
-        )
-        if is_right and shard.count:
-            # What is borrowed by fewer than before keeps its bounds.
-            is_inside = shard.first <= counted.first and counted.last <= shard.last
-            is_right = is_inside and (
-                prefix not in own or (counted.first, counted.last) == (shard.first, shard.last)
-            )
-        if not is_right or prefix in unreadable:
-            faults.append(Fault(shard, counted, tuple(unreadable.of(prefix))))
+    faults: list[Fault] = []
+    borrowed: dict[bytes, tuple[Shard, Shard]] = {}
+    for piece in directory:
+        for shard in piece.shards.values():
+            faults += _own_faults(store, shard, structures)
+        if piece.borrowed:
+            faults += _part_faults(store, piece, borrowed)
+    for said, found in borrowed.values():
+        structure = said.structure if said.structure in structures else ANYTHING
+        first, last = min(said.first, found.first), max(said.last, found.last)
+        if (structure, first, last) != (said.structure, said.first, said.last):
+            mended = Shard(said.home, said.number, structure)
+            mended.take(said.count, said.live, said.bytes, first, last)
+            faults.append(Fault(said, mended))
     return faults
+
+
+def _own_faults(store: Store, shard: Shard, structures: set[int]) -> Iterator[Fault]:
+    unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
+    counted = _count(store, shard, shard_range(shard.prefix), unreadable)
+    if shard.structure not in structures:
+        # Its number may be given to another pattern; what is in it is anything from now on.
+        counted.structure = ANYTHING
+    is_right = (counted.count, counted.live, counted.structure) == (shard.count, shard.live, shard.structure)
+    if shard.count:
+        is_right = is_right and (counted.first, counted.last) == (shard.first, shard.last)
+    if not is_right or len(unreadable):
+        yield Fault(shard, counted, tuple(unreadable))
+
+
+def _part_faults(store: Store, piece: Slice, borrowed: dict[bytes, tuple[Shard, Shard]]) -> Iterator[Fault]:
+    """Whether a slice holds of what it borrows what its row says. Adds to the rows found of each shard."""
+    unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
+    said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
+    said.take(*piece.part, END, START)
+    for shard in piece.borrowed.values():
+        span = span_range(shard.prefix, piece.start_ms, piece.end_ms)
+        found = _count(store, shard, span, unreadable)
+        whole = borrowed.setdefault(shard.prefix, (shard, Shard(shard.home, shard.number)))[1]
+        for one in (counted, whole):
+            one.take(found.count, found.live, found.bytes, found.first, found.last)
+    if (said.count, said.live) != (counted.count, counted.live) or len(unreadable):
+        yield Fault(said, counted, tuple(unreadable), piece)
 
 
 def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
@@ -272,8 +304,8 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
         span = shard_range(shard.prefix)
         start = span[1]
         state = copies.get(shard.prefix)
-        if shard.prefix not in known and (state is None or state == ABORTED):
-            counted = _count(store, shard, [span], unreadable)
+        if shard.prefix not in known and state in (None, ABORTED):
+            counted = _count(store, shard, span, unreadable)
             if counted.last >= floor:
                 is_known = home in own or shard.prefix in borrowed
                 found.append(Stray(counted, is_known and state is None, state is not None))
@@ -331,19 +363,15 @@ def orphans(store: Store, directory: Directory) -> list[Orphan]:
 def _borrowed(store: Store) -> set[bytes]:
     """The prefixes that slices borrow, whether there is a shard row or not."""
     rows = readable(store, Table.SLICES, b"", ROWS_END)
-    return {prefix for key, value in rows for prefix in slice_from(key, value)[1]}
+    return {prefix for key, value in rows for prefix in prefixes_of(slice_from(key, value)[1])}
 
 
 def _copies(store: Store) -> dict[bytes, str]:
-    """Where copies of jobs may lie that have not become a slice's own; the state of the job."""
-    return {
-        Shard(child.home, source.shard).prefix: job.state
-        for job in stored_jobs(store)
-        if job.state != DONE
-        for child in job.children
-        for sources in job.sources
-        for source in sources
-    }
+    """Where jobs of older versions, which copied what they split, have put rows that nobody reads.
+
+    With the state of the job: a start gives up one that has not ended, and deletes them.
+    """
+    return {prefix: job.state for job in stored_jobs(store) for prefix in job.copies}
 
 
 def adopt_strays(store: Store, found: list[Stray], lone: Sequence[Orphan] = ()) -> None:
@@ -392,7 +420,12 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
     """Write what was counted; durable on return."""
     batch = store.batch()
     for fault in faults:
-        batch.put(Table.SHARDS, fault.counted.prefix, shard_value(fault.counted))
+        piece, counted = fault.piece, fault.counted
+        if piece is None:
+            batch.put(Table.SHARDS, counted.prefix, shard_value(counted))
+        else:
+            piece.borrow(piece.borrowed.values(), Counts(counted.count, counted.live, counted.bytes))
+            batch.put(Table.SLICES, slice_key(piece.home), slice_value(piece))
     store.write(batch)
     store.flush()
 
@@ -407,10 +440,9 @@ def repair_rows(store: Store, damages: list[Damage]) -> None:
     store.flush()
 
 
-def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]], unreadable: Unreadable) -> Shard:
+def _count(store: Store, shard: Shard, span: tuple[bytes, bytes], unreadable: Unreadable) -> Shard:
     counted = Shard(shard.home, shard.number, shard.structure)
-    rows = (unreadable.scan(store, Table.MESSAGES, *span, shard.prefix) for span in spans)
-    for key, value in chain.from_iterable(rows):
+    for key, value in unreadable.scan(store, Table.MESSAGES, *span, shard.prefix):
         counted.grow(place_of(key), len(value) + MESSAGE_KEY_BYTES)
         if is_stub(value):
             counted.retire()

@@ -76,7 +76,7 @@ def split(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
         return
     found = False
     for piece in list(remote.slices()):
-        if piece["count"] > piece["split_above"] or piece.get("borrowed"):
+        if piece["count"] > piece["split_above"]:
             found = True
             try:
                 job = remote.create("split", slice=piece["start"], parts=options.parts)

@@ -27,7 +27,6 @@ import pyarrow.parquet as pq
 
 from shards.read import Row
 from shards.record import is_moved, is_retry, schedule_name
-from shards.sst import sync_directory
 from shards.state import DISPATCHED, Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
@@ -102,6 +101,15 @@ def extent_of(snapshot: Snapshot, piece: Slice) -> Extent:
         first = place if first is None else first
         rows, last = rows + 1, place
     return Extent(rows, _text(first), _text(last))
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_manifest(folder: Path, home: Home) -> Manifest | None:

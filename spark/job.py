@@ -1,6 +1,6 @@
 """A job as the server describes it: which slices, where the checkpoint lies, how far it may go.
 
-Checkpoint and output are URIs and stay URIs up to the place that opens files: a later cluster will hand out
+The checkpoint is a URI and stays one up to the place that opens files: a later cluster will hand out
 others than `file://`. Times are Unix ms.
 """
 
@@ -32,7 +32,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A slice, or a child of one: [start, end) and the shards that its rows are in now."""
+    """A slice: [start, end) and the shards that its rows are in."""
 
     start_ms: int
     end_ms: int
@@ -43,11 +43,6 @@ class Span:
     @property
     def home(self) -> Home:
         return Home(self.start_ms, self.generation)
-
-    @property
-    def is_borrowing(self) -> bool:
-        """Whether some of its rows lie under the key of another slice."""
-        return any(source.home != self.home for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +62,6 @@ class Job:
     archive: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The answer to `begin`: the children to write, into `output`, from `checkpoint`."""
-
-    checkpoint: str
-    output: str
-    children: tuple[Span, ...]
-
-
 def job_from(body: Mapping[str, Any], token: str = "") -> Job:
     """A job out of the JSON of the server. `token`: the one that the caller has been given."""
     one = body.get("slice")
@@ -93,11 +79,6 @@ def job_from(body: Mapping[str, Any], token: str = "") -> Job:
         split_above=int(body.get("split_above") or 0),
         archive=body.get("archive") or "",
     )
-
-
-def begun_from(body: Mapping[str, Any]) -> Begun:
-    children = tuple(span_from(child) for child in body["children"])
-    return Begun(body["checkpoint"], body["output"], children)
 
 
 def span_from(body: Mapping[str, Any]) -> Span:

@@ -1,9 +1,12 @@
-"""Where to cut an overfull slice: quantiles of `at`, from a sketch of each of its shards. Pure.
+"""Where to cut an overfull slice, and what each piece then holds: from sketches of its shards. Pure.
 
-A *sketch* is two rising columns: milliseconds, and how many rows lie from there up to the next one. A
-millisecond that alone holds as much as a step has an entry of its own, so that it can be cut off on both
-sides; others share one. Sketches of several shards are added up, its rows counted where an entry starts: a
-cut is off by less than two steps a shard, two in `POINTS` of all rows.
+A *sketch* has an entry for rising milliseconds: how many rows lie from there up to the next one, how many of
+them are live, and their bytes. A millisecond that alone holds as much as a step has an entry of its own, so
+that it can be cut off on both sides; others share one. Sketches of several shards are added up, its rows
+counted where an entry starts: a cut is off by less than two steps a shard, two in `POINTS` of all rows.
+
+The counts of the pieces are exact all the same. Of each sketch only the entry that a cut falls into has rows
+on both sides of it; those behind the cut (`beyond`) are read again, about one row in `POINTS` for each cut.
 
     at     0  10  20  30        parts=2: rows before each entry are 0, 30, 40, 90 of 100, the middle is 50:
     rows  30  10  50  10        40 is nearest, so the cut is at 20: 40 rows and 60
@@ -15,13 +18,16 @@ is, with fewer children where two quantiles fall on one millisecond.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import ceil, sqrt
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shards.keys import AT_BYTES
+from shards.keys import AT_BYTES, MESSAGE_KEY_BYTES
+from shards.record import is_stub
+from timeline.slices import Counts
 
 POINTS = 4_096
 """Entries of a sketch, at most twice that."""
@@ -31,26 +37,36 @@ PARTS_MAX = 256
 RUN = 8_192
 
 Numbers = npt.NDArray[np.int64]
+Row = tuple[bytes, bytes]
 Flags = npt.NDArray[np.bool_]
 
 
 class Sketch(NamedTuple):
-    """`rows[i]` rows have at[i] <= at < at[i + 1]."""
+    """`rows[i]` rows have at[i] <= at < at[i + 1]; so have `live` and `bytes`."""
 
     at: Numbers
     rows: Numbers
+    live: Numbers
+    bytes: Numbers
 
     @property
     def total(self) -> int:
         return int(self.rows.sum())
 
 
-EMPTY = Sketch(np.empty(0, np.int64), np.empty(0, np.int64))
+EMPTY = Sketch(*(np.empty(0, np.int64) for _ in Sketch._fields))
 
 
-def sketch(keys: Iterable[bytes], points: int = POINTS) -> Sketch:
-    """Of the keys of one shard, in order. Memory: its distinct milliseconds, 16 bytes each."""
-    runs = [_counted(run) for run in _runs(keys)]
+class Beyond(NamedTuple):
+    """Rows of a sketch with low <= at < high, in its entry that the cut at `low` falls into."""
+
+    low: int
+    high: int
+
+
+def sketch(rows: Iterable[Row], points: int = POINTS) -> Sketch:
+    """Of rows, those of each shard in order. Memory: its distinct milliseconds, 32 bytes each."""
+    runs = [_counted(run) for run in _runs(rows)]
     return coarse(merged(runs), points) if runs else EMPTY
 
 
@@ -60,9 +76,10 @@ def merged(sketches: Iterable[Sketch]) -> Sketch:
     if not some:
         return EMPTY
     at, where = np.unique(np.concatenate([one.at for one in some]), return_inverse=True)
-    rows = np.zeros(len(at), np.int64)
-    np.add.at(rows, where, np.concatenate([one.rows for one in some]))
-    return Sketch(at, rows)
+    sums = [np.zeros(len(at), np.int64) for _ in range(3)]
+    for index, into in enumerate(sums, 1):
+        np.add.at(into, where, np.concatenate([one[index] for one in some]))
+    return Sketch(at, *sums)
 
 
 def coarse(fine: Sketch, points: int) -> Sketch:
@@ -75,7 +92,7 @@ def coarse(fine: Sketch, points: int) -> Sketch:
     opens = np.ones(len(fine.at), np.bool_)
     opens[1:] = (bucket[1:] != bucket[:-1]) | is_heavy[1:] | is_heavy[:-1]
     starts = np.flatnonzero(opens)
-    return Sketch(fine.at[starts], np.add.reduceat(fine.rows, starts))
+    return Sketch(fine.at[starts], *(np.add.reduceat(column, starts) for column in fine[1:]))
 
 
 def parts_for(count: int, split_above: int) -> int:
@@ -94,6 +111,43 @@ def cut_points(sketches: Iterable[Sketch], parts: int) -> list[int]:
     if len(chosen) + 1 < parts or spread(bounds, chosen) > WITHIN:
         chosen = _balanced(bounds, parts) or chosen
     return [int(whole.at[index]) for index in chosen]
+
+
+def beyond(one: Sketch, cuts: list[int], end_ms: int) -> list[Beyond]:
+    """What has to be read again of a sketch: for each cut that falls into an entry, the rows behind it."""
+    ends = np.append(one.at[1:], end_ms)
+    found = []
+    for cut in cuts:
+        index = int(np.searchsorted(one.at, cut, "left")) - 1
+        if index >= 0 and cut < ends[index]:
+            found.append(Beyond(cut, int(ends[index])))
+    return found
+
+
+def pieces(
+    sketches: Iterable[Sketch], again: Iterable[tuple[Beyond, Counts]], cuts: list[int]
+) -> list[Counts]:
+    """What each piece holds. `again`: what was found in all that is `beyond` a cut."""
+    below = np.zeros((len(cuts) + 2, 3), np.int64)
+    for one in sketches:
+        bounds = np.searchsorted(one.at, [*cuts], "left")
+        for column in range(3):
+            sums = np.concatenate([[0], np.cumsum(one[column + 1])])
+            below[1:-1, column] += sums[bounds]
+            below[-1, column] += sums[-1]
+    for span, counts in again:
+        below[1 + cuts.index(span.low)] -= counts
+    return [Counts(*(int(number) for number in row)) for row in np.diff(below, axis=0)]
+
+
+def count(rows: Iterable[Row]) -> Counts:
+    """Of all of these rows."""
+    total = live = size = 0
+    for _, value in rows:
+        total += 1
+        live += not is_stub(value)
+        size += len(value) + MESSAGE_KEY_BYTES
+    return Counts(total, live, size)
 
 
 def spread(bounds: Numbers, chosen: list[int]) -> float:
@@ -135,21 +189,20 @@ def _balanced(bounds: Numbers, parts: int) -> list[int] | None:
     return chosen[::-1]
 
 
-def _runs(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    run: list[bytes] = []
-    for key in keys:
-        run.append(key)
-        if len(run) == RUN:
-            yield run
-            run = []
-    if run:
+def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    source = iter(rows)
+    while run := list(islice(source, RUN)):
         yield run
 
 
-def _counted(run: list[bytes]) -> Sketch:
-    """The distinct milliseconds of some keys."""
-    columns = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1)
+def _counted(run: list[Row]) -> Sketch:
+    """The distinct milliseconds of some rows."""
+    columns = np.frombuffer(b"".join([key for key, _ in run]), np.uint8).reshape(len(run), -1)
     padded = np.zeros((len(run), 8), np.uint8)
     padded[:, 2:] = columns[:, AT_BYTES]
-    at, rows = np.unique(padded.view(">u8").ravel().astype(np.int64), return_counts=True)
-    return Sketch(at, rows.astype(np.int64))
+    at, where, rows = np.unique(
+        padded.view(">u8").ravel().astype(np.int64), return_inverse=True, return_counts=True
+    )
+    live = np.bincount(where, [not is_stub(value) for _, value in run], len(at))
+    size = np.bincount(where, [len(value) + MESSAGE_KEY_BYTES for _, value in run], len(at))
+    return Sketch(at, *(column.astype(np.int64) for column in (rows, live, size)))

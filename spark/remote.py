@@ -1,4 +1,4 @@
-"""The hand-over with a running server, over HTTP: create, begin, renew, commit, abort.
+"""The hand-over with a running server, over HTTP: create, renew, commit, abort.
 
 Every answer that is no success is one of two errors: `Refused` with the problem that the server named, or
 `Unreachable`. A commit whose answer is lost is asked about before it is sent again.
@@ -16,11 +16,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 from shards.jobs import DONE
 
 from .errors import Refused, Unreachable
-from .job import Begun, Job, begun_from, job_from
+from .job import Job, job_from
 
 TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 1_800.0
-"""The server reads and checks every file before it answers."""
+"""The server may have to count what has come since, or to drop much."""
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Before each further try of a commit that nobody answered."""
 
@@ -46,14 +46,6 @@ class Remote:
 
     def get(self, job_id: str, token: str = "") -> Job:
         return job_from(self.call("GET", _path(job_id)), token)
-
-    def begun(self, job: Job) -> Begun:
-        """Of a job that has begun already."""
-        return begun_from(self.call("GET", _path(job.id)))
-
-    def begin(self, job: Job, cuts: list[int]) -> Begun:
-        body = {"token": job.token, "cuts": cuts}
-        return begun_from(self.call("POST", _path(job.id, "begin"), body, COMMIT_TIMEOUT_S))
 
     def renew(self, job: Job, progress: tuple[int, int] | None) -> None:
         done, total = progress or (None, None)

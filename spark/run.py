@@ -1,6 +1,6 @@
 """The two jobs from the first call to the last word: what is asked of the server and what of Spark.
 
-    split     sketch every shard -> cut points -> begin -> write every child -> commit
+    split     sketch every shard -> cut points -> count the pieces -> commit
     expire    write every slice, or only count it -> commit
 
 Whatever goes wrong is told to the server, which then forgets the job: no state of the timeline depends on it.
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from shards.jobs import ENDED, MOVING
+from shards.jobs import ENDED
 
 from .errors import LeaseLost, SparkError
 from .expire import archive_all, archived_count
-from .job import Begun, Job, path_of
+from .job import Job, path_of
 from .lease import Lease
 from .plan import cut_points, parts_for
 from .remote import Remote
 from .session import spark_session
-from .split import sketches, write_children
+from .split import counted, sketches
 
 DETAIL_CHARS = 900
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
@@ -63,25 +63,16 @@ def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
 
 
 def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
-    begun = remote.begun(job) if job.state == MOVING else _begin(remote, job, session)
-    if begun is None:
-        return _left_alone(remote, job)
-    output = path_of(begun.output)
-    lease.follow(lambda: (len(list(output.glob("[!.]*.sst"))), len(begun.children)))
-    files = write_children(session, begun)
-    lease.begin_commit()
-    remote.commit(job, {"files": files})
-    rows = sum(file["rows"] for file in files)
-    return f"job {job.id}: {rows} rows moved into {len(begun.children)} slices"
-
-
-def _begin(remote: Remote, job: Job, session: SparkSession) -> Begun | None:
-    """Cut; None if there is nothing to cut and nothing borrowed to write out."""
-    (piece,) = job.slices
     found = sketches(session, job)
     parts = job.parts or parts_for(sum(one.total for one in found), job.split_above)
     cuts = cut_points(found, parts)
-    return remote.begin(job, cuts) if cuts or piece.is_borrowing else None
+    if not cuts:
+        return _left_alone(remote, job)
+    pieces = counted(session, job, found, cuts)
+    lease.begin_commit()
+    remote.commit(job, {"cuts": cuts, "pieces": [piece._asdict() for piece in pieces]})
+    rows = sum(piece.rows for piece in pieces)
+    return f"job {job.id}: {rows} rows cut into {len(pieces)} slices"
 
 
 def _left_alone(remote: Remote, job: Job) -> str:

@@ -1,89 +1,81 @@
-"""The two Spark stages of a split: sketch each source shard, write each child.
+"""The Spark stages of a split: sketch the shards, then look at the few rows about each cut.
 
-Sketching reads the keys of the plan checkpoint, some shards a task. Writing reads the checkpoint that was
-taken after `begin` (with every row of the sealed shards), one task a child, and puts the child's file beside
-the database; what comes back is the file's row of the manifest. Each attempt of a task gives its file a name
-of its own: the manifest names one of them, and the server throws the rest away with the job's directory.
+Sketching is the one scan of the slice: every row of the checkpoint is read once, some shards a task, and a
+task gives back one sketch of them (plan.py). When the cuts are known the rows of the entries that they fall
+into are read again, which makes the counts of the pieces exact. Nothing is written.
 """
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from shards.keys import span_range
-from shards.sst import SstFile, write_sst
 from shards.store import Store, Table
+from timeline.slices import Counts
 
-from .job import Begun, Job, Source, Span, path_of
-from .plan import Sketch, sketch
+from .job import Job, Source, Span
+from .plan import Beyond, Row, Sketch, beyond, count, pieces, sketch
 from .snapshot import opened_store
 from .tasks import Line, Lines, each, grouped
 
 
+def groups_of(piece: Span) -> list[list[Source]]:
+    """The shards of a slice, as the tasks take them."""
+    return grouped(piece.sources, lambda source: source.count)
+
+
 def sketches(session: SparkSession, job: Job) -> list[Sketch]:
-    """Of every shard of the job's slice, within the slice."""
+    """Of each group of shards of the job's slice, within the slice."""
     (piece,) = job.slices
     uri = job.checkpoint
 
-    def work(sources: list[Source]) -> Lines:
-        return [sketch_line(one) for one in sketch_sources(uri, piece, sources)]
+    def work(sources: list[Source]) -> Line:
+        return sketch_line(sketch_sources(uri, piece, sources))
 
-    groups = grouped(piece.sources, lambda source: source.count)
-    return [sketch_from(line) for lines in each(session, groups, work) for line in lines]
-
-
-def write_children(session: SparkSession, begun: Begun) -> list[Line]:
-    """Write every child; the `files` of the manifest. A child without rows has none."""
-    uri, output = begun.checkpoint, begun.output
-
-    def work(child: Span) -> Line:
-        return write_child(uri, output, child)
-
-    return [line for line in each(session, begun.children, work) if line]
+    return [sketch_from(line) for line in each(session, groups_of(piece), work)]
 
 
-def sketch_sources(uri: str, piece: Span, sources: Sequence[Source]) -> list[Sketch]:
-    """In a task: of the keys of some shards within a slice."""
+def counted(session: SparkSession, job: Job, found: Sequence[Sketch], cuts: list[int]) -> list[Counts]:
+    """What each piece holds. `found`: the sketches."""
+    (piece,) = job.slices
+    uri = job.checkpoint
+    wanted = [
+        (sources, spans)
+        for sources, one in zip(groups_of(piece), found, strict=True)
+        if (spans := beyond(one, cuts, piece.end_ms))
+    ]
+
+    def work(one: tuple[list[Source], list[Beyond]]) -> Lines:
+        sources, spans = one
+        return [found._asdict() for found in count_sources(uri, sources, spans)]
+
+    again = [
+        (span, Counts(**line))
+        for (_, spans), lines in zip(wanted, each(session, wanted, work), strict=True)
+        for span, line in zip(spans, lines, strict=True)
+    ]
+    return pieces(found, again, cuts)
+
+
+def sketch_sources(uri: str, piece: Span, sources: Sequence[Source]) -> Sketch:
+    """In a task: of some shards within a slice."""
     with opened_store(uri) as store:
-        return [sketch(key for key, _ in _rows(store, piece, source)) for source in sources]
+        return sketch(row for source in sources for row in _rows(store, piece, source))
 
 
-def write_child(uri: str, output: str, child: Span) -> Line:
-    """In a task: one child's file; its row of the manifest, empty if there is no row to write."""
-    attempt = uuid4().hex[:12]
-    path = path_of(output) / f"{child.start_ms}-{child.generation}-{attempt}.sst"
+def count_sources(uri: str, sources: Sequence[Source], spans: Sequence[Beyond]) -> list[Counts]:
+    """In a task: what some shards hold in each of these spans."""
     with opened_store(uri) as store:
-        sources = sorted(child.sources, key=lambda source: source.number)
-        runs = ((source.number, _rows(store, child, source)) for source in sources)
-        file = write_sst(path, child.home, runs)
-    return manifest_row(child, file) if file else {}
-
-
-def manifest_row(child: Span, file: SstFile) -> dict[str, Any]:
-    return {
-        "name": file.path.name,
-        "rows": file.rows,
-        "bytes": file.size,
-        "sha256": file.sha256,
-        "first": file.first.hex(),
-        "last": file.last.hex(),
-        "slice": child.start_ms,
-        "shards": [
-            {
-                "shard": part.shard,
-                "rows": part.rows,
-                "live": part.live,
-                "bytes": part.size,
-                "first": part.first.hex(),
-                "last": part.last.hex(),
-            }
-            for part in file.shards
-        ],
-    }
+        return [
+            count(
+                row
+                for source in sources
+                for row in store.scan(Table.MESSAGES, *span_range(source.prefix, span.low, span.high))
+            )
+            for span in spans
+        ]
 
 
 def sketch_line(one: Sketch) -> Line:
@@ -93,11 +85,11 @@ def sketch_line(one: Sketch) -> Line:
 
 
 def sketch_from(line: Line) -> Sketch:
-    at, rows = (np.frombuffer(b64decode(line[name]), "<i8").astype(np.int64) for name in Sketch._fields)
-    return Sketch(at, rows)
+    columns = (np.frombuffer(b64decode(line[name]), "<i8").astype(np.int64) for name in Sketch._fields)
+    return Sketch(*columns)
 
 
-def _rows(store: Store, span: Span, source: Source) -> Iterator[tuple[bytes, bytes]]:
+def _rows(store: Store, span: Span, source: Source) -> Iterator[Row]:
     """The rows of a shard that lie within a span, in key order."""
     start, end = span_range(source.prefix, span.start_ms, span.end_ms)
     return store.scan(Table.MESSAGES, start, end)

@@ -10,15 +10,18 @@ A *shard* is a capped run of messages inside a slice. Writes go to the newest sh
 it has reached its cap the next one opens; readers merge all of them. A shard's number is unique within
 its slice and everything split from it, because a message id carries it.
 
-After a split the children *borrow* the parent's shards until the bytes have been moved: a borrowed shard
-keeps its home (start and generation of the parent, under which its rows are found) and is read only
-within the child's span.
+A split is a cut: the children *borrow* the parent's shards. A borrowed shard keeps its home (start and
+generation of the parent, under which its rows are found) and takes no more messages. Each child reads its own
+span of it, and knows what it holds of all that it borrows: its *part*.
 
 The directory is the only place that knows where a row lies; everything else holds ids and positions. It
 is kept in RAM (a few hundred bytes a slice), ordered by start, and bounded by `max_slices`.
 """
 
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -31,6 +34,8 @@ WIDTHS = ((2 * DAY_MS, 15 * MINUTE_MS), (60 * DAY_MS, 360 * MINUTE_MS), (1 << 62
 """(up to this distance from T, this wide), ms."""
 SHARDS_MAX = 0xFFFE
 NARROWEST_MS = WIDTHS[0][1]
+WATCH_MAX = 250_000
+"""Rows that may become stubs while a job counts a slice: 2 MB."""
 
 
 class SlicesError(Exception):
@@ -55,10 +60,22 @@ class Home(NamedTuple):
     generation: int
 
 
+class Counts(NamedTuple):
+    """Of some rows: all, those that are no stubs, their bytes with keys."""
+
+    rows: int = 0
+    live: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        return Counts(self.rows + other.rows, self.live + other.live, self.bytes + other.bytes)
+
+
 class Shard:
     """A capped run of messages of one structure. Counts are of rows; `live` is without stubs.
 
-    They are changed by the methods here and nowhere else, but for one loop (shards/open_group.py).
+    They are changed by the methods here and nowhere else, but for one loop (shards/open_group.py). Those of a
+    borrowed shard stay as they were when its slice was cut.
     """
 
     __slots__ = ("bytes", "count", "first", "home", "last", "live", "number", "prefix", "structure")
@@ -93,17 +110,26 @@ class Shard:
         """So many live rows are stubs by now."""
         self.live -= rows
 
-    def lessen(self, rows: int, live: int, size: int) -> None:
-        """So many rows have gone. Its bounds stay: they are where rows may be."""
-        self.count -= rows
-        self.live -= live
-        self.bytes = max(0, self.bytes - size)
+    def touches(self, low: Position, high: Position) -> bool:
+        """Whether there may be rows with low <= position < high."""
+        return low < high and self.last >= low and self.first < high
 
 
 class Slice:
     """One span of the timeline and its shards, own and borrowed, by number."""
 
-    __slots__ = ("borrowed", "count", "end_ms", "generation", "newest", "passed_s", "shards", "start_ms")
+    __slots__ = (
+        "borrowed",
+        "count",
+        "end_ms",
+        "generation",
+        "newest",
+        "part",
+        "passed_s",
+        "shards",
+        "start_ms",
+        "watch",
+    )
 
     def __init__(self, start_ms: int, end_ms: int, generation: int) -> None:
         self.start_ms = start_ms
@@ -113,8 +139,12 @@ class Slice:
         self.borrowed: dict[int, Shard] = {}
         self.newest: dict[int, Shard] = {}
         """The shard that takes writes, by structure."""
+        self.part = Counts()
+        """What it holds of the shards that it borrows."""
         self.count = 0
-        """Rows in its own shards."""
+        """Rows in all of its shards, of borrowed ones its part."""
+        self.watch: Watch | None = None
+        """What changes while a job counts its rows."""
         self.passed_s: int | None = None
         """Server running time, s, when the horizon had passed the slice: set once, then it is sealed."""
 
@@ -124,15 +154,20 @@ class Slice:
 
     @property
     def live(self) -> int:
-        return sum(shard.live for shard in self.shards.values())
+        return self.part.live + sum(shard.live for shard in self.shards.values())
 
     @property
     def bytes(self) -> int:
-        return sum(shard.bytes for shard in self.shards.values())
+        return self.part.bytes + sum(shard.bytes for shard in self.shards.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest number of its shards; -1: it has none."""
+        return max(max(self.shards, default=-1), max(self.borrowed, default=-1))
 
     def open_shard(self, structure: int) -> Shard:
         """Open the next shard of a structure. Raises TooManyShards."""
-        number = 1 + max(max(self.shards, default=-1), max(self.borrowed, default=-1))
+        number = 1 + self.highest
         if number >= SHARDS_MAX:
             raise TooManyShards(self.start_ms)
         shard = Shard(self.home, number, structure)
@@ -146,6 +181,27 @@ class Slice:
         newest = self.newest.get(shard.structure)
         if newest is None or newest.number < shard.number:
             self.newest[shard.structure] = shard
+
+    def borrow(self, shards: Iterable[Shard], part: Counts) -> None:
+        """Read these shards of another slice, in its own span; `part`: what it holds of them."""
+        self.borrowed = {shard.number: shard for shard in shards}
+        self.count += part.rows - self.part.rows
+        self.part = part
+
+    def seal(self) -> None:
+        """The next message of any structure opens a shard."""
+        self.newest.clear()
+
+    def retire(self, shard: Shard, place: Position) -> bool:
+        """A row of it is a stub by now. Whether that row is in a shard of its own."""
+        is_own = self.shards.get(shard.number) is shard
+        if is_own:
+            shard.retire()
+        else:
+            self.part = self.part._replace(live=self.part.live - 1)
+        if self.watch is not None:
+            self.watch.retired(shard.number, at_of(place))
+        return is_own
 
     def shard(self, number: int) -> Shard | None:
         return self.shards.get(number) or self.borrowed.get(number)
@@ -168,11 +224,54 @@ class Slice:
         return [
             shard
             for shard in self.readable()
-            if low < high
-            and shard.last >= low
-            and shard.first < high
-            and (structures is None or shard.structure in structures)
+            if shard.touches(low, high) and (structures is None or shard.structure in structures)
         ]
+
+
+class Watch:
+    """What changes in a slice while a job counts its rows, so that its counts can be made those of now.
+
+    The job counts the shards that the slice had when it was *sealed*; new messages go to later shards, which
+    the server counts itself. Rows that become stubs are noted by their instants, in order. A checkpoint holds
+    a prefix of all that was ever written, so the live rows that the job misses are the first of those:
+
+        sealed: 100 live    stubs at 5, 9, 7    the job has counted 98 live: the checkpoint has those at 5, 9
+                                                the cut is at 8: the piece before it has one less, for 7
+    """
+
+    __slots__ = ("early", "last", "late", "live", "most", "rows")
+
+    def __init__(self, piece: Slice) -> None:
+        """Begin: the slice is sealed."""
+        piece.seal()
+        self.most = WATCH_MAX
+        """Stubs that are noted."""
+        self.rows, self.live, self.last = piece.count, piece.live, piece.highest
+        """What the job has to count, and the highest number of the shards that it counts."""
+        self.early, self.late = array("q"), array("q")
+        """The instants of stubs, ms: in those shards, and in later ones."""
+
+    @property
+    def noted(self) -> int:
+        return len(self.early) + len(self.late)
+
+    def retired(self, number: int, at_ms: int) -> None:
+        if self.noted <= self.most:
+            (self.early if number <= self.last else self.late).append(at_ms)
+
+    @property
+    def is_overrun(self) -> bool:
+        return self.noted > self.most
+
+    def lost(self, cuts: Sequence[int], missed: int) -> list[int]:
+        """Live rows that each piece has lost since the job's checkpoint, which has the first `missed` stubs.
+
+        Of later shards all: they were counted without their stubs.
+        """
+        pieces = [0] * (len(cuts) + 1)
+        for at_ms in self.early[missed:] + self.late:
+            pieces[bisect_right(cuts, at_ms)] += 1
+        return pieces
 
 
 class Directory:
@@ -183,9 +282,10 @@ class Directory:
         self.floor = START
         """The retention floor: everything before it has been dropped."""
         self.epoch = 0
-        """How often it was read anew, after a failure: what was looked up in another epoch may be no more. So
-        may what was counted of its slices."""
+        """How often it was read anew, after a failure: what was looked up in another epoch may be no more."""
         self._by_start: SortedDict[int, Slice] = SortedDict()
+        self._borrowers: Counter[bytes] = Counter()
+        """How many slices borrow a shard, by its prefix."""
 
     def __len__(self) -> int:
         return len(self._by_start)
@@ -226,19 +326,24 @@ class Directory:
         return None
 
     def adopt(self, piece: Slice) -> None:
-        """Enter a slice that is known to overlap none (recovery, split)."""
+        """Enter a slice that is known to overlap none (recovery, split), with all that it borrows."""
         self._by_start[piece.start_ms] = piece
+        self._borrowers.update(shard.prefix for shard in piece.borrowed.values())
 
     def drop(self, piece: Slice) -> None:
         del self._by_start[piece.start_ms]
+        for shard in piece.borrowed.values():
+            self._borrowers[shard.prefix] -= 1
+            if not self._borrowers[shard.prefix]:
+                del self._borrowers[shard.prefix]
+
+    def is_borrowed(self, shard: Shard) -> bool:
+        """Whether a slice reads this shard of another one. O(1), however many do."""
+        return shard.prefix in self._borrowers
 
     def replace(self, other: "Directory") -> None:
         """Take over what `other` holds; whoever holds this directory sees it."""
-        self._by_start = other._by_start
-        self.epoch += 1
-
-    def changed(self) -> None:
-        """What was counted of slices behind the horizon is not so any more."""
+        self._by_start, self._borrowers = other._by_start, other._borrowers
         self.epoch += 1
 
     def open(self, at_ms: int, clock_ms: int) -> Slice:
@@ -261,6 +366,9 @@ class Directory:
     def check(self) -> None:
         """The directory's invariants, for tests and verify. Raises SlicesError."""
         last = 0
+        borrowed = Counter(shard.prefix for piece in self for shard in piece.borrowed.values())
+        if borrowed != self._borrowers:
+            raise SlicesError("the shards that are borrowed are not those that the slices borrow")
         for start_ms, piece in self._by_start.items():
             if not last <= start_ms == piece.start_ms < piece.end_ms:
                 raise SlicesError(f"the slice at {start_ms} ends before it, or overlaps the one before")

@@ -236,8 +236,7 @@ async def count(
             await turn.begin()
             continue  # the directory may be another by now
         first, last = before(piece.start_ms), before(piece.end_ms)
-        is_plain = not piece.borrowed and not timeline.has_retries(piece)
-        if start <= first and last <= query.end and is_plain:
+        if start <= first and last <= query.end and not timeline.has_retries(piece):
             total += piece.live
         else:
             part = replace(query, start=max(start, first), end=min(query.end, last))

@@ -7,17 +7,14 @@ oldest. Without an archive, and if the server is to expire by itself, housekeepi
 (server/rounds/housekeeping.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
-from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
-from shards.manifest import Fault
+from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
 from timeline.position import before
 from timeline.retention import expired_slices
@@ -25,9 +22,8 @@ from timeline.slices import Slice
 
 from ..engine.writer import Ask
 from ..settings.config import Slices
-from . import jobfolder
 from .leavings import Leavings
-from .pipeline import Job, JobRefused, Pipeline
+from .pipeline import Fault, Job, JobRefused, Pipeline
 from .workers import Workers
 
 EXPIRE_SLICES = 100
@@ -82,16 +78,14 @@ class Expiries:
         if not pieces:
             raise JobRefused("nothing-to-expire", "no slice is behind retention")
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
-        count = self._counting(job, pieces)
 
         def prepare() -> None:
-            count()
             job.row.slices = [
-                self._whole(row, piece, job.counted)
+                msgspec.structs.replace(row, live=row.live - self._retries(piece))
                 for row, piece in zip(job.row.slices, pieces, strict=True)
             ]
 
-        return await self._pipeline.created(job, prepare)
+        return await self._pipeline.created(job, prepare=prepare)
 
     async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
         """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
@@ -100,20 +94,14 @@ class Expiries:
             if faults:
                 raise JobRefused("bad-manifest", "the manifest does not fit", faults)
 
-            def decide(commit: Commit) -> JobRow | None:
+            def decide(commit: Commit) -> JobRow:
                 pieces = self.due()[: len(job.row.slices)]
                 if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
                     raise Refused("wrong-state", "the slices are not the oldest ones any more")
-                if job.epoch != self._opened.directory.epoch:
-                    return None
-                expire(commit, pieces, job.counted)
+                expire(commit, pieces)
                 return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
 
-            row: JobRow | None = await self._pipeline.ask(job, decide)
-            while row is None:
-                # The directory was read anew since it was counted.
-                await self._pipeline.prepared(job, self._counting(job, self.due()[: len(said)]))
-                row = await self._pipeline.ask(job, decide)
+            row: JobRow = await self._pipeline.ask(job, decide)
             await self._pipeline.closed(job, row)
             self._workers.later(self._leavings.sweep())
         return row
@@ -121,41 +109,18 @@ class Expiries:
     async def drop(self) -> list[Slice]:
         """Drop what is behind retention without a job; what was dropped. Raises StoreFailed, Busy.
 
-        It is counted outside of the writer, so it is chosen again in there: what a job has dropped meanwhile
-        is not there any more, and of a directory that was read anew nothing has been counted: the next call
-        does it.
+        It is chosen again in the writer: what a job has dropped meanwhile is not there any more.
         """
-        directory, chosen = self._opened.directory, self.due()
+        chosen = self.due()
         if not chosen:
             return []
-        epoch = directory.epoch
-        counted = await self._workers.in_thread(partial(self._borrowed, chosen))
-        gone: list[Slice] = await self._ask(
-            lambda commit: expire(commit, chosen, counted) if directory.epoch == epoch else []
-        )
+        gone: list[Slice] = await self._ask(lambda commit: expire(commit, chosen))
         self.dropped += len(gone)
         return gone
 
-    def _counting(self, job: Job, pieces: Sequence[Slice]) -> Callable[[], None]:
-        """What finds out, in a thread, what the slices of a job hold of borrowed shards."""
-        epoch = self._opened.directory.epoch
-
-        def count() -> None:
-            job.counted, job.epoch = self._borrowed(pieces), epoch
-
-        return count
-
-    def _borrowed(self, pieces: Sequence[Slice]) -> dict[bytes, Counts]:
-        """What slices behind the horizon hold of borrowed shards. Blocks."""
-        borrowed = [(piece, shard) for piece in pieces for shard in piece.borrowed.values()]
-        return jobfolder.counted(self._opened.store, borrowed)
-
-    def _whole(self, row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:
-        """The row of a slice with what it borrows, and without its retries, which are no messages. Blocks."""
-        parts = [counted[counted_key(piece, shard)] for shard in piece.borrowed.values()]
-        rows, live = row.rows + sum(p.rows for p in parts), row.live + sum(p.live for p in parts)
-        retries = self._opened.reader.count_retries(before(piece.start_ms), before(piece.end_ms))
-        return msgspec.structs.replace(row, rows=rows, live=live - retries)
+    def _retries(self, piece: Slice) -> int:
+        """How many retries stand in a slice, which are no messages. Blocks."""
+        return self._opened.reader.count_retries(before(piece.start_ms), before(piece.end_ms))
 
 
 def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:

@@ -1,9 +1,7 @@
 """What the server would have a job do now, and for how long it leaves alone what has failed.
 
-Every minute it looks for work: slices behind retention that only a job may drop, slices that a dead job has
-left borrowing, and overfull ones. Overfull is a slice with more rows than `slices.split_above`. One that
-borrows has been cut already and waits for its rows to be copied. Of both kinds only those count that are
-further away than a job takes.
+Every minute it looks for work: slices behind retention that only a job may drop, and overfull ones. Overfull
+is a slice with more rows than `slices.split_above`, if it is further away than a job takes.
 
 After a failed job a slice waits twice as long as before the last try, up to a day: some slices
 cannot be cut (all due in one instant), and a Spark session costs a minute of processor time.
@@ -83,11 +81,11 @@ class Overfull:
             piece
             for piece in self._directory
             if before(piece.start_ms) > low
-            and (piece.borrowed or piece.count > self._split_above)
+            and piece.count > self._split_above
             and self._pipeline.job_at(piece.start_ms) is None
             and self._may(piece.home)
         ]
-        return max(pieces, key=lambda piece: (bool(piece.borrowed), piece.count), default=None)
+        return max(pieces, key=lambda piece: piece.count, default=None)
 
     def _may(self, home: Home) -> bool:
         return self._clock.mono() >= self._waits.get(home, (0.0, 0.0))[0]

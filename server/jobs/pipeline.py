@@ -1,21 +1,20 @@
 """The life of pipeline jobs: who may do what next, and what is left of one that dies.
 
-    split    planning --begin--> moving --commit--> committing --> done        server/jobs/splitting.py
-    expire   archiving ----------------- commit --> committing --> done        server/jobs/expiring.py
-    any, at any time                                           --> aborted, with the reason in words
+    split    planning ---- commit --> done        server/jobs/splitting.py
+    expire   archiving --- commit --> done        server/jobs/expiring.py
+    any, at any time              --> aborted, with the reason in words
 
 A job belongs to whoever has its token, for as long as the lease is renewed: every call renews it, and so
 does `renew`. Without that it ends as aborted, as it does when the server is started again. Nothing has to
-be undone then: a split is whole after `begin` (shards/handover.py), and an expiry drops nothing before its
-end.
+be undone then: a job changes the timeline in one batch, with which it is done.
 
-What decides anything runs in the writer; what takes long (checkpoints, hashes, ingestion, compaction) in
-threads (server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything
-again. When the store fails under a call, what became of the job is read from its row once the store is back:
-until then it is *unsettled*.
+What decides anything runs in the writer; what takes long (checkpoints, counting, compaction) in threads
+(server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything again.
+When the store fails under a call, what became of the job is read from its row once the store is back: until
+then it is *unsettled*.
 
-Bounds: 16 open jobs, one of a slice; 100,000 rows that change under one job; the last 100 ended jobs are
-kept.
+Bounds: 16 open jobs, one of a slice; `WATCH_MAX` rows that become stubs under one split; the last 100 ended
+jobs are kept.
 """
 
 import logging
@@ -23,24 +22,33 @@ import secrets
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from shards import handover
-from shards.borrow import Counts
+from shards import handover, keys
 from shards.commit import Commit
-from shards.cuts import Cut
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
-from shards.jobs import ABORTED, DONE, ENDED, JobRow, PieceRow, job_key, job_value, stored_job, stored_jobs
-from shards.manifest import Fault
+from shards.jobs import (
+    ABORTED,
+    DONE,
+    ENDED,
+    JobRow,
+    PieceRow,
+    SourceRow,
+    job_key,
+    job_value,
+    stored_job,
+    stored_jobs,
+)
+from shards.leavings import leave
 from shards.recover import Opened
 from shards.store import Table
-from timeline.slices import Home, Slice
+from timeline.slices import WATCH_MAX, Slice
 
 from ..engine.clock import Clock
 from ..engine.writer import Ask, Busy, Decide, Writer
@@ -58,8 +66,16 @@ OPEN_MAX = 16
 ENDED_MAX = 100
 
 
+class Fault(NamedTuple):
+    """A check that what a job says of a slice does not pass."""
+
+    slice: str
+    check: str
+    detail: str
+
+
 class JobRefused(Exception):
-    """A call that a job does not allow. `slug`: the problem's name; `faults`: of a manifest."""
+    """A call that a job does not allow. `slug`: the problem's name; `faults`: of what it says."""
 
     def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
@@ -76,15 +92,10 @@ class Job:
     lease_until: float
     """In monotonic seconds."""
     folder: Path
-    known: dict[int, int] = field(default_factory=dict)
-    """Rows that a split's slice holds of shards that others borrow too, by number."""
-    counted: dict[bytes, Counts] = field(default_factory=dict)
-    """What the slices of an expiry hold of borrowed shards."""
-    epoch: int = 0
-    """Of the directory that this was counted by."""
-    cut: Cut | None = None
-    is_ingested: bool = False
-    """Files have been taken in that are not the children's yet."""
+    sources: list[list[SourceRow]]
+    """The shards to read, of each of its slices."""
+    piece: Slice | None = None
+    """Of a split: the slice, which is watched."""
     is_busy: bool = False
     is_unsettled: bool = False
     orphaned: str = ""
@@ -114,11 +125,12 @@ class Pipeline:
         self._ask = ask
         self._clock = clock
         self._writer = writer
-        self._store = opened.store
+        self._store, self._directory = opened.store, opened.directory
+        self._is_old = False
+        """Slices that an older version has cut have not been written anew."""
         self._workers = workers
         self._node = node
         self._folder = folder
-        self._notes = opened.notes
         self._launcher = launcher
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
@@ -137,6 +149,7 @@ class Pipeline:
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
         await self._workers.in_thread(partial(jobfolder.remove, self._folder))
+        self._is_old = bool(handover.uncounted(self._store, self._directory))
         await self.sweep()
 
     async def stop(self) -> None:
@@ -148,6 +161,9 @@ class Pipeline:
         if self._writer.broken is not None:
             return
         try:
+            if self._is_old:
+                await self._ask(handover.renew)
+                self._is_old = False
             while self._left:
                 row = self._left[-1]
                 ended = await self._ask(
@@ -219,22 +235,30 @@ class Pipeline:
                 raise JobRefused(*why)
         job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
-        sources = [handover.sources_of(piece) for piece in pieces]
-        created_ms = self._clock.wall_ms()
-        row = JobRow(job_id, kind, run, state, self._node, created_ms, slices, sources)
+        row = JobRow(job_id, kind, run, state, self._node, self._clock.wall_ms(), slices)
         until = self._clock.mono() + lease_of(row)
-        job = Job(row, secrets.token_hex(16), until, self._folder / job_id, is_busy=True)
+        sources = [handover.sources_of(piece) for piece in pieces]
+        job = Job(row, secrets.token_hex(16), until, self._folder / job_id, sources, is_busy=True)
         self._jobs[job_id] = job
         if run == "server":
             self._launcher.claim(job_id)
         return job
 
-    async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
-        """Store its row, take a checkpoint, `prepare` in a thread, start its child. Raises as `ask`."""
+    async def created(
+        self,
+        job: Job,
+        *,
+        begin: Callable[[Commit], None] = lambda commit: None,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> Job:
+        """Store its row, `begin` in the writer; take a checkpoint, `prepare` in a thread; start its child.
+
+        Raises as `ask`.
+        """
         try:
-            await self._noted(job)
-            await self.prepared(job, partial(jobfolder.plan, self._store, job.folder))
-            await self.prepared(job, prepare)
+            await self._noted(job, begin)
+            await self._prepared(job, partial(jobfolder.plan, self._store, job.folder))
+            await self._prepared(job, prepare)
             log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
             if job.row.run == "server":
                 await self._launcher.start(job.row.id, job.row.kind, job.token, self._child_ended)
@@ -245,14 +269,27 @@ class Pipeline:
             self._rest(job)
         return job
 
-    async def _noted(self, job: Job) -> None:
-        """Store the row of a new job; it is forgotten if the writer is full. Raises StoreFailed, Busy."""
+    async def _noted(self, job: Job, begin: Callable[[Commit], None]) -> None:
+        """Store the row of a new job; it is forgotten if that cannot be done. Raises as `ask`."""
+
+        def decide(commit: Commit) -> None:
+            begin(commit)
+            write_row(commit, job.row)
+
         try:
-            await self.ask(job, lambda commit: write_row(commit, job.row))
-        except Busy:
+            await self.ask(job, decide)
+        except (JobRefused, Busy):
             del self._jobs[job.row.id]
             self._launcher.end(job.row.id, is_done=False)
             raise
+
+    async def _prepared(self, job: Job, work: Callable[[], None]) -> None:
+        """Do a job's work in a thread; if that fails the job ends. Raises StoreFailed."""
+        try:
+            await self._workers.in_thread(work)
+        except (ShardsError, OSError) as error:
+            await self.end(job, f"the server could not prepare it: {error}")
+            raise StoreFailed(str(error)) from error
 
     @asynccontextmanager
     async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
@@ -278,17 +315,9 @@ class Pipeline:
             job.is_unsettled |= not isinstance(error, Busy)
             raise
 
-    async def prepared(self, job: Job, work: Callable[[], None]) -> None:
-        """Do a job's work in a thread; if that fails the job ends. Raises StoreFailed."""
-        try:
-            await self._workers.in_thread(work)
-        except (ShardsError, OSError) as error:
-            await self.end(job, f"the server could not prepare it: {error}")
-            raise StoreFailed(str(error)) from error
-
-    def done_row(self, commit: Commit, job: Job, rows: int) -> JobRow:
+    def done_row(self, commit: Commit, job: Job, rows: int, cuts: Sequence[int] = ()) -> JobRow:
         """Write that the job is done, with the batch that makes it so."""
-        return self._write_end(commit, replace(job.row, state=DONE, rows=rows))
+        return self._write_end(commit, replace(job.row, state=DONE, rows=rows, cuts=list(cuts)))
 
     async def end(self, job: Job, detail: str) -> None:
         """Abort the job. Raises StoreFailed, Busy: then it is still open."""
@@ -305,8 +334,8 @@ class Pipeline:
             return
         job.row = row
         self._remember(row)
-        if job.cut is not None:
-            self._notes.drop(job.cut)
+        if job.piece is not None:
+            job.piece.watch = None
         self._launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
@@ -316,8 +345,9 @@ class Pipeline:
     # -- leaves
 
     def _give_up(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
-        for sources in row.sources if row.children else ():
-            handover.discard(commit, row.children, sources)
+        for prefix in row.copies:
+            if commit.get(Table.SHARDS, prefix) is None:
+                leave(commit, *keys.shard_range(prefix))
         return self._write_end(commit, replace(row, state=ABORTED, detail=detail))
 
     def _write_end(self, commit: Commit, row: JobRow) -> JobRow:
@@ -358,8 +388,8 @@ class Pipeline:
                 await self.closed(job, row)
             else:
                 await self.end(job, "the store failed")
-        elif job.cut is not None and job.cut.is_overrun:
-            await self.end(job, f"more than {self._notes.most} rows changed during the job")
+        elif job.piece is not None and job.piece.watch is not None and job.piece.watch.is_overrun:
+            await self.end(job, f"more than {WATCH_MAX} messages were cancelled or moved during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
         elif self._clock.mono() >= job.lease_until:
@@ -385,8 +415,3 @@ def lease_of(row: JobRow) -> int:
 
 def write_row(commit: Commit, row: JobRow) -> None:
     commit.row(Table.META, job_key(row.id), job_value(row))
-
-
-def homes(row: JobRow) -> set[Home]:
-    """Under which slices the shards of a job are stored."""
-    return {Home(source.start_ms, source.generation) for sources in row.sources for source in sources}

@@ -1,50 +1,43 @@
-"""Split jobs: cut a slice at once, copy its rows later (shards/handover.py has the why).
+"""Split jobs: a slice is cut into narrower ones, in one batch (shards/handover.py has the why).
 
-    create    the slice, far enough; a checkpoint to plan from
-    begin     the cuts: one batch; then the checkpoint that the job copies from
-    commit    the files: checked and ingested in a thread, what changed meanwhile put over, then one batch
+    create    the slice, far enough, is sealed and watched; a checkpoint to count it from
+    commit    where to cut, and what the job has counted of each piece: one batch, with what changed since
 
-A store that other nodes share takes no files: there the rows of the files that were checked go through the
-writer, 500 to a group, between everybody's requests, and so into the log that the others read. What
-that leaves behind if it is cut off is what an ingestion leaves, rows of no shard, and goes with the job.
-
-A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win
-any more because its slice has come too near or more rows changed than are noted: then it is aborted.
+A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win any
+more because its slice has come too near or too many rows changed: then it is aborted.
 """
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
-from shards import handover, keys
-from shards.borrow import Counts, counted_key
+from shards import handover
 from shards.commit import Commit
-from shards.cuts import Cut
 from shards.dedupe import Refused
-from shards.errors import Corrupt
-from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
-from shards.manifest import MovedFile, manifest_faults
+from shards.handover import Tally
+from shards.jobs import PLANNING, SPLIT, JobRow
 from shards.recover import Opened
+from shards.store import Store
 from timeline.position import Position, before
+from timeline.slices import Counts
 from timeline.wheel import Wheel
 
-from ..engine.writer import Busy, Entry
-from . import jobfolder
-from .pipeline import Job, JobRefused, Pipeline, homes, write_row
+from ..engine.writer import Entry
+from .pipeline import Job, JobRefused, Pipeline
 from .workers import Workers
 
 log = logging.getLogger(__name__)
 
 MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
-OVERWRITE_ROWS = 1_000
-"""Stubs that are put over ingested rows in one group."""
-BUSY_S = 0.1
-TRIES = 600
-"""A chunk of rows is offered so often to a writer that is full, a minute long."""
+STEP_ROWS = 1_000
+PAUSE_S = 0.001
+"""Between two steps: the thread shares its interpreter with the event loop."""
+ROUNDS_MAX = 100
+"""Of counting what has come since: each has a small part of the one before."""
 
 
 class Splits:
@@ -69,137 +62,65 @@ class Splits:
             raise JobRefused("too-near", "the slice is in memory, or will soon be")
         if next(piece.readable(), None) is None:
             raise JobRefused("wrong-state", "the slice holds nothing")
-        shared = handover.shared_sources(self._opened.directory, piece)
         job = self._pipeline.create(SPLIT, run, PLANNING, [piece])
         job.row.parts = parts
 
-        def prepare() -> None:
-            found = jobfolder.counted(self._opened.store, [(piece, shard) for shard in shared])
-            parts = {shard.number: found[counted_key(piece, shard)] for shard in shared}
-            job.known |= {number: part.rows for number, part in parts.items()}
-            job.row = with_parts(job.row, parts)
+        def begin(commit: Commit) -> None:
+            job.piece, sources = handover.begin(commit, piece.home, self.nearest())
+            job.sources = [sources]
+            count, live = job.piece.count, job.piece.live
+            job.row.slices = [replace(job.row.slices[0], rows=count, live=live)]
 
-        return await self._pipeline.created(job, prepare)
+        return await self._pipeline.created(job, begin=begin)
 
-    async def begin(self, job_id: str, token: str, cuts: Sequence[int]) -> Job:
-        """Cut the slice at these instants, ms. Raises JobRefused, StoreFailed, Busy."""
+    async def commit(self, job_id: str, token: str, cuts: Sequence[int], said: Sequence[Counts]) -> JobRow:
+        """Cut the slice at these instants, ms; `said`: what the job has counted of each piece.
+
+        Raises JobRefused, StoreFailed, Busy.
+        """
         async with self._pipeline.step(job_id, token, SPLIT, PLANNING) as job:
-
-            def decide(commit: Commit) -> JobRow:
-                cut = handover.begin(commit, job.row.slices[0].home, cuts, self.nearest(), job.known)
-                # From now on, not from when it is durable: the next cancel may be in this group.
-                job.cut = cut
-                self._opened.notes.add(cut)
-                row = replace(job.row, state=MOVING, children=cut.children, sources=[cut.sources])
-                write_row(commit, row)
-                return row
-
-            job.row = await self._pipeline.ask(job, decide)
-            log.info("job %s cut its slice into %d", job.row.id, len(job.row.children))
-            await self._pipeline.prepared(job, partial(jobfolder.begin, self._opened.store, job.folder))
-        return job
-
-    async def commit(self, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
-        """Take what was copied. Raises JobRefused, StoreFailed, Busy."""
-        async with self._pipeline.step(job_id, token, SPLIT, MOVING) as job:
-            cut = job.cut
-            assert cut is not None, "it has begun"
-            faults = manifest_faults(files, cut.children, cut.sources, cut.rows)
-            if faults:
-                raise JobRefused("bad-manifest", "the manifest does not fit", faults)
-            job.row.state = COMMITTING
+            assert job.piece is not None, "it has begun"
+            if len(said) != len(cuts) + 1:
+                text = f"{len(cuts)} cuts make {len(cuts) + 1} pieces, not {len(said)}"
+                raise JobRefused("bad-manifest", text)
             try:
-                row = await self._take(job, cut, files)
-            except (JobRefused, Busy):
-                await self._put_back(job, cut)
-                raise
-            except Exception:
-                # What came of it is seen from its row; the job cannot go on.
-                job.is_unsettled = True
+                row = await self._cut(job, Tally(job.piece, cuts), said)
+            except JobRefused:
+                await self._end_if_lost(job)
                 raise
             await self._pipeline.closed(job, row)
-            self._workers.later(self._workers.compact([keys.slice_range(home) for home in homes(row)]))
         return row
 
-    async def _take(self, job: Job, cut: Cut, files: Sequence[MovedFile]) -> JobRow:
-        self._check_near(cut)
-        store = self._opened.store
-        try:
-            faults = await self._workers.in_thread(partial(jobfolder.check, store, job.folder, files))
-            if faults:
-                raise JobRefused("bad-manifest", "a file does not fit", faults)
-            if job.is_ingested:
-                # By a commit that was refused then: its rows, and what was put over them, go first.
-                await self._pipeline.ask(
-                    job, partial(handover.discard, children=cut.children, sources=cut.sources)
-                )
-                handover.undo_overwrite(cut)
-            job.is_ingested = True
-            if store.is_shared:
-                await self._copy(job, files)
-            else:
-                await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
-        except OSError as error:
-            raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
-        left = 1
-        while left:
-            step = partial(handover.overwrite, cut=cut, limit=OVERWRITE_ROWS)
-            left = await self._pipeline.ask(job, step, cost=min(OVERWRITE_ROWS, max(1, len(cut.noted))))
+    async def _cut(self, job: Job, tally: Tally, said: Sequence[Counts]) -> JobRow:
+        def decide(commit: Commit) -> JobRow | None:
+            children = handover.cut(commit, tally, said, self.nearest())
+            if children is None:
+                return None
+            return self._pipeline.done_row(commit, job, sum(child.count for child in children), tally.cuts)
 
-        def decide(commit: Commit) -> JobRow:
-            if cut.is_overrun:
-                raise Refused("wrong-state", "more rows changed during the job than are noted")
-            handover.switch(commit, cut, files, self.nearest())
-            return self._pipeline.done_row(commit, job, sum(file.rows for file in files))
-
-        row: JobRow = await self._pipeline.ask(job, decide)
-        return row
-
-    async def _copy(self, job: Job, files: Sequence[MovedFile]) -> None:
-        """The rows of the files, as groups like all others. Raises JobRefused, StoreFailed, Busy."""
-        chunks = jobfolder.rows(self._opened.store, job.folder, files)
-        try:
-            while chunk := await self._workers.in_thread(partial(next, chunks, None)):
-                await self._put(job, chunk)
-        except Corrupt as error:
-            raise JobRefused("bad-manifest", f"a file cannot be read: {error}") from error
-        except Exception:
-            await self._workers.in_thread(chunks.close)
-            raise
-
-    async def _put(self, job: Job, chunk: list[tuple[bytes, bytes]]) -> None:
-        """One group's worth, when there is room: a busy moment is no reason to begin again."""
-        size = sum(len(value) for _, value in chunk)
-        for left in reversed(range(TRIES)):
+        for _ in range(ROUNDS_MAX):
+            row: JobRow | None = await self._pipeline.ask(job, decide)
+            if row is not None:
+                return row
             try:
-                await self._pipeline.ask(job, partial(handover.copy, rows=chunk), cost=len(chunk), size=size)
-            except Busy:
-                if not left:
-                    raise
-                await asyncio.sleep(BUSY_S)
-            else:
-                return
+                await self._workers.in_thread(partial(_count, self._opened.store, tally))
+            except Refused as error:
+                raise JobRefused(error.why, str(error)) from None
+        raise JobRefused("wrong-state", "messages come faster than they can be counted")
 
-    def _check_near(self, cut: Cut) -> None:
-        if before(cut.start_ms) <= self.nearest():
-            raise JobRefused("too-near", "the slice is in memory by now, or will soon be")
-
-    async def _put_back(self, job: Job, cut: Cut) -> None:
-        """A commit was refused. What was ingested goes with the next one, or with the job."""
-        job.row.state = MOVING
-        if cut.is_overrun:
-            await self._pipeline.end(job, "more rows changed during the job than are noted")
-        elif before(cut.start_ms) <= self.nearest():
+    async def _end_if_lost(self, job: Job) -> None:
+        """A commit was refused."""
+        piece = job.piece
+        assert piece is not None
+        if piece.watch is None or self._opened.directory.get(piece.start_ms) is not piece:
+            await self._pipeline.end(job, "the slice is not what it was when the job began")
+        elif piece.watch.is_overrun:
+            await self._pipeline.end(job, "too many messages were cancelled or moved during the job")
+        elif before(piece.start_ms) <= self.nearest():
             await self._pipeline.end(job, "the slice has come too near")
 
 
-def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
-    """The row with what its slice holds, borrowed shards included; of shared ones only its own part."""
-    sources = [
-        replace(source, count=parts[source.shard].rows, live=parts[source.shard].live)
-        if source.shard in parts
-        else source
-        for source in row.sources[0]
-    ]
-    rows, live = sum(source.count for source in sources), sum(source.live for source in sources)
-    return replace(row, slices=[replace(row.slices[0], rows=rows, live=live)], sources=[sources])
+def _count(store: Store, tally: Tally) -> None:
+    """Count what has come since the job began, in steps. Blocks; raises Refused."""
+    for _ in tally.step(store, STEP_ROWS):
+        time.sleep(PAUSE_S)

@@ -25,7 +25,7 @@ class Home(TypedDict):
 
 
 class ShardTold(TypedDict):
-    """One shard; `borrowed`: from which slice, then its numbers are of all who borrow it."""
+    """One shard; `borrowed`: from which slice, then its numbers are those that it had when that was cut."""
 
     shard: int
     structure: int
@@ -190,7 +190,7 @@ def lines_of(found: Inspection) -> Iterator[str]:
                 of = f"{home['start']} generation {home['generation']}"
                 yield (
                     f"  shard {shard['shard']}: borrowed from {of}, "
-                    f"{shard['count']} rows with all who borrow it"
+                    f"which had {shard['count']} rows when it was cut"
                 )
                 continue
             rows = f"{shard['count']} rows, {shard['live']} live, {shard['bytes']} bytes"

@@ -6,7 +6,7 @@
                step that was not answered before a kill
     keeper     retained messages, numbered
     canceller, mover   one answered message after the other, at any distance from its due
-    splitter   far messages, whose slice is cut by a job from begin to commit, over and over
+    splitter   far messages, whose slice is cut by a job, over and over
     expirer    slices of the past (past.py) that have come behind retention: archived and dropped by jobs
     reader     a persistent session that acks with holes and reconnects
     exact      one at QoS 2, that holds packet ids
@@ -37,7 +37,7 @@ from server.codec.fields import Properties
 from server.codec.packets import Ack, Publish
 from server.settings.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
-from tests.support.mover import archived, moved
+from tests.support.mover import archived, counted
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
 
@@ -304,11 +304,9 @@ class Load:
                 if job.status == 201:
                     path, token = f"/v1/jobs/{job.body['id']}", job.body["token"]
                     cuts = [start_ms + part * FAR // 3 * QUARTER_MS for part in (1, 2)]
-                    begun = await calls.call("POST", f"{path}:begin", {"token": token, "cuts": cuts})
-                    if begun.status == 200:
-                        files = await asyncio.to_thread(moved, begun.body)
-                        done = await calls.call("POST", f"{path}:commit", {"token": token, "files": files})
-                        self.ledger.splits += done.status == 200
+                    said = {"cuts": cuts, "pieces": await asyncio.to_thread(counted, job.body, cuts)}
+                    done = await calls.call("POST", f"{path}:commit", {"token": token, **said})
+                    self.ledger.splits += done.status == 200
                 await asyncio.sleep(self.chance.random() * 0.1)
 
     async def _expire(self, server: ServerProcess) -> None:

@@ -18,7 +18,7 @@ ALWAYS = frozenset(
         *("rename", "unlink", "rmtree", "rmdir", "mkdir", "makedirs", "touch"),
         *("hardlink_to", "symlink_to", "write_text", "write_bytes", "ftruncate", "truncate", "mkstemp"),
         *("copyfile", "copy2", "copytree", "copyfileobj", "TemporaryDirectory", "NamedTemporaryFile"),
-        *("create_checkpoint", "ingest_external_file", "flush_wal", "create_column_family"),
+        *("create_checkpoint", "flush_wal", "create_column_family"),
         *("drop_column_family", "compact_range", "ParquetWriter", "write_table", "ZipFile", "dump"),
     )
 )
@@ -27,7 +27,6 @@ BY_RECEIVER = {
     "finish": re.compile(r"^writer$"),
     "flush": re.compile(r"(store|_db|db|file|family)$"),
     "checkpoint": re.compile(r"store$"),
-    "ingest": re.compile(r"store$"),
     "compact": re.compile(r"store$"),
     "mark": re.compile(r"store$"),
     "repair": re.compile(r"Rdict$"),
@@ -67,7 +66,6 @@ FREE = {
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
     "server.http.gate:_go_ahead write": "a socket",
-    "server.jobs.jobfolder:rows mkdir": "in the folder of a job, which goes when the server starts",
     "server.cluster.node:Node._checkpoint checkpoint": "the store below does it",
     "server.cluster.node:Node._lead open": "sockets",
     "server.cluster.node:Node.start open": "sockets",

@@ -59,7 +59,7 @@ from tests.server.schedules.rig import Zoned
 from tests.server.test_repair import filled, gettable, opened_at, spoil
 from tests.support.clock import HandClock
 from tests.support.http import Http, http
-from tests.support.mover import archived, moved
+from tests.support.mover import archived, counted
 from tests.support.mqtt import dial, user, wall_ms
 from tests.support.stores import FailingStore
 from timeline.position import END, START, MessageId, id_text
@@ -544,7 +544,7 @@ class _User:
         await peer.close()
 
     async def split(self) -> None:
-        """One whole, with a cancel on the way; one that is given up after it has begun."""
+        """One whole, with a cancel on the way; one that is given up."""
         start_ms = (wall_ms() // DAY_MS + 5) * DAY_MS
         self._say("put", [f"f{n}" for n in range(9)])
         items = [
@@ -555,12 +555,12 @@ class _User:
         self._ids |= {f"f{n}": name for n, name in enumerate(answer.body["ids"])}
         self._say("is put", [f"f{n}" for n in range(9)])
         job = await self._job(slice=start_ms)
-        begun = await self._tell(job, "begin", cuts=[start_ms + n * QUARTER_MS for n in (3, 6)])
+        cuts = [start_ms + n * QUARTER_MS for n in (3, 6)]
         await self.cancel("f4")
-        files = await asyncio.to_thread(moved_by_spark, begun) if HAS_SPARK else moved(begun)
-        await self._tell(job, "commit", files=files)
+        pieces = await asyncio.to_thread(counted, job, cuts)
+        await self.cancel("f5")
+        await self._tell(job, "commit", cuts=cuts, pieces=pieces)
         job = await self._job(slice=start_ms)
-        await self._tell(job, "begin", cuts=[start_ms + QUARTER_MS])
         await self._tell(job, "abort", detail="enough")
 
     async def expire(self) -> None:
@@ -579,15 +579,6 @@ class _User:
     async def _tell(self, job: Any, verb: str, **members: object) -> Any:
         body = {"token": job["token"], **members}
         return (await self._calls.call("POST", f"/v1/jobs/{job['id']}:{verb}", body, status=200)).body
-
-
-def moved_by_spark(begun: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the tasks of a split do, one after the other."""
-    from spark.job import begun_from
-    from spark.split import write_child
-
-    job = begun_from(begun)
-    return [line for child in job.children if (line := write_child(job.checkpoint, job.output, child))]
 
 
 def archived_by_spark(created: dict[str, Any]) -> list[dict[str, Any]]:

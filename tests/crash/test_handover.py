@@ -21,7 +21,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.http import Http, http
-from tests.support.mover import moved
+from tests.support.mover import counted
 from tests.support.server import ServerProcess, serving
 from tests.support.soak import SOAK
 
@@ -29,10 +29,7 @@ from .handing import POINTS
 
 COUNT = 20
 STEP_MS = 600_000
-USUAL = (
-    *("after plan", "written begin", "synced begin", "after checkpoint"),
-    *("after ingest", "written switch", "synced switch"),
-)
+USUAL = ("synced begin", "after plan", "after count", "after cut", "written cut", "synced cut")
 TRIED = POINTS if SOAK else USUAL
 GONE = (aiohttp.ClientError, AssertionError, ConnectionError)
 
@@ -81,22 +78,17 @@ class Story:
         self.unsure.discard(text)
         self.gone.add(text)
 
-    async def split(self, client: Http, changes: bool) -> None:
+    async def split(self, client: Http) -> None:
         """One whole job, with changes in between."""
         wish = {"kind": "split", "slice": self.start_ms, "run": "caller"}
         job = (await client.call("POST", "/v1/jobs", wish, status=201)).body
-        if changes:
-            await self.cancel(client, "m1")
+        await self.cancel(client, "m1")
         cuts = [self.start_ms + number * STEP_MS for number in (7, 14)]
-        begun = await self.tell(client, job, "begin", cuts=cuts)
-        if changes:
-            await self.cancel(client, "m2")
-        files = await asyncio.to_thread(moved, begun)
-        if changes:
-            await self.cancel(client, "m3")
-            await self.cancel(client, "m18")
-            await self.put(client, "new", 8)
-        await self.tell(client, job, "commit", files=files)
+        pieces = await asyncio.to_thread(counted, job, cuts)
+        await self.cancel(client, "m3")
+        await self.cancel(client, "m18")
+        await self.put(client, "new", 8)
+        await self.tell(client, job, "commit", cuts=cuts, pieces=pieces)
 
     async def tell(self, client: Http, job: Any, verb: str, **members: Any) -> Any:
         body = {"token": job["token"], **members}
@@ -131,7 +123,7 @@ async def test_killed_at(tmp_path: Path, point: str) -> None:
     async with doomed(data, point) as server, http(server.url) as client:
         await story.fill(client)
         try:
-            await story.split(client, changes=True)
+            await story.split(client)
             # What comes after the answer may still be under way.
             async with asyncio.timeout(60):
                 while server.process.poll() is None:
@@ -157,13 +149,11 @@ async def test_killed_at(tmp_path: Path, point: str) -> None:
 
 
 async def finish(client: Http) -> None:
-    """Split what is whole, move what borrows."""
+    """Split it all once more."""
     story = Story()
     for piece in (await client.call("GET", "/v1/slices", status=200)).body["slices"]:
-        shards = (await client.call("GET", f"/v1/slices/{piece['start']}", status=200)).body["shards"]
-        is_borrowing = any(shard["borrowed"] for shard in shards)
-        cuts = [] if is_borrowing else [parse_deliver_at(piece["start"]) + 3 * STEP_MS]
+        cuts = [parse_deliver_at(piece["start"]) + 3 * STEP_MS]
         wish = {"kind": "split", "slice": piece["start"], "run": "caller"}
         job = (await client.call("POST", "/v1/jobs", wish, status=201)).body
-        begun = await story.tell(client, job, "begin", cuts=cuts)
-        await story.tell(client, job, "commit", files=await asyncio.to_thread(moved, begun))
+        pieces = await asyncio.to_thread(counted, job, cuts)
+        await story.tell(client, job, "commit", cuts=cuts, pieces=pieces)

@@ -4,12 +4,10 @@ error that its docstring names; anything else, and more steps than it may take, 
 A seed is a good input. What a run has found besides is in corpus/, a file a target, a line an input in hex.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,7 +31,6 @@ from shards import keys, tables
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.jobs import JobRow, PieceRow, SourceRow
-from shards.manifest import MovedFile, manifest_faults
 from shards.properties import headers_of, properties_of
 from shards.record import (
     CANCELLED,
@@ -324,48 +321,6 @@ def rows(data: bytes) -> None:
 
 
 _job = msgspec.msgpack.Decoder(JobRow)
-_files = msgspec.json.Decoder(list[MovedFile])
-CHILDREN = [PieceRow(at, at + 900_000, 1) for at in (900_000, 1_800_000)]
-SOURCES = [SourceRow(900_000, 0, number, 0, 10, 10) for number in (0, 1)]
-
-
-def manifest(data: bytes) -> None:
-    """What passes covers each source exactly, in the children, without two rows in one place."""
-    try:
-        files = _files.decode(data)
-    except (msgspec.ValidationError, *UNREADABLE):
-        return
-    faults = manifest_faults(files, CHILDREN, SOURCES, {0: 10, 1: 5})
-    for fault in faults:
-        str(fault)
-    if not faults:
-        assert sum(file.rows for file in files) == 15
-        ordered = sorted(files, key=lambda file: file.first)
-        assert all(one.last < other.first for one, other in pairwise(ordered))
-
-
-def _manifest_seed() -> bytes:
-    def share(number: int, at: int, count: int) -> dict[str, object]:
-        first, last = f"{at:012x}{1:012x}", f"{at + 5:012x}{9:012x}"
-        return {"shard": number, "rows": count, "live": count, "bytes": 900, "first": first, "last": last}
-
-    files = []
-    for child, at, shares in ((900_000, 900_001, ((0, 6), (1, 5))), (1_800_000, 1_800_007, ((0, 4),))):
-        listed = [share(number, at, count) for number, count in shares]
-        prefixes = [f"{child << 32 | 1 << 16 | number:020x}" for number, _ in shares]
-        files.append(
-            {
-                "name": f"{child}.sst",
-                "rows": sum(count for _, count in shares),
-                "bytes": 2_000,
-                "sha256": "0" * 64,
-                "first": prefixes[0] + str(listed[0]["first"]),
-                "last": prefixes[-1] + str(listed[-1]["last"]),
-                "slice": child,
-                "shards": listed,
-            }
-        )
-    return json.dumps(files).encode()
 
 
 # -- all of them
@@ -460,6 +415,8 @@ CURSOR = tables.CursorRow(
 GROUP = tables.GroupRow(
     tables.SubscriptionRow("a/#", 2, b"p" * 12, 0, 0, 0, 30_000, 5, [1_000]), 60, 2.5, 5, 9, "app", "w1", True
 )
+CHILDREN = [PieceRow(at, at + 900_000, 1) for at in (900_000, 1_800_000)]
+SOURCES = [SourceRow(900_000, 0, number, 0, 10, 10) for number in (0, 1)]
 JOB = JobRow("1", "split", "server", "moving", 0, 5, CHILDREN, [SOURCES], 2, CHILDREN)
 
 TARGETS = (
@@ -553,11 +510,5 @@ TARGETS = (
             ),
             *(b"c" * 48, b"d" * 52, b"w" * 8),
         ),
-    ),
-    Target(
-        "manifest",
-        manifest,
-        (_manifest_seed(), b"[]"),
-        (b'"', b",", b"0", b"f", b"..", b"/", b"-1", b"99999999999999999999"),
     ),
 )

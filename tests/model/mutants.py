@@ -18,9 +18,9 @@ from server.delivery.replay import Replay
 from server.delivery.subscriber import Subscriber
 from server.engine.writer import Writer
 from shards.commit import Commit
-from shards.cuts import Notes
 from shards.errors import ShardsError
 from shards.group_commit import GroupCommit
+from shards.handover import Tally
 from shards.memory import MemoryStore
 from shards.open_group import OpenGroup
 from shards.owned import Owned
@@ -29,7 +29,7 @@ from shards.waiting import Waiting
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
 from timeline.session import Session
-from timeline.slices import Slice
+from timeline.slices import Directory, Slice, Watch
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
@@ -288,9 +288,19 @@ def no_refusal_after_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def stubs_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    """What is cancelled while a job copies stays as it was copied."""
-    patch.setattr(Notes, "note", lambda self, prefix, place: None)
-    patch.setattr(shards.handover, "_check_parts", lambda *arguments: None)
+    """What is cancelled while a job counts is as the job has counted it."""
+    patch.setattr(Watch, "retired", lambda self, number, at_ms: None)
+    patch.setattr(shards.handover, "_missed", lambda piece, said: 0)
+
+
+def later_messages_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """What comes while a job counts will be few."""
+    patch.setattr(Tally, "take_few", lambda self, commit: True)
+
+
+def all_stubs_are_taken_off(patch: pytest.MonkeyPatch) -> None:
+    """The job cannot have seen a stub that came after it began."""
+    patch.setattr(shards.handover, "_missed", lambda piece, said: 0)
 
 
 def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
@@ -305,15 +315,9 @@ def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OpenGroup, "replaced", replaced)
 
 
-def ingested_rows_are_left_lying(patch: pytest.MonkeyPatch) -> None:
-    """A job that is given up leaves nothing behind."""
-    patch.setattr(shards.handover, "discard", lambda commit, children, sources: None)
-
-
 def a_borrowed_shard_goes_with_the_first(patch: pytest.MonkeyPatch) -> None:
-    """When a slice has its own rows nobody needs those that it borrowed."""
-    patch.setattr(shards.handover, "borrowers", lambda directory, shard: iter(()))
-    patch.setattr(shards.handover, "_check_parts", lambda *arguments: None)
+    """When a slice expires nobody needs the shards that it borrowed."""
+    patch.setattr(Directory, "is_borrowed", lambda self, shard: False)
 
 
 def a_spoilt_group_stays_in_ram(patch: pytest.MonkeyPatch) -> None:
@@ -387,7 +391,8 @@ MUTANTS: tuple[Mutant, ...] = (
     acks_are_stored_late,
     stubs_are_deleted,
     stubs_are_not_noted,
+    later_messages_are_not_counted,
+    all_stubs_are_taken_off,
     slices_stay_cached_when_cut,
-    ingested_rows_are_left_lying,
     a_borrowed_shard_goes_with_the_first,
 )

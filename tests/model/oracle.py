@@ -5,12 +5,11 @@ was delivered, and complains as soon as two of them do not fit. It knows a messa
 of its payload, and a row by its position.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from server.delivery.message import Message
-from shards.memory import Change, MemoryBatch
+from shards.memory import MemoryBatch
 from shards.record import decode, is_stub
 from shards.store import Store, Table
 from shards.tables import META_CURSOR, cursor_from
@@ -131,11 +130,6 @@ class Watch:
         )
 
 
-def _changes(batch: MemoryBatch) -> Sequence[Change]:
-    """What a batch says that is new: the rows of a table file are copies."""
-    return () if batch.is_ingested else batch.changes
-
-
 class Oracle:
     """Everything that was said, and the complaints."""
 
@@ -157,8 +151,6 @@ class Oracle:
         self.passed_over_ms = 0
         """The highest floor ever, also one whose group failed: sessions may have gone on to it."""
         self.checks = 0
-        self.hidden: set[bytes] = set()
-        """Prefixes of rows that nobody reads yet: a split job's."""
         self.store = store
         self._shown: dict[tuple[str, int], int] = {}
         self._live: set[Position] = set()
@@ -189,7 +181,7 @@ class Oracle:
         log = self.store.log
         while self._written < len(log):
             index = self._written
-            for table, key, value, _ in _changes(log[index]):
+            for table, key, value, _ in log[index].changes:
                 if table is Table.CURSORS and value is not None:
                     watch = self.watches.get(key.decode())
                     if watch is not None:
@@ -204,7 +196,7 @@ class Oracle:
         log = self.store.log
         while self._counted < self.store.durable:
             index = self._counted
-            for table, key, value, _ in _changes(log[index]):
+            for table, key, value, _ in log[index].changes:
                 if table is Table.META and key == META_CURSOR and value is not None:
                     self.bound_ms = cursor_from(value).bound_ms
                 elif table is Table.MESSAGES and value is not None:
@@ -226,7 +218,7 @@ class Oracle:
         self._pending_acks.clear()
         self._dead = set()
         for batch in self.store.log:
-            for table, key, value, _ in _changes(batch):
+            for table, key, value, _ in batch.changes:
                 if table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
         self._written = self._counted = len(self.store.log)
@@ -236,8 +228,8 @@ class Oracle:
         places = [
             _place(key)
             for batch in self.store.log[self.store.durable :]
-            for table, key, value, _ in _changes(batch)
-            if table is Table.MESSAGES and value is not None and key[:10] not in self.hidden
+            for table, key, value, _ in batch.changes
+            if table is Table.MESSAGES and value is not None
         ]
         return min(places, default=END)
 

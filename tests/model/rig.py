@@ -484,7 +484,7 @@ class Rig:
         self.clients.clear()
         self.dying.clear()
         self.is_expiring = False
-        self.splits += self.jobs.moved
+        self.splits += self.jobs.cut
 
     def _begin(self) -> None:
         """A server has started on what there is."""
@@ -498,7 +498,7 @@ class Rig:
         oracle.floor_ms = at_of(core.directory.floor)
         self._restore_watches(core)
         self._check_whole()
-        self.jobs = Jobs(core, self.store, self._submit, oracle.hidden)
+        self.jobs = Jobs(core, self.store, self._submit)
         self.free = core.horizon.position
         """Up to here the horizon may be whatever the bound says."""
 

@@ -52,7 +52,7 @@ def test_walks_over_nodes_keep_every_promise() -> None:
         deliveries += rig.oracle.checks
         terms += rig.terms
         fenced += rig.fenced
-        splits += rig.splits + rig.jobs.moved
+        splits += rig.splits + rig.jobs.cut
     assert terms > 2 * WALKS, "the walks change the leader too little to prove anything"
     assert fenced > WALKS // 10, "those who led before write too little to prove anything"
     assert splits > WALKS // 40, "the walks split too little to prove anything"

@@ -55,7 +55,7 @@ def test_walks_keep_every_promise() -> None:
             print(f"walk({seed}) failed; FASTI_SEED={seed} repeats it")
             raise
         deliveries += rig.oracle.checks
-        splits += rig.splits + rig.jobs.moved
+        splits += rig.splits + rig.jobs.cut
     assert splits > WALKS // 20, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
 

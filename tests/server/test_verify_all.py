@@ -14,7 +14,7 @@ import pytest
 from server.offline import verify
 from shards import keys
 from shards.errors import Corrupt, ShardsError
-from shards.jobs import ABORTED, MOVING, SPLIT, JobRow, PieceRow, SourceRow, job_key, job_value
+from shards.jobs import ABORTED, SPLIT, JobRow, PieceRow, SourceRow, job_key, job_value
 from shards.recover import open_timeline, read_directory
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -23,7 +23,7 @@ from tests.server.test_repair import flushed, spoil
 from tests.shards.timelines import CAPS, NOW, QUARTER, draft, group, put, sync, texts
 from tests.support.soak import SOAK
 from timeline.position import Position, before, id_position
-from timeline.slices import Home, Shard, Slice
+from timeline.slices import Counts, Home, Shard, Slice
 
 ROOT = Path(__file__).parents[2]
 LAST = b"\xff" * 64
@@ -111,12 +111,12 @@ def _orphan(store: RocksStore) -> None:
 def _borrowed_gone(store: RocksStore) -> None:
     """A slice borrows the shard of one that has been cut, which has no row."""
     key, value = _row(store, Table.SLICES)
-    piece, _ = slice_from(key, value)
+    piece, *_ = slice_from(key, value)
     (prefix,) = [k for k, _ in store.scan(Table.SHARDS, *keys.slice_range(piece.home))][:1]
     _put(store, Table.SLICES, key, None)
     new = Slice(piece.start_ms, piece.end_ms, piece.generation + 1)
     shard = shard_from(prefix, store.get(Table.SHARDS, prefix) or b"")
-    new.borrowed = {shard.number: shard}
+    new.borrow([shard], Counts(shard.count, shard.live, shard.bytes))
     _put(store, Table.SLICES, keys.slice_key(new.home), slice_value(new))
     _put(store, Table.SHARDS, prefix, None)
 
@@ -195,7 +195,7 @@ MENDED: dict[str, tuple[Plant, *tuple[str, ...]]] = {
     "retained by a topic that has none": (_retained_nowhere, "table retained: the row at"),
     "retained by a topic that has another": (_retained_elsewhere, "table retained: the row at"),
     "retained, not found by position": (_retained_unindexed, "is missing, which names the topic"),
-    "copies of a job": (_job_left, "left by a job that was aborted"),
+    "copies of a job": (_job_left, "copied by a job that did not end well"),
     "half a row of each small table": (_all_cut, *(f"table {table.value}: the row at" for table in SMALL)),
 }
 
@@ -267,7 +267,7 @@ def test_copies_of_a_job_that_is_under_way_are_its_own(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A start aborts it, and deletes them."""
-    _planted(path, lambda store: _job(store, MOVING))
+    _planted(path, lambda store: _job(store, "moving"))
     assert verify(path, 50, repair=False) == 0
     assert capsys.readouterr().out == "nothing wrong\n"
 
@@ -285,7 +285,7 @@ def test_messages_of_a_lost_slice_are_named_and_left(path: Path, capsys: pytest.
 def test_slices_that_overlap_are_refused_by_name(path: Path) -> None:
     store = RocksStore(path)
     key, value = _row(store, Table.SLICES)
-    piece, _ = slice_from(key, value)
+    piece, *_ = slice_from(key, value)
     piece.end_ms += QUARTER
     _put(store, Table.SLICES, key, slice_value(piece))
     store.close()

@@ -24,7 +24,7 @@ from timeline.position import (
     message_id,
     position,
 )
-from timeline.slices import Slice
+from timeline.slices import Counts, Slice
 
 from .timelines import NOW, QUARTER, draft, group, open_at, put, sync, texts
 
@@ -82,7 +82,7 @@ def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) ->
     cut = NOW + 2_000
     for start, end in ((parent.start_ms, cut), (cut, parent.end_ms)):
         child = Slice(start, end, 1)
-        child.borrowed = dict(parent.shards)
+        child.borrow(parent.shards.values(), Counts())
         opened.directory.adopt(child)
     opened.open_group.forget()
     assert texts(opened) == ["1000", "2000", "3000"]

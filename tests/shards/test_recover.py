@@ -2,6 +2,7 @@
 
 import pytest
 
+from shards.borrow import part_of
 from shards.errors import WrongFormat
 from shards.expiry import expire
 from shards.memory import MemoryStore
@@ -9,7 +10,7 @@ from shards.recover import count_pending, read_timeline_again, reopen_store, sto
 from shards.store import Table
 from shards.verify import verify_counts
 from timeline.position import at_of, before, id_position, position
-from timeline.slices import DAY_MS, Slice
+from timeline.slices import DAY_MS, Counts, Slice
 
 from .timelines import NOW, QUARTER, draft, group, open_at, put, sync, texts
 
@@ -131,7 +132,8 @@ def test_pending_is_counted_once_over_borrowed_shards() -> None:
     cut = NOW + DAY_MS + 2_000
     for start, end in ((parent.start_ms, cut), (cut, parent.end_ms)):
         child = Slice(start, end, 1)
-        child.borrowed = dict(parent.shards)
+        shards = parent.shards.values()
+        child.borrow(shards, part_of(opened.store, child, shards))
         opened.directory.adopt(child)
     assert count_pending(opened.reader, before(NOW)) == 3
 
@@ -143,7 +145,7 @@ def test_borrowed_shards_come_back() -> None:
     parent = opened.directory.find(NOW + 1_000)
     assert parent is not None
     child = Slice(parent.start_ms, parent.end_ms, 1)
-    child.borrowed = dict(parent.shards)
+    child.borrow(parent.shards.values(), Counts(2, 2, 50))
     opened.directory.drop(parent)
     opened.directory.adopt(child)
     commit = group(opened)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shards import keys, tables
 from shards.errors import Corrupt
 from timeline.position import END, MessageId, Position
-from timeline.slices import Home, Shard, Slice
+from timeline.slices import Counts, Home, Shard, Slice
 
 u48 = st.integers(0, (1 << 48) - 1)
 positions = st.integers(0, (1 << 96) - 1).map(Position)
@@ -30,12 +30,28 @@ def test_shards(
 def test_slices(start_ms: int, end_ms: int, passed_s: int | None, borrowed: list[int]) -> None:
     piece = Slice(start_ms, end_ms, 3)
     piece.passed_s = passed_s
-    for number in borrowed:
-        piece.borrowed[number] = Shard(Home(5, 1), number, 9)
-    back, prefixes = tables.slice_from(keys.slice_key(piece.home), tables.slice_value(piece))
+    part = Counts(5, 3, 500) if borrowed else Counts()
+    piece.borrow([Shard(Home(5, 1), number, 9) for number in borrowed], part)
+    key = keys.slice_key(piece.home)
+    back, runs, counted = tables.slice_from(key, tables.slice_value(piece))
     assert (back.start_ms, back.end_ms, back.generation) == (start_ms, end_ms, 3)
     assert back.passed_s == passed_s
-    assert prefixes == [shard.prefix for shard in piece.borrowed.values()]
+    prefixes = list(tables.prefixes_of(runs))
+    assert prefixes == sorted(shard.prefix for shard in piece.borrowed.values())
+    assert counted == part
+    old = tables.slice_value(Slice(start_ms, end_ms, 3)) + b"".join(p + b"\0\7" for p in prefixes)
+    back, again, counted = tables.slice_from(key, old)
+    assert (back.end_ms, list(tables.prefixes_of(again))) == (end_ms, prefixes)
+    assert counted == (None if borrowed else part), "an older version has not counted"
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"\2" + bytes(16), b"\1" + bytes(15), b"\1" + bytes(24) + b"\xff\xff\0\2", b"\1" + bytes(17), b"\1"],
+)
+def test_what_is_no_row_of_a_slice(tail: bytes) -> None:
+    with pytest.raises(Corrupt):
+        tables.slice_from(keys.slice_key(Home(1, 1)), bytes(16) + tail)
 
 
 @given(positions, u48, u48, u48, positions)

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shards.record import ENCODINGS
-from shards.sst import sync_directory
 from spark import archive
-from spark.archive import MANIFESTS, SCHEMA, archive_slice
+from spark.archive import MANIFESTS, SCHEMA, archive_slice, sync_directory
 from spark.errors import ArchiveClash
 from spark.expire import archive_all
 from spark.job import job_from

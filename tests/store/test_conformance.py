@@ -5,7 +5,6 @@ An engine joins by a fixture of its own. The list of promises is the theory of s
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
-from shards.errors import Corrupt, StoreFailed
+from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
-from shards.memory import MemoryStore, write_table
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from shards.tables import META_APPLIED, META_LEADER
-from tests.support.mover import write_sst
 
 ENGINES = ("memory", "rocks")
 OF_THE_LOG = (META_APPLIED, META_LEADER)
@@ -44,14 +42,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """One that takes table files: a log has rows alone."""
-    made = opened(request.param, tmp_path / "db")
-    yield made
-    made.close()
-
-
 def put(store: Store, rows: dict[bytes, bytes], table: Table = Table.MESSAGES) -> None:
     batch = store.batch()
     for key, value in rows.items():
@@ -63,17 +53,13 @@ def keys_of(store: Store, start: bytes = b"", end: bytes = b"\xff" * 8) -> list[
     return [key for key, _ in store.scan(Table.MESSAGES, start, end)]
 
 
-def test_what_is_shared_takes_batches_alone(store: Store, tmp_path: Path) -> None:
-    if not store.is_shared:
-        return
-    with pytest.raises(StoreFailed):
-        store.ingest(Table.MESSAGES, [tmp_path / "a"])
-    with pytest.raises(StoreFailed):
+def test_what_has_a_log_takes_no_mark(request: pytest.FixtureRequest, store: Store) -> None:
+    if request.node.callspec.params["store"] in REPLICATED:
+        with pytest.raises(StoreFailed):
+            store.mark(1)
+    else:
         store.mark(1)
-
-
-def test_who_is_shared(request: pytest.FixtureRequest, store: Store) -> None:
-    assert store.is_shared == (request.node.callspec.params["store"] in REPLICATED)
+        assert store.marked_ms() == 1
 
 
 def test_a_row_is_there_once_written(store: Store) -> None:
@@ -219,77 +205,6 @@ def test_what_was_flushed_is_there_after_a_reopening(store: Store) -> None:
     assert keys_of(store) == [b"a", b"c"]
 
 
-# -- table files
-
-
-def table_file(store: Store, path: Path, rows: dict[bytes, bytes]) -> Path:
-    """Written as the engine wants it, by whoever makes such files."""
-    write = write_table if isinstance(store, MemoryStore) else write_sst
-    write(path, sorted(rows.items()))
-    return path
-
-
-def test_a_table_file_is_looked_into_and_left_alone(engine: Store, tmp_path: Path) -> None:
-    file = table_file(engine, tmp_path / "file", {bytes([n]): b"v" for n in range(3, 9)})
-    content = file.read_bytes()
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    held = engine.examine(file, folder, [bytes([3]), bytes([9]), bytes([8])])
-    assert held == (6, bytes([3]), bytes([8]), (bytes([9]),))
-    assert file.read_bytes() == content
-    assert list(folder.iterdir()) == []
-    assert keys_of(engine) == []
-
-
-def test_what_is_no_table_file_is_corrupt(engine: Store, tmp_path: Path) -> None:
-    whole = table_file(engine, tmp_path / "file", {bytes([n]): b"v" for n in range(100)}).read_bytes()
-    (tmp_path / "scratch").mkdir()
-    for content in (b"", b"x" * 1_000, whole[:-1]):
-        (tmp_path / "file").write_bytes(content)
-        with pytest.raises(Corrupt, match="file"):
-            engine.examine(tmp_path / "file", tmp_path / "scratch")
-    with pytest.raises(Corrupt):
-        engine.examine(tmp_path / "nothing", tmp_path / "scratch")
-
-
-def test_ingested_rows_are_there_and_stay(engine: Store, tmp_path: Path) -> None:
-    put(engine, {b"a": b"old", b"m": b"old"})
-    batch = engine.batch()
-    batch.delete_range(Table.MESSAGES, b"b", b"d")
-    engine.write(batch)
-    files = [
-        table_file(engine, tmp_path / "one", {b"b": b"new", b"c": b"new"}),
-        table_file(engine, tmp_path / "two", {b"x": b"new", b"y": b"new"}),
-    ]
-    engine.ingest(Table.MESSAGES, files)
-    assert not any(file.exists() for file in files)
-    assert keys_of(engine) == [b"a", b"b", b"c", b"m", b"x", b"y"]
-    put(engine, {b"c": b"newer"})
-    assert engine.get(Table.MESSAGES, b"c") == b"newer"
-    engine.flush()
-    engine.reopen()
-    assert keys_of(engine) == [b"a", b"b", b"c", b"m", b"x", b"y"]
-    assert engine.get(Table.MESSAGES, b"c") == b"newer"
-    batch = engine.batch()
-    batch.delete_range(Table.MESSAGES, b"b", b"y")
-    engine.write(batch)
-    assert keys_of(engine) == [b"a", b"y"]
-
-
-def test_a_link_is_taken_and_the_file_stays(engine: Store, tmp_path: Path) -> None:
-    file = table_file(engine, tmp_path / "file", {b"b": b"new"})
-    content = file.read_bytes()
-    for number in range(2):
-        link = tmp_path / f"link{number}"
-        link.hardlink_to(file)
-        engine.ingest(Table.MESSAGES, [link])
-        assert file.read_bytes() == content
-        batch = engine.batch()
-        batch.delete_range(Table.MESSAGES, b"b", b"c")
-        engine.write(batch)
-        assert keys_of(engine) == []
-
-
 Change = tuple[str, int, int]
 changes = st.lists(
     st.tuples(st.sampled_from(("put", "delete", "range")), st.integers(0, 15), st.integers(0, 15)), max_size=6
@@ -330,23 +245,3 @@ def test_batches_add_up_as_in_a_dictionary(
     low, high = min(bounds), max(bounds)
     expected = [(k, model[k]) for k in model.irange(bytes([low]), bytes([high]), (True, False))]
     assert list(store.scan(Table.MESSAGES, bytes([low]), bytes([high]))) == expected
-
-
-def test_the_rows_of_a_table_file(engine: Store, tmp_path: Path) -> None:
-    rows = {n.to_bytes(2, "big"): b"v%d" % n for n in range(1_000)}
-    file, folder = table_file(engine, tmp_path / "file", rows), tmp_path / "scratch"
-    folder.mkdir()
-    content = file.read_bytes()
-    assert list(engine.rows_in(file, folder)) == sorted(rows.items())
-    assert next(engine.rows_in(file, folder)) == (b"\0\0", b"v0"), "it may be left half read"
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
-        every = engine.rows_in(file, folder)
-        found = [threads.submit(next, every).result() for _ in range(250) for threads in (one, other)]
-    assert found == sorted(rows.items())[:500], "by whichever thread"
-    del every
-    assert file.read_bytes() == content
-    assert list(folder.iterdir()) == []
-    assert keys_of(engine) == []
-    file.write_bytes(content[:-1])
-    with pytest.raises(Corrupt, match="file"):
-        list(engine.rows_in(file, folder))

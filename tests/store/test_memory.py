@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore, write_table
+from shards.memory import MemoryStore
 from shards.store import Table
 
 
@@ -58,15 +58,3 @@ def test_it_fails_when_told_to() -> None:
 def test_it_has_no_files(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed):
         MemoryStore().checkpoint(tmp_path / "copy")
-
-
-def test_an_ingested_row_outlives_a_batch_before_it(tmp_path: Path) -> None:
-    store = MemoryStore()
-    batch = store.batch()
-    batch.put(Table.META, b"lost", b"")
-    store.write(batch)
-    write_table(tmp_path / "file", [(b"k", b"v")])
-    store.ingest(Table.MESSAGES, [tmp_path / "file"])
-    store.crash(0)
-    assert store.get(Table.META, b"lost") is None
-    assert store.get(Table.MESSAGES, b"k") == b"v"

@@ -16,12 +16,14 @@ from timeline.slices import (
     NARROWEST_MS,
     SHARDS_MAX,
     WIDTHS,
+    Counts,
     Directory,
     Shard,
     Slice,
     SlicesError,
     TooManyShards,
     TooManySlices,
+    Watch,
 )
 
 NOW = 20_000 * DAY_MS
@@ -241,15 +243,62 @@ def test_what_is_counted_elsewhere_is_taken_as_if_it_had_grown() -> None:
         assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
 
 
-def test_what_goes_from_a_shard_leaves_its_bounds() -> None:
-    shard = Shard(Slice(0, 1_000, 0).home, 0)
-    shard.take(5, 4, 50, position(3, 1), position(7, 1))
-    shard.retire()
-    shard.retire(2)
-    assert (shard.count, shard.live, shard.bytes) == (5, 1, 50)
-    shard.lessen(3, 1, 60)
-    assert (shard.count, shard.live, shard.bytes) == (2, 0, 0), "never less than nothing"
-    assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
+def test_a_part_counts_as_rows_of_the_slice() -> None:
+    parent, child = Slice(0, 1_000, 0), Slice(0, 500, 1)
+    shard = parent.open_shard(0)
+    shard.take(5, 4, 50, position(3, 1), position(700, 1))
+    child.borrow([shard], Counts(3, 2, 30))
+    own = child.open_shard(0)
+    own.grow(position(4, 9), 10)
+    child.count += 1
+    assert (child.count, child.live, child.bytes) == (4, 3, 40)
+    assert child.retire(own, position(4, 9))
+    assert not child.retire(shard, position(3, 1))
+    assert (child.count, child.live, child.part.live, own.live, shard.live) == (4, 1, 1, 0, 4)
+    child.borrow([shard], Counts(2, 1, 20))
+    assert child.count == 3
+
+
+def test_a_directory_knows_what_is_borrowed() -> None:
+    directory, parent = make(), Slice(0, 1_000, 0)
+    shard, other = parent.open_shard(0), parent.open_shard(0)
+    children = [Slice(0, 500, 1), Slice(500, 1_000, 1)]
+    children[0].borrow([shard, other], Counts())
+    children[1].borrow([shard], Counts())
+    for child in children:
+        directory.adopt(child)
+    assert directory.is_borrowed(shard)
+    assert directory.is_borrowed(other)
+    directory.check()
+    directory.drop(children[0])
+    assert directory.is_borrowed(shard)
+    assert not directory.is_borrowed(other)
+    fresh = make()
+    fresh.replace(directory)
+    assert fresh.is_borrowed(shard)
+    children[1].borrow([other], Counts())
+    with pytest.raises(SlicesError, match="borrow"):
+        fresh.check()
+
+
+def test_a_watch_gives_each_piece_its_losses() -> None:
+    piece = Slice(0, 1_000, 0)
+    shard = piece.open_shard(0)
+    for seq in range(5):
+        shard.grow(position(seq * 100, seq), 10)
+        piece.count += 1
+    watch = Watch(piece)
+    assert (watch.rows, watch.live, watch.last, piece.newest) == (5, 5, 0, {})
+    piece.watch = watch
+    for at_ms in (400, 100, 300):
+        piece.retire(shard, position(at_ms, 1))
+    later = piece.open_shard(0)
+    piece.retire(later, position(250, 9))
+    assert watch.noted == 4
+    assert watch.lost([200, 300], 0) == [1, 1, 2]
+    assert watch.lost([200, 300], 2) == [0, 1, 1], "the first two are in the checkpoint"
+    assert watch.lost([200], 3) == [0, 1], "those of later shards never are"
+    assert not watch.is_overrun
 
 
 def test_shards_are_bounded() -> None:

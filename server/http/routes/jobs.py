@@ -1,7 +1,6 @@
 """`/v1/jobs`: the hand-over of the pipeline. server/jobs/pipeline.py does it; here is how it is said.
 
     POST /v1/jobs            {"kind","slice"?,"parts"?,"run"?}    201; with the token if the caller runs it
-    POST /v1/jobs/{id}:begin {"token","cuts"}                     200, where to read, write and what
     POST /v1/jobs/{id}:commit, :abort, :renew                     200
     GET  /v1/jobs, /v1/jobs/{id}                                  everything but the token
 
@@ -9,13 +8,13 @@ Instants are Unix ms where programs need them (`..._ms`); `start` and the like a
 """
 
 from collections.abc import Awaitable
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from shards.jobs import EXPIRE, JobRow
-from shards.manifest import MovedFile
+from timeline.slices import Counts
 
 from ...jobs.expiring import DroppedSlice, Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
@@ -31,6 +30,7 @@ from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
 PARTS_MAX = 1_000
+Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
 TOKEN = "2f6c61d0"
@@ -47,18 +47,22 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True):
     run: Literal["server", "caller"] = "server"
 
 
-class Begin(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of :begin: where to cut, Unix ms, rising."""
+class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a split has counted of a piece: `live` is without cancelled and moved messages, `bytes` of values
+    and 22 for each key."""
 
-    token: str
-    cuts: list[int]
+    rows: Whole
+    live: Whole
+    bytes: Whole
 
 
 class CommitJob(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of :commit: `files` for a split, `slices` for an expiry."""
+    """The body of :commit. For a split `cuts`, Unix ms, rising, and `pieces`, one more; for an expiry
+    `slices`."""
 
     token: str
-    files: list[MovedFile] | None = None
+    cuts: list[int] | None = None
+    pieces: list[Piece] | None = None
     slices: list[DroppedSlice] | None = None
 
 
@@ -78,7 +82,6 @@ class Renew(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _NEW = msgspec.json.Decoder(NewJob)
-_BEGIN = msgspec.json.Decoder(Begin)
 _COMMIT = msgspec.json.Decoder(CommitJob)
 _ABORT = msgspec.json.Decoder(Abort)
 _RENEW = msgspec.json.Decoder(Renew)
@@ -101,7 +104,6 @@ class JobRoutes:
             web.get("/v1/jobs", self.list),
             web.get("/v1/jobs/{id:[^:/]+}", self.get),
             web.get("/v1/jobs/{id}/log", self.log),
-            web.post("/v1/jobs/{id}:begin", self.begin),
             web.post("/v1/jobs/{id}:commit", self.commit),
             web.post("/v1/jobs/{id}:abort", self.abort),
             web.post("/v1/jobs/{id}:renew", self.renew),
@@ -165,37 +167,29 @@ class JobRoutes:
         return web.Response(text=kept, headers={"X-Content-Type-Options": "nosniff"})
 
     @described(
-        "Cut the slice",
-        ADMIN,
-        Gives(200, shapes.JobView),
-        body=Begin,
-        example={"token": TOKEN, "cuts": [1_893_456_900_000, 1_893_457_800_000]},
-        problems=NOT_NOW,
-    )
-    async def begin(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _BEGIN)
-        job = await _said(self._splits.begin(request.match_info["id"], wish.token, wish.cuts))
-        return json_answer(self._view(job))
-
-    @described(
-        "Hand back what was moved or archived",
+        "Hand back what was counted or archived: the slice is cut, or what expires is dropped",
         ADMIN,
         Gives(200, shapes.JobView),
         body=CommitJob,
         example={
             "token": TOKEN,
-            "slices": [{"start_ms": 1_762_992_000_000, "generation": 0, "rows": 2, "archived": 2}],
+            "cuts": [1_893_457_800_000],
+            "pieces": [
+                {"rows": 600_000, "live": 599_000, "bytes": 120_000_000},
+                {"rows": 601_000, "live": 600_500, "bytes": 121_000_000},
+            ],
         },
         problems=(*NOT_NOW, "bad-manifest"),
     )
     async def commit(self, request: web.Request) -> web.Response:
         wish, job_id = await body_of(request, _COMMIT), request.match_info["id"]
-        if (wish.files is None) == (wish.slices is None):
-            raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
-        if wish.files is not None:
-            row = await _said(self._splits.commit(job_id, wish.token, wish.files))
+        if wish.slices is not None and wish.cuts is None and wish.pieces is None:
+            row = await _said(self._expiries.commit(job_id, wish.token, wish.slices))
+        elif wish.cuts is not None and wish.pieces is not None and wish.slices is None:
+            said = [Counts(piece.rows, piece.live, piece.bytes) for piece in wish.pieces]
+            row = await _said(self._splits.commit(job_id, wish.token, wish.cuts, said))
         else:
-            row = await _said(self._expiries.commit(job_id, wish.token, wish.slices or []))
+            raise FieldError("cuts", "and `pieces` are needed for a split, or `slices` alone for an expiry")
         return json_answer(self._view(row))
 
     @described(
@@ -246,7 +240,7 @@ async def _said(work: Awaitable[T]) -> T:
             return await work
     except JobRefused as error:
         slug = error.slug if error.slug in SLUGS else "refused"
-        faults = [{"file": f.file, "check": f.check, "detail": f.detail} for f in error.faults]
+        faults = [f._asdict() for f in error.faults]
         extra: dict[str, Any] = {"errors": faults} if faults else {}
         if slug == "refused":
             extra = {"errors": [{"field": error.slug, "detail": str(error)}]}

@@ -1,16 +1,13 @@
 """`/v1/slices`: how the timeline is cut at the moment, down to one shard. Read only.
 
-All of it is known in RAM but for one thing: what a slice holds of shards that it borrows
-(shards/borrow.py) has to be counted. A request looks at 100,000 rows for that at most, in steps; beyond it
-`count`, `live` and `bytes` are what was found so far and `count_is_exact` is false.
+All of it is known in RAM and exact, also what a slice holds of shards that it borrows (shards/borrow.py). The
+figures of a borrowed shard itself are those that it had when its slice was cut.
 """
 
-from collections.abc import Callable, Iterator
 from itertools import islice
 
 from aiohttp import web
 
-from shards.borrow import Counts
 from timeline.slices import Shard, Slice
 
 from ...settings.config import Shards
@@ -19,50 +16,17 @@ from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..timeline import Timeline
-from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, instant_ms
 from ..values.scalars import PAGED
 from ..values.views import shard_view, slice_numbers
 
-LOOK_ROWS = 100_000
-STEP_ROWS = 2_000
-Counting = Callable[[bytes, int, int, int], Iterator[Counts]]
-"""Counts the rows under a prefix in [start, end) ms, so many in a step: see shards.borrow.counting."""
-
-
-class Look:
-    """Counts borrowed rows for one request."""
-
-    def __init__(self, counting: Counting, turn: Turn) -> None:
-        self._counting = counting
-        self._turn = turn
-        self._left = LOOK_ROWS
-
-    async def borrowed(self, piece: Slice) -> tuple[Counts, bool]:
-        """What the slice holds of shards that it borrows, and whether that is all."""
-        total = Counts()
-        for shard in list(piece.borrowed.values()):
-            await self._turn.begin()
-            for part in self._counting(shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
-                total = total.plus(part)
-                self._left -= part.rows
-                await self._turn.begin()
-                if self._left <= 0:
-                    return total, False
-        # Moved meanwhile: then they are in the slice's own counts.
-        return (total, True) if piece.borrowed else (Counts(), True)
-
 
 class Slices:
     """The routes."""
 
-    def __init__(
-        self, timeline: Timeline, turns: Turns, counting: Counting, caps: Shards, *, split_above: int
-    ) -> None:
+    def __init__(self, timeline: Timeline, caps: Shards, *, split_above: int) -> None:
         self._timeline = timeline
-        self._turns = turns
-        self._counting = counting
         self._caps = caps
         self._split_above = split_above
 
@@ -80,10 +44,9 @@ class Slices:
         pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        look = Look(self._counting, self._turns.of(request))
         views: list[shapes.Slice] = [
             {
-                **slice_numbers(piece, *(await look.borrowed(piece)), self._timeline.reader),
+                **slice_numbers(piece, self._timeline.reader),
                 "shards": len(piece.shards) + len(piece.borrowed),
             }
             for piece in found[:limit]
@@ -95,9 +58,7 @@ class Slices:
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
-        borrowed, is_exact = await Look(self._counting, self._turns.of(request)).borrowed(piece)
-        numbers = slice_numbers(piece, borrowed, is_exact, self._timeline.reader)
-        view: shapes.SliceDetail = {**numbers, "shards": shards}
+        view: shapes.SliceDetail = {**slice_numbers(piece, self._timeline.reader), "shards": shards}
         return json_answer(view)
 
     @described("A shard", ADMIN, Gives(200, shapes.Shard), problems=("not-found",))

@@ -1,8 +1,9 @@
 """How the pipeline's jobs are shown: an open one with its files, one that has ended with its end."""
 
+from itertools import pairwise
 from pathlib import Path
 
-from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
+from shards.jobs import ENDED, SPLIT, JobRow, PieceRow, SourceRow
 
 from ...jobs.pipeline import Job, lease_of
 from ...settings.config import Slices
@@ -22,15 +23,13 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
         "lease_s": lease_of(row),
         "created_at": time_text(row.created_ms),
     }
-    pieces = [
-        _piece_view(piece, row.sources[index] if index < len(row.sources) else [])
-        for index, piece in enumerate(row.slices)
-    ]
+    sources = job.sources if isinstance(job, Job) else [[] for _ in row.slices]
+    pieces = [_piece_view(piece, some) for piece, some in zip(row.slices, sources, strict=True)]
     if row.kind == SPLIT:
         view["slice"] = pieces[0]
         view["parts"] = row.parts or None
         view["split_above"] = slices.split_above
-        view["children"] = [_child_view(child, row.sources[0]) for child in row.children]
+        view["children"] = _children(row)
     else:
         view["slices"] = pieces
         view["archive"] = slices.archive or None
@@ -44,11 +43,8 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
 
 
 def _add_files(view: shapes.JobView, job: Job) -> None:
-    """Where its files are, and how far it is."""
-    is_begun = job.row.kind == SPLIT and job.row.state in (MOVING, COMMITTING)
-    view["checkpoint"] = _uri(job.folder / ("checkpoint" if is_begun else "plan"))
-    if is_begun:
-        view["output"] = _uri(job.folder / "out")
+    """What it reads, and how far it is."""
+    view["checkpoint"] = _uri(job.folder / "plan")
     done, total = job.progress or (0, 0)
     view["progress"] = {"done": done, "total": total} if job.progress else None
 
@@ -67,13 +63,14 @@ def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
     }
 
 
-def _child_view(child: PieceRow, sources: list[SourceRow]) -> shapes.Child:
-    return {
-        "start_ms": child.start_ms,
-        "end_ms": child.end_ms,
-        "generation": child.generation,
-        "sources": [_source_view(source) for source in sources],
-    }
+def _children(row: JobRow) -> list[shapes.Child]:
+    """What its slice was cut into."""
+    (piece,) = row.slices
+    spans = pairwise([piece.start_ms, *row.cuts, piece.end_ms]) if row.cuts else ()
+    return [
+        {"start_ms": start_ms, "end_ms": end_ms, "generation": piece.generation + 1}
+        for start_ms, end_ms in spans
+    ]
 
 
 def _source_view(source: SourceRow) -> shapes.Source:

@@ -389,7 +389,6 @@ class Child(TypedDict):
     start_ms: int
     end_ms: int
     generation: int
-    sources: list[Source]
 
 
 class Progress(TypedDict):
@@ -400,7 +399,7 @@ class Progress(TypedDict):
 
 
 class JobView(TypedDict):
-    """A job. A split has `slice`, an expiry `slices`; an open one has files, one that has ended an end."""
+    """A job. A split has `slice`, an expiry `slices`; an open one has a checkpoint, an ended one its end."""
 
     id: Id
     kind: str
@@ -417,7 +416,6 @@ class JobView(TypedDict):
     slices: NotRequired[list[JobSlice]]
     archive: NotRequired[str | None]
     checkpoint: NotRequired[str]
-    output: NotRequired[str]
     progress: NotRequired[Progress | None]
     ended_at: NotRequired[Instant]
     detail: NotRequired[str | None]

@@ -8,7 +8,6 @@ from base64 import b64encode
 
 import msgspec
 
-from shards.borrow import Counts
 from shards.fields import Record
 from shards.properties import headers_of
 from shards.read import Reader
@@ -120,17 +119,16 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool, reader: Reader) -> shapes.SliceNumbers:
-    """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
+def slice_numbers(piece: Slice, reader: Reader) -> shapes.SliceNumbers:
     unreadable = sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
         "generation": piece.generation,
-        "count": piece.count + borrowed.rows,
-        "live": piece.live + borrowed.live,
-        "bytes": piece.bytes + borrowed.bytes,
-        "count_is_exact": is_exact,
+        "count": piece.count,
+        "live": piece.live,
+        "bytes": piece.bytes,
+        "count_is_exact": True,
         "borrowed": len(piece.borrowed),
         "unreadable": unreadable,
     }

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from server.settings.config import Config, Shards
-from timeline.slices import Slice
+from timeline.slices import Counts, Slice
 
 from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running
 
@@ -72,7 +72,7 @@ async def test_an_empty_and_a_borrowed_shard(server: Running) -> None:
     piece = Slice(START_MS + DAY_MS, START_MS + 2 * DAY_MS, 1)
     shard = piece.open_shard(0)
     other = Slice(START_MS + 4 * DAY_MS, START_MS + 5 * DAY_MS, 0)
-    other.borrowed[0] = shard
+    other.borrow([shard], Counts())
     server.app.core.directory.adopt(piece)
     server.app.core.directory.adopt(other)
     own = (await server.call("GET", f"/v1/slices/{piece.start_ms}/shards/0")).body

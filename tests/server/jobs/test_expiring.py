@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import verify_counts
 from timeline.position import MessageId
+from timeline.slices import Counts
 
 from ..conftest import HOUR_MS, START_MS, Running, running
 
@@ -67,24 +67,6 @@ async def pass_by(server: Running, to_ms: int) -> None:
     await app.ask(lambda commit: None)
 
 
-async def while_counting(app: App, work: Callable[[], Awaitable[object]], other: Callable[[], Any]) -> None:
-    """`other` comes while `work` waits for the threads that count."""
-    held = [asyncio.Event() for _ in range(2)]
-    loop = asyncio.get_running_loop()
-    gates = [
-        loop.run_in_executor(
-            app.workers._threads, lambda e=event: asyncio.run_coroutine_threadsafe(e.wait(), loop).result()
-        )
-        for event in held
-    ]
-    run = asyncio.ensure_future(work())  # type: ignore[arg-type]
-    await asyncio.sleep(0.02)
-    await other()
-    for event in held:
-        event.set()
-    await asyncio.gather(run, *gates)
-
-
 def count(app: App, table: Table) -> int:
     return sum(1 for _ in app.core.opened.store.scan(table, b"", keys.LAST))
 
@@ -94,8 +76,7 @@ async def two_children(server: Running) -> tuple[MessageId, MessageId]:
     app = server.app
     early, late = await put(app, draft("early", FAR + 60_000), draft("late", FAR + 3 * HOUR_MS))
     job = await app.splits.create(FAR, 0, "caller")
-    await app.splits.begin(job.row.id, job.token, [FAR + HOUR_MS])
-    await app.pipeline.abort(job.row.id, job.token, "")
+    await app.splits.commit(job.row.id, job.token, [FAR + HOUR_MS], [Counts(1, 1, 100)] * 2)
     await pass_by(server, FAR + HOUR_MS + 1_000)
     return early, late
 
@@ -108,28 +89,18 @@ async def lose_a_group(server: Running) -> None:
     assert server.app.core.writer.broken is None
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Running, *, fails: bool) -> None:
+async def test_an_expiry_leaves_what_others_borrow(server: Running) -> None:
     app = server.app
     early, late = await two_children(server)
-    work = app.housekeeping
-
-    async def nothing() -> None:
-        pass
-
-    await while_counting(app, work._expire, partial_of(lose_a_group, server) if fails else nothing)
+    await lose_a_group(server)
     assert app.core.reader.find(late) is not None
-    await work.run_due()
+    await app.housekeeping.run_due()
     assert app.core.reader.find(early) is None
     assert app.core.reader.find(late) is not None
     assert verify_counts(server.store, app.core.directory) == []
     assert app.core.opened.pending == 1
     await server.pass_time(3 * HOUR_MS)
     assert app.core.dispatch.counts.dispatched == 2
-
-
-def partial_of(work: Callable[[Running], Awaitable[None]], server: Running) -> Callable[[], Awaitable[None]]:
-    return lambda: work(server)
 
 
 async def test_two_expiries_of_one_slice(server: Running) -> None:
@@ -156,16 +127,14 @@ async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Runn
         await app.expiries.commit(job.row.id, job.token, said)
 
 
-async def test_a_job_counts_again_when_the_directory_was_read_anew(server: Running) -> None:
+async def test_a_job_goes_on_when_the_directory_was_read_anew(server: Running) -> None:
     app = server.app
     _, late = await two_children(server)
     job = await app.expiries.create("caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
     await lose_a_group(server)
-    job.counted.clear()
     row = await app.expiries.commit(job.row.id, job.token, said)
     assert (row.state, row.rows) == ("done", 1)
-    assert len(job.counted) == 1
     assert app.core.reader.find(late) is not None
     assert verify_counts(server.store, app.core.directory) == []
 

@@ -35,10 +35,10 @@ job = json.load(urllib.request.urlopen(base))
 """
 WORKS = """
 from pathlib import Path
-from tests.support.mover import moved
+from tests.support.mover import counted
 cut = (job["slice"]["start_ms"] + job["slice"]["end_ms"]) // 2
 post("renew", done=1, total=2)
-post("commit", files=moved(post("begin", cuts=[cut])))
+post("commit", cuts=[cut], pieces=counted(job, [cut]))
 """
 SHOWS_KEY = """
 import os, urllib.request
@@ -267,7 +267,7 @@ async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_l
     assert (await ended(server))["detail"] == "the lease lapsed"
 
 
-async def test_far_ones_only_and_those_that_borrow_first(server: Running, tmp_path: Path) -> None:
+async def test_far_ones_only(server: Running, tmp_path: Path) -> None:
     overfull = arm(server, tmp_path, WORKS)
     for number in range(8):
         await server.schedule(deliver_in=FAR_MS / 1_000 - 60 + number)

@@ -3,8 +3,6 @@
 The log is in RAM, and so is the store of who follows; who leads has its rows on disk, with files to take.
 """
 
-import asyncio
-import copy
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.engine.writer import Busy, Decide
-from server.jobs import jobfolder, splitting
 from server.offline import leave
 from server.rounds.app import App
 from server.settings.config import Config
-from shards import handover, keys
-from shards.commit import Commit
+from shards import keys
 from shards.errors import SharedData
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
@@ -30,24 +25,17 @@ from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from shards.verify import verify_counts
-from tests.support.mover import moved
 from tests.support.stores import FailingStore
 
 from ..conftest import Fronted, Running, TestClient, running
 from ..http.test_jobs import COUNT, CUTS, EVERYTHING, SLICE, Work
 
-CHUNK = 4
 LAST = b"\xff" * 64
 
 
 @pytest.fixture
 def config() -> Config:
     return replace(Config(), shards=replace(Config().shards, cap_messages=7, structure_above=10))
-
-
-@pytest.fixture(autouse=True)
-def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobfolder, "CHUNK_ROWS", CHUNK)
 
 
 def on_log(store: Store, shelf: Shelf) -> ReplicatedStore:
@@ -89,24 +77,28 @@ async def test_a_split_reaches_who_follows(tmp_path: Path, config: Config, clock
         work = Work(server)
         await work.fill()
         job = await work.create()
-        begun = await work.begin(job, CUTS)
         await server.call("DELETE", f"/v1/messages/{work.ids['m2']}", status=204)
-        files = await asyncio.to_thread(moved, begun)
+        said = await work.count(job, CUTS)
         await server.call("DELETE", f"/v1/messages/{work.ids['m3']}", status=204)
         await server.call("DELETE", f"/v1/messages/{work.ids['m15']}", status=204)
+        await work.put(7, "new7")
         records = shelf.last
-        assert (await work.commit(job, files))["state"] == "done"
-        assert shelf.last - records >= COUNT // CHUNK, "a group for each chunk"
+        assert (await work.commit(job, said))["state"] == "done"
+        assert shelf.last - records <= 2, "one group, and what comes by itself"
         expected = [text for text in EVERYTHING if text not in ("m2", "m3", "m15")]
+        expected.insert(expected.index("m7") + 1, "new7")
         assert await work.listed() == expected
-        assert not any(piece.borrowed for piece in server.app.core.directory)
+        assert [(piece["count"], piece["live"]) for piece in await work.slices()] == [
+            (11, 9),
+            (10, 9),
+            (10, 10),
+        ]
         assert not list((tmp_path / "data" / "jobs").iterdir())
     follower, leader = on_log(MemoryStore(), shelf), on_log(RocksStore(tmp_path / "data"), shelf)
     assert rows_of(follower) == rows_of(leader)
     check_rows(leader)
+    check_rows(follower)
     leader.close()
-    assert any(start[:6] == SLICE.to_bytes(6, "big") for start, _ in follower.take_emptied())
-    assert follower.take_emptied() == []
 
 
 @pytest.mark.long
@@ -131,103 +123,21 @@ async def test_an_expiry_reaches_who_follows(tmp_path: Path, config: Config, clo
     assert {keys.slice_range(home) for home in homes} <= set(follower.take_emptied())
 
 
-async def test_who_leads_next_deletes_what_a_cut_off_commit_has_left(
-    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+async def test_who_leads_next_gives_up_what_was_open(
+    tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    shelf, then = Shelf(), []
-
-    def copied(commit: Commit, rows: list[tuple[bytes, bytes]]) -> None:
-        if shelf.last and len(then) < 3:
-            then.append(copy.deepcopy(shelf))
-        whole(commit, rows)
-
-    whole = handover.copy
-    monkeypatch.setattr(handover, "copy", copied)
+    shelf = Shelf()
     async with leading(tmp_path / "data", shelf, config, clock) as server:
         work = Work(server)
         await work.fill()
-        await work.split(CUTS)
-    # As if that node had ended when it came to its third chunk.
+        await work.create()
     below = MemoryStore()
-    assert len(list(on_log(below, then[2]).scan(Table.MESSAGES, b"", LAST))) == COUNT + 2 * CHUNK
-    async with leading(tmp_path / "other", then[2], config, clock, below) as server:
+    async with leading(tmp_path / "other", shelf, config, clock, below) as server:
         other = Work(server)
         assert await other.listed() == EVERYTHING
         (job,) = (await server.call("GET", "/v1/jobs")).body["jobs"]
         assert (job["state"], job["detail"]) == ("aborted", "the server was started again")
     check_rows(below)
-    assert len(list(below.scan(Table.MESSAGES, b"", LAST))) == COUNT
-    assert rows_of(on_log(MemoryStore(), then[2])) == rows_of(on_log(below, then[2]))
-
-
-@pytest.mark.parametrize("tries", [3, 2])
-async def test_a_writer_that_is_full_is_waited_for(
-    tmp_path: Path,
-    config: Config,
-    clock: SimulatedClock,
-    monkeypatch: pytest.MonkeyPatch,
-    tries: int,
-) -> None:
-    monkeypatch.setattr(splitting, "BUSY_S", 0.0)
-    monkeypatch.setattr(splitting, "TRIES", tries)
-    shelf, offered = Shelf(), 0
-    async with leading(tmp_path / "data", shelf, config, clock) as server:
-        work, pipeline = Work(server), server.app.pipeline
-        await work.fill()
-        job = await work.create()
-        files = await asyncio.to_thread(moved, await work.begin(job, CUTS))
-        ask = pipeline._ask
-
-        async def full(decide: Decide, *, cost: int = 1, size: int = 0) -> object:
-            nonlocal offered
-            if getattr(decide, "func", None) is handover.copy:
-                offered += 1
-                assert size >= len(decide.keywords["rows"])
-                if offered in (3, 4):
-                    raise Busy("told to be")
-            return await ask(decide, cost=cost, size=size)
-
-        monkeypatch.setattr(pipeline, "_ask", full)
-        if tries == 2:
-            await work.commit(job, files, 429)
-            assert (await work.look(job))["state"] == "moving"
-        assert (await work.commit(job, files))["state"] == "done"
-        assert await work.listed() == EVERYTHING
-    follower = on_log(MemoryStore(), shelf)
-    check_rows(follower)
-    assert len(list(follower.scan(Table.MESSAGES, b"", LAST))) == COUNT
-
-
-async def test_a_file_that_changes_after_the_check_is_refused_and_may_be_brought_again(
-    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_spoilt = False
-    shelf, check = Shelf(), jobfolder.check
-
-    def checked(store: Store, folder: Path, files: list[splitting.MovedFile]) -> object:
-        nonlocal is_spoilt
-        found = check(store, folder, files)
-        if not is_spoilt:
-            is_spoilt = True
-            link = folder / "in" / files[1].name
-            content = link.read_bytes()
-            link.unlink()
-            link.write_bytes(content[:-1])
-        return found
-
-    monkeypatch.setattr(jobfolder, "check", checked)
-    async with leading(tmp_path / "data", shelf, config, clock) as server:
-        work = Work(server)
-        await work.fill()
-        job = await work.create()
-        files = await asyncio.to_thread(moved, await work.begin(job, CUTS))
-        refused = await work.commit(job, files, 422)
-        assert refused["type"] == "/problems/bad-manifest"
-        assert "cannot be read" in refused["detail"]
-        assert (await work.commit(job, files))["state"] == "done"
-        assert await work.listed() == EVERYTHING
-    follower = on_log(MemoryStore(), shelf)
-    check_rows(follower)
 
 
 async def test_a_backup_of_a_node_is_a_store_to_start_on_once_it_has_left(
