@@ -1,11 +1,11 @@
 """What Spark does with a slice: split it, archive it, scan it, on `local[2]` and in a session that is warm.
 
-split/N        move N rows of one slice into eight; `plan_s` is the sketching before it, `s` the moving
+split/N        find where to cut N rows of one slice into eight, count the pieces; `again_s`: the counting
 archive/N      the eight slices into Parquet (zstd)
 scan/N         sum over the table; then with a topic and a stretch of due asked for by options
 
-Rows of 200 bytes that do not compress. Each against `cp` and fsync of the same bytes (of the files that the
-split wrote), `plain_s` is the same work in one plain Python process without Spark.
+Rows of 200 bytes that do not compress. Each against `cp` and fsync of the same bytes (of the checkpoint),
+`plain_s` is the same work in one plain Python process without Spark.
 """
 
 import os
@@ -28,14 +28,14 @@ from shards.store import Table
 from shards.tables import slice_value
 from spark.archive import archive_slice
 from spark.expire import archive_all
-from spark.job import Begun, Job, Source, Span, path_of
+from spark.job import Job, Source, Span, path_of
 from spark.plan import cut_points
 from spark.pushdown import Wanted
 from spark.session import spark_session
 from spark.snapshot import opened_snapshot
-from spark.split import sketches, write_child, write_children
+from spark.split import counted, sketch_sources, sketches
 from spark.table import parts, read_part, register
-from timeline.slices import DAY_MS, Slice
+from timeline.slices import DAY_MS, Counts, Slice
 
 from .results import Env, Result
 
@@ -64,32 +64,33 @@ def _warm(session: SparkSession) -> None:
     """Both Python workers up, with what they import."""
     from spark.tasks import each
 
-    each(session, list(range(4)), lambda number: {"imported": [keys.__name__, write_child.__name__, number]})
+    each(
+        session, list(range(4)), lambda number: {"imported": [keys.__name__, sketch_sources.__name__, number]}
+    )
 
 
 def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list[Result]:
     piece, uri = _store(folder, rows)
     span = _span(piece)
     job = Job("bench", "split", "planning", "", 60, 0, uri, (span,), CHILDREN, 1)
-    planned, cuts = _timed(lambda: cut_points(sketches(session, job), CHILDREN))
-    children = [
-        Span(start, end, 1, span.sources, rows // CHILDREN)
-        for start, end in pairwise([piece.start_ms, *cuts, piece.end_ms])
-    ]
-    begun = Begun(uri, _fresh(folder / "out").as_uri(), tuple(children))
-    splits, copies = [], []
+    splits, again, copies = [], [], []
     for _ in range(runs):
-        _fresh(folder / "out")
-        seconds, files = _timed(lambda: write_children(session, begun))
-        assert sum(file["rows"] for file in files) == rows
-        splits.append(seconds)
-        copies.append(_timed(lambda: _copy(folder / "out", _fresh(folder / "copy")))[0])
-    alone = _fresh(folder / "alone").as_uri()
-    plain = _timed(lambda: [write_child(uri, alone, child) for child in children])[0]
-    stored = sum(path.stat().st_size for path in (folder / "out").iterdir())
-    more = {"plan_s": planned, "plain_s": plain, "rows_s": rows / min(splits), "mb": stored / 1e6}
+        seconds, found = _timed(lambda: sketches(session, job))
+        cuts = cut_points(found, CHILDREN)
+        more_s, pieces = _timed(lambda found=found, cuts=cuts: counted(session, job, found, cuts))
+        assert sum(one.rows for one in pieces) == rows
+        splits.append(seconds + more_s)
+        again.append(more_s)
+        copies.append(_timed(lambda: _copy(path_of(uri), _fresh(folder / "copy")))[0])
+    children = [
+        Span(start, end, 1, span.sources, one.rows)
+        for (start, end), one in zip(pairwise([piece.start_ms, *cuts, piece.end_ms]), pieces, strict=True)
+    ]
+    plain = _timed(lambda: sketch_sources(uri, span, span.sources))[0]
+    stored = sum(path.stat().st_size for path in path_of(uri).iterdir())
+    more = {"again_s": min(again), "plain_s": plain, "rows_s": rows / min(splits), "mb": stored / 1e6}
     results = [Result(f"split/{rows}", "s", splits, "cp + fsync", copies, "5 x", more)]
-    _cut(path_of(uri), piece, children)
+    _cut(path_of(uri), piece, children, pieces)
     results.append(_archived(session, folder, uri, children, copies, rows))
     return [*results, *_scanned(session, uri, copies, rows)]
 
@@ -171,14 +172,14 @@ def _span(piece: Slice) -> Span:
     return Span(piece.start_ms, piece.end_ms, piece.generation, sources, piece.count)
 
 
-def _cut(checkpoint: Path, piece: Slice, children: Sequence[Span]) -> None:
-    """What `begin` does: the children in place of the slice, borrowing its shards."""
+def _cut(checkpoint: Path, piece: Slice, children: Sequence[Span], pieces: Sequence[Counts]) -> None:
+    """What `commit` does: the children in place of the slice, borrowing its shards."""
     store = RocksStore(checkpoint)
     batch = store.batch()
     batch.delete(Table.SLICES, keys.slice_key(piece.home))
-    for child in children:
+    for child, part in zip(children, pieces, strict=True):
         made = Slice(child.start_ms, child.end_ms, child.generation)
-        made.borrowed = dict(piece.shards)
+        made.borrow(piece.shards.values(), part)
         batch.put(Table.SLICES, keys.slice_key(made.home), slice_value(made))
     store.write(batch)
     store.flush()

@@ -4,12 +4,9 @@
 late and cancelled and moved messages, several shards and structures, messages with headers and expiry.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shards import keys
 from shards.commit import Caps, Commit, Draft
 from shards.fields import Record, Retry
 from shards.outcome import Outcome
@@ -17,7 +14,6 @@ from shards.record import decode, encode, is_stub
 from shards.recover import Opened, open_timeline
 from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore
-from shards.store import Table
 from timeline.position import END, START, MessageId, Position, id_text
 from timeline.slices import DAY_MS, Slice
 
@@ -151,28 +147,3 @@ def slice_body(piece: Slice) -> dict[str, Any]:
             for shard in piece.readable()
         ],
     }
-
-
-def begun(piece: Slice, cuts: Sequence[int], checkpoint: str, output: Path) -> dict[str, Any]:
-    """The answer to `begin`."""
-    output.mkdir(exist_ok=True)
-    edges = [piece.start_ms, *cuts, piece.end_ms]
-    sources = slice_body(piece)["sources"]
-    return {
-        "checkpoint": checkpoint,
-        "output": output.as_uri(),
-        "children": [
-            {"start_ms": start, "end_ms": end, "generation": piece.generation + 1, "sources": sources}
-            for start, end in pairwise(edges)
-        ],
-    }
-
-
-def ingested(path: Path, files: Sequence[Path]) -> dict[bytes, bytes]:
-    """What a database has that takes these files in, by key."""
-    store = RocksStore(path)
-    family = store._family(Table.MESSAGES)
-    family.ingest_external_file([str(file) for file in files])
-    found = dict(store.scan(Table.MESSAGES, b"", keys.LAST))
-    store.close()
-    return found

@@ -18,7 +18,7 @@ from spark.lease import Lease
 from spark.plan import WITHIN, cut_points
 from spark.remote import Remote
 from spark.run import run_expire, run_split, words_of
-from spark.split import sketches, write_children
+from spark.split import counted, sketches
 
 from .served import Served, far, served
 
@@ -57,17 +57,17 @@ def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch)
         server.remote.call("PATCH", f"/v1/messages/{ids[first + 20]}", {"deliver_in": later})
 
     during(monkeypatch, "sketches", lambda: change(3))
-    during(monkeypatch, "write_children", lambda: change(7))
+    during(monkeypatch, "counted", lambda: change(7))
     said = run_split(server.remote, server.remote.create("split", slice=start), None)
-    assert "rows moved into 6 slices" in said
+    assert "rows cut into 6 slices" in said
     pieces = server.slices()
     assert len(pieces) == 6
-    assert not any(piece["borrowed"] for piece in pieces)
     counts = [piece["live"] for piece in pieces]
     assert max(counts) <= WITHIN * min(counts)
     expected = {f"m{n}" for n in range(COUNT)} - gone
     expected |= {f"m{n}-{first}" for first in (3, 7) for n in range(first, COUNT, 50)}
     assert sorted(server.payloads()) == sorted(expected)
+    assert sum(counts) == len(expected)
     for n in (3, 7):
         assert server.remote.call("GET", f"/v1/messages/{ids[n]}")["state"] == "cancelled"
         assert server.remote.call("GET", f"/v1/messages/{ids[n + 20]}")["payload"] == f"m{n + 20}"
@@ -93,15 +93,12 @@ def plan(server: Served, spark: SparkSession, job: Job) -> None:
     sketches(spark, job)
 
 
-def begin(server: Served, spark: SparkSession, job: Job) -> None:
-    server.remote.begin(job, cut_points(sketches(spark, job), 3))
+def count(server: Served, spark: SparkSession, job: Job) -> None:
+    found = sketches(spark, job)
+    counted(spark, job, found, cut_points(found, 3))
 
 
-def write(server: Served, spark: SparkSession, job: Job) -> None:
-    write_children(spark, server.remote.begin(job, cut_points(sketches(spark, job), 3)))
-
-
-@pytest.mark.parametrize("upto", [plan, begin, write])
+@pytest.mark.parametrize("upto", [plan, count])
 def test_a_split_that_died_with_its_server_is_finished_by_the_next(
     server: Served, spark: SparkSession, upto: Callable[[Served, SparkSession, Job], None]
 ) -> None:
@@ -113,7 +110,6 @@ def test_a_split_that_died_with_its_server_is_finished_by_the_next(
     assert main(["split", "--server", server.url, "--overfull"]) == 0
     pieces = server.slices()
     assert sum(piece["count"] for piece in pieces) == COUNT
-    assert not any(piece["borrowed"] for piece in pieces)
     assert len(pieces) >= 3
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
     assert not list((server.data / "jobs").glob("*"))
@@ -126,7 +122,7 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("no more\n  shards.errors.Corrupt: table messages, after key 00: flipped\n")
 
-    monkeypatch.setattr(run_module, "write_children", fail)
+    monkeypatch.setattr(run_module, "counted", fail)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(SparkError, match="table messages, after key 00: flipped"):
         run_split(server.remote, job, None)
@@ -134,20 +130,20 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     assert (ended["state"], ended["detail"]) == ("aborted", "table messages, after key 00: flipped")
 
 
-def test_a_file_that_is_damaged_is_refused_naming_it(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_counted_wrong_is_refused(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server.put(far(COUNT))
     job = server.remote.create("split", slice=overfull(server))
+    real = run_module.counted
 
-    def damage() -> None:
-        (file, *_) = sorted((server.data / "jobs" / job.id / "out").glob("*.sst"))
-        raw = bytearray(file.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        file.write_bytes(raw)
+    def wrong(*arguments: Any) -> Any:
+        first, *others = real(*arguments)
+        return [first._replace(rows=first.rows - 1), *others]
 
-    during(monkeypatch, "write_children", damage)
-    with pytest.raises(Refused, match=r"bad-manifest.*\.sst.*sha256"):
+    monkeypatch.setattr(run_module, "counted", wrong)
+    with pytest.raises(Refused, match=r"bad-manifest.*299 rows in all pieces, the slice had 300"):
         run_split(server.remote, job, None)
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+    assert server.state(job.id) == "aborted"
 
 
 def test_one_instant_is_left_alone(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +221,7 @@ def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPa
         server.remote.abort(job, "somebody else")
         time.sleep(60)
 
-    monkeypatch.setattr(run_module, "write_children", stuck)
+    monkeypatch.setattr(run_module, "counted", stuck)
     with pytest.raises(LeaseLost, match="is lost"):
         run_split(server.remote, job, None)
     assert server.state(job.id) == "aborted"

@@ -7,7 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.plan import WITHIN, Sketch, coarse, cut_points, merged, parts_for, sketch
+from shards.keys import AT_BYTES
+from shards.record import STUB_BYTE
+from spark.plan import (
+    POINTS,
+    WITHIN,
+    Sketch,
+    beyond,
+    coarse,
+    count,
+    cut_points,
+    merged,
+    parts_for,
+    pieces,
+    sketch,
+)
 from timeline.position import position
 from timeline.slices import Home, Shard
 
@@ -15,8 +29,10 @@ COUNTS = st.lists(st.integers(1, 30), min_size=1, max_size=9)
 
 
 def of(counts: dict[int, int]) -> Sketch:
+    """Every other row is a stub, each has 30 bytes."""
     at = np.array(sorted(counts), np.int64)
-    return Sketch(at, np.array([counts[one] for one in sorted(counts)], np.int64))
+    rows = np.array([counts[one] for one in sorted(counts)], np.int64)
+    return Sketch(at, rows, (rows + 1) // 2, 30 * rows)
 
 
 def sizes(counts: dict[int, int], cuts: list[int]) -> list[int]:
@@ -24,10 +40,14 @@ def sizes(counts: dict[int, int], cuts: list[int]) -> list[int]:
     return [sum(rows for at, rows in counts.items() if low <= at < high) for low, high in pairwise(edges)]
 
 
-def keys(counts: dict[int, int]) -> list[bytes]:
+def stored(counts: dict[int, int]) -> list[tuple[bytes, bytes]]:
+    """The rows of a shard, as `of` says."""
     prefix = Shard(Home(7, 1), 3).prefix
-    places = [position(int(at), seq) for at, rows in sorted(counts.items()) for seq in range(rows)]
-    return [prefix + place.to_bytes(12, "big") for place in places]
+    return [
+        (prefix + position(int(at), seq).to_bytes(12, "big"), bytes([1, STUB_BYTE * (seq % 2)]) + bytes(6))
+        for at, rows in sorted(counts.items())
+        for seq in range(rows)
+    ]
 
 
 @given(COUNTS, st.integers(2, 6))
@@ -51,8 +71,8 @@ def test_children_are_even_where_equal_dues_allow_it(rows: list[int], parts: int
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(1, 200), min_size=1), st.integers(1, 5))
 def test_a_sketch_counts_every_row(counts: dict[int, int], shards: int) -> None:
-    made = sketch(keys(counts))
-    assert dict(zip(made.at.tolist(), made.rows.tolist(), strict=True)) == counts
+    made = sketch(stored(counts))
+    assert all((one == other).all() for one, other in zip(made, of(counts), strict=True))
     whole = merged([made] * shards)
     assert whole.total == shards * sum(counts.values())
 
@@ -73,11 +93,45 @@ def test_a_coarse_sketch_keeps_the_sum_and_isolates_what_is_heavy(rows: list[int
 def test_many_shards_of_an_even_load_are_cut_evenly() -> None:
     rng = np.random.default_rng(5)
     shards = [np.sort(rng.integers(0, 900_000, 30_000)) for _ in range(12)]
-    made = [sketch(keys(dict(zip(*np.unique(one, return_counts=True), strict=True)))) for one in shards]
+    made = [sketch(stored(dict(zip(*np.unique(one, return_counts=True), strict=True)))) for one in shards]
     cuts = cut_points(made, 7)
     counted = np.histogram(np.concatenate(shards), [0, *cuts, 900_000])[0]
     assert len(counted) == 7
     assert counted.max() <= 1.02 * counted.min()
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 60), st.integers(1, 9)), max_size=4),
+    st.sets(st.integers(1, 69), min_size=1),
+    st.integers(1, 8),
+)
+def test_the_counts_of_the_pieces_are_exact(
+    shards: list[dict[int, int]], cuts_at: set[int], points: int
+) -> None:
+    """However coarse the sketches are."""
+    cuts = sorted(cuts_at)
+    made = [sketch(stored(counts), points) for counts in shards]
+    again = [
+        (span, count(row for row in stored(counts) if span.low <= at_of_row(row) < span.high))
+        for one, counts in zip(made, shards, strict=True)
+        for span in beyond(one, cuts, 70)
+    ]
+    edges = [0, *cuts, 70]
+    assert pieces(made, again, cuts) == [
+        count(row for counts in shards for row in stored(counts) if low <= at_of_row(row) < high)
+        for low, high in pairwise(edges)
+    ]
+
+
+def test_little_is_read_again() -> None:
+    counts = dict.fromkeys(range(100_000), 2)
+    one = coarse(of(counts), POINTS)
+    cuts = [n * 12_345 + 3 for n in range(1, 8)]
+    assert sum(span.high - span.low for span in beyond(one, cuts, 100_000)) <= 7 * 2 * 100_000 / POINTS
+
+
+def at_of_row(row: tuple[bytes, bytes]) -> int:
+    return int.from_bytes(row[0][AT_BYTES], "big")
 
 
 def test_one_instant_is_not_cut() -> None:
@@ -88,7 +142,7 @@ def test_one_instant_is_not_cut() -> None:
 
 def test_a_heavy_millisecond_is_cut_off_on_both_sides() -> None:
     counts = dict.fromkeys(range(1_000), 1) | {500: 1_000_000}
-    assert cut_points([sketch(keys(counts))], 3) == [500, 501]
+    assert cut_points([sketch(stored(counts))], 3) == [500, 501]
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,22 @@
-"""Planning and moving on a store directory: the children's files hold exactly the parent's rows."""
+"""Planning and counting on a store directory: the pieces hold exactly the slice's rows."""
 
-import hashlib
-import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from shards import keys
-from shards.record import is_stub
 from spark.errors import NotAStore
-from spark.job import Span, begun_from, job_from
-from spark.plan import WITHIN, cut_points
-from spark.split import sketches, write_child, write_children
+from spark.job import Source, Span, job_from
+from spark.plan import WITHIN, coarse, cut_points
+from spark.snapshot import opened_store
+from spark.split import counted, sketch_sources, sketches
+from tests.support.mover import pieces_of
+from timeline.slices import Home
 
-from .stores import FAR, Timeline, begun, descriptor, ingested, record
+from .stores import FAR, Timeline, descriptor, record, slice_body
 
 
 @pytest.fixture
@@ -30,89 +31,72 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
     one.close()
 
 
-def test_children_hold_every_row_under_their_own_keys(
+def plainly(uri: str, piece: dict[str, Any], cuts: list[int]) -> list[tuple[int, ...]]:
+    with opened_store(uri) as store:
+        return [tuple(one.values()) for one in pieces_of(store, piece, cuts)]
+
+
+def test_the_pieces_are_even_and_counted_exactly(
     spark: SparkSession, timeline: Timeline, tmp_path: Path
 ) -> None:
     piece = timeline.piece(FAR)
     assert len(piece.shards) > 4
     job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
-    cuts = cut_points(sketches(spark, job), 3)
-    # What comes between plan and begin is in the second checkpoint.
-    timeline.put(record(FAR + 7, "between"))
-    body = begun(piece, cuts, timeline.checkpoint(tmp_path / "moving"), tmp_path / "out")
-    answer = begun_from(json.loads(json.dumps(body)))
-    files = write_children(spark, answer)
-    assert [file["slice"] for file in files] == [piece.start_ms, *cuts]
-    assert max(file["rows"] for file in files) <= WITHIN * min(file["rows"] for file in files)
-    paths = [tmp_path / "out" / file["name"] for file in files]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
-    expected = timeline.rows(piece)
-    got = ingested(tmp_path / "scratch", paths)
-    children = {child.home for child in answer.children}
-    assert {(keys.shard_of(key)[1], keys.place_of(key)): value for key, value in got.items()} == expected
-    assert {keys.shard_of(key)[0] for key in got} == children
-    for key in got:
-        home = keys.shard_of(key)[0]
-        child = next(child for child in answer.children if child.home == home)
-        assert child.start_ms <= keys.place_of(key) >> 48 < child.end_ms
-    for file, path in zip(files, paths, strict=True):
-        check_row(file, path, got)
+    timeline.put(record(FAR + 7, "after the checkpoint"))
+    found = sketches(spark, job)
+    cuts = cut_points(found, 3)
+    pieces = counted(spark, job, found, cuts)
+    assert max(one.rows for one in pieces) <= WITHIN * min(one.rows for one in pieces)
+    assert sum(one.live for one in pieces) < sum(one.rows for one in pieces) == piece.count - 1
+    assert pieces == plainly(job.checkpoint, slice_body(piece), cuts)
 
 
-def check_row(file: dict, path: Path, got: dict[bytes, bytes]) -> None:
-    """A row of the manifest against the file and its rows."""
-    assert file["bytes"] == path.stat().st_size
-    assert file["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    own = sorted(key for key in got if keys.slice_of(key).start_ms == file["slice"])
-    assert (file["rows"], file["first"], file["last"]) == (len(own), own[0].hex(), own[-1].hex())
-    assert [part["shard"] for part in file["shards"]] == sorted({keys.shard_of(key)[1] for key in own})
-    for part in file["shards"]:
-        rows = [(key, got[key]) for key in own if keys.shard_of(key)[1] == part["shard"]]
-        assert part == {
-            "shard": part["shard"],
-            "rows": len(rows),
-            "live": sum(not is_stub(value) for _, value in rows),
-            "bytes": sum(len(value) + 22 for _, value in rows),
-            "first": rows[0][0][-12:].hex(),
-            "last": rows[-1][0][-12:].hex(),
-        }
-
-
-def test_a_child_without_rows_has_no_file(spark: SparkSession, timeline: Timeline, tmp_path: Path) -> None:
+def test_a_piece_without_rows_counts_none(spark: SparkSession, timeline: Timeline, tmp_path: Path) -> None:
     piece = timeline.piece(FAR)
+    job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
     cuts = [piece.end_ms - 2, piece.end_ms - 1]
-    body = begun(piece, cuts, timeline.checkpoint(tmp_path / "moving"), tmp_path / "out")
-    files = write_children(spark, begun_from(body))
-    assert [file["slice"] for file in files] == [piece.start_ms]
-    assert len(list((tmp_path / "out").iterdir())) == 1
+    pieces = counted(spark, job, sketches(spark, job), cuts)
+    assert [tuple(one) for one in pieces[1:]] == [(0, 0, 0)] * 2
+    assert pieces[0].rows == piece.count
 
 
-def test_a_task_that_fails_leaves_no_file(timeline: Timeline, tmp_path: Path) -> None:
+def test_any_cuts_are_counted_exactly(spark: SparkSession, timeline: Timeline, tmp_path: Path) -> None:
+    """Also where an entry of a coarse sketch lies on both sides of a cut, or of several."""
     piece = timeline.piece(FAR)
-    moving = tmp_path / "moving"
-    body = begun(piece, [], timeline.checkpoint(moving), tmp_path / "out")
-    (child,) = begun_from(body).children
-    table = max(moving.glob("*.sst"), key=lambda path: path.stat().st_size)
+    job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
+    found = [coarse(one, 5) for one in sketches(spark, job)]
+    chance = random.Random(1)
+    for _ in range(3):
+        inside = range(piece.start_ms + 1, FAR + 200_000)
+        cuts = sorted(chance.sample(inside, chance.randrange(1, 8)))
+        assert counted(spark, job, found, cuts) == plainly(job.checkpoint, slice_body(piece), cuts)
+
+
+def test_what_cannot_be_read_fails(timeline: Timeline, tmp_path: Path) -> None:
+    piece = timeline.piece(FAR)
+    plan = tmp_path / "plan"
+    job = job_from(descriptor(timeline, piece, timeline.checkpoint(plan)))
+    table = max(plan.glob("*.sst"), key=lambda path: path.stat().st_size)
     damaged = bytearray(table.read_bytes())
     damaged[len(damaged) // 3] ^= 0xFF
     table.unlink()
     table.write_bytes(damaged)
     with pytest.raises(Exception, match=r"(?i)corrupt|checksum"):
-        write_child(body["checkpoint"], body["output"], child)
-    assert list((tmp_path / "out").iterdir()) == []
+        sketch_sources(job.checkpoint, job.slices[0], job.slices[0].sources)
 
 
 def test_reading_leaves_the_checkpoint_as_it_was(timeline: Timeline, tmp_path: Path) -> None:
     piece = timeline.piece(FAR)
-    moving = tmp_path / "moving"
-    body = begun(piece, [], timeline.checkpoint(moving), tmp_path / "out")
-    before = {path.name: path.stat().st_mtime_ns for path in moving.iterdir()}
-    assert write_child(body["checkpoint"], body["output"], begun_from(body).children[0])
-    assert {path.name: path.stat().st_mtime_ns for path in moving.iterdir()} == before
+    plan = tmp_path / "plan"
+    job = job_from(descriptor(timeline, piece, timeline.checkpoint(plan)))
+    before = {path.name: path.stat().st_mtime_ns for path in plan.iterdir()}
+    assert sketch_sources(job.checkpoint, job.slices[0], job.slices[0].sources).total == piece.count
+    assert {path.name: path.stat().st_mtime_ns for path in plan.iterdir()} == before
 
 
 def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
+    some = [Source(Home(0, 0), 0)]
     with pytest.raises(NotAStore, match="only file://"):
-        write_child("s3://bucket/jobs/1", tmp_path.as_uri(), Span(0, 1, 1))
+        sketch_sources("s3://bucket/jobs/1", Span(0, 1, 1), some)
     with pytest.raises(NotAStore, match="no fasti data directory"):
-        write_child((tmp_path / "gone").as_uri(), tmp_path.as_uri(), Span(0, 1, 1))
+        sketch_sources((tmp_path / "gone").as_uri(), Span(0, 1, 1), some)
