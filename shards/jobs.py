@@ -54,7 +54,7 @@ class SourceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
-    """A job. `slices`: what it is about, one for a split; `cuts`: where it was cut, ms.
+    """A job. `slices`: what it is about, one for a split; `cuts`: where it was cut, ms from its start.
 
     `sources` and `children` are of the jobs of older versions, which copied what they split.
     """
@@ -92,18 +92,25 @@ def job_key(job: str) -> bytes:
 
 
 def job_value(row: JobRow) -> bytes:
-    return msgspec.msgpack.encode(row)
+    """Without its id, which the key has."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(row, id=""))
 
 
 def stored_jobs(store: Store) -> Iterator[JobRow]:
     """Every job that is stored and can be read."""
     for key, value in readable(store, Table.META, PREFIX, PREFIX_END):
         try:
-            yield decoded(_decoder, value)
+            yield _row(key, value)
         except Corrupt as error:
             log.error("the job at %r is passed over: %s", key, error)
 
 
 def stored_job(store: Store, job: str) -> JobRow | None:
     value = store.get(Table.META, job_key(job))
-    return None if value is None else decoded(_decoder, value)
+    return None if value is None else _row(job_key(job), value)
+
+
+def _row(key: bytes, value: bytes) -> JobRow:
+    row = decoded(_decoder, value)
+    row.id = key[len(PREFIX) :].decode()
+    return row

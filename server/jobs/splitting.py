@@ -96,7 +96,11 @@ class Splits:
             children = handover.cut(commit, tally, said, self.nearest())
             if children is None:
                 return None
-            return self._pipeline.done_row(commit, job, sum(child.count for child in children), tally.cuts)
+            rows, cuts = (
+                sum(child.count for child in children),
+                [at - tally.piece.start_ms for at in tally.cuts],
+            )
+            return self._pipeline.done_row(commit, job, rows, cuts)
 
         for _ in range(ROUNDS_MAX):
             row: JobRow | None = await self._pipeline.ask(job, decide)

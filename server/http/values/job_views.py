@@ -66,7 +66,8 @@ def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
 def _children(row: JobRow) -> list[shapes.Child]:
     """What its slice was cut into."""
     (piece,) = row.slices
-    spans = pairwise([piece.start_ms, *row.cuts, piece.end_ms]) if row.cuts else ()
+    inner = [piece.start_ms + cut for cut in row.cuts]
+    spans = pairwise([piece.start_ms, *inner, piece.end_ms]) if inner else ()
     return [
         {"start_ms": start_ms, "end_ms": end_ms, "generation": piece.generation + 1}
         for start_ms, end_ms in spans
