@@ -13,7 +13,6 @@ from shards.handover import Tally
 from shards.jobs import ABORTED, DONE, JobRow, PieceRow, SourceRow
 from shards.recover import Opened, read_directory
 from shards.store import Table
-from shards.tables import META_FORMAT
 from shards.verify import verify_counts
 from timeline import slices
 from timeline.position import before
@@ -246,15 +245,6 @@ def test_a_start_finds_it_all_again(split: Split) -> None:
     first, second = again.directory
     assert first.borrowed[1] is second.borrowed[1]
     assert [piece.part[:2] for piece in again.directory] == [(5, 4), (7, 7)]
-
-
-def test_an_older_program_refuses_the_store(split: Split) -> None:
-    def version() -> int:
-        return int(split.store.get(Table.META, META_FORMAT) or b"0")
-
-    assert version() == 1
-    split.split(FAR + 4_000)
-    assert version() > 1
 
 
 # -- what older versions have left

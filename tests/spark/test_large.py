@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from server.times import format_ms, parse_deliver_at
+from server.settings.times import format_ms, parse_deliver_at
 from tests.bench.http import ask, get, post, send_all
 from tests.bench.mqtt import Client, connect
 from tests.bench.workload import NDJSON
