@@ -43,11 +43,8 @@ Reading
     unreadable.py    stretches that cannot be read: found, remembered, worked around
 
 Cutting and dropping slices
-    handover.py      the two steps of a cut: begin, switch; and what is between them
-    cuts.py          a slice that is being cut, and the notes of what changes under it
-    borrow.py        shards that several slices read, until the rows have been copied
-    manifest.py      what a job hands back for a cut, checked
-    sst.py           a table file written outside of the database
+    handover.py      a split in the writer: begin, cut; and counting what comes between them
+    borrow.py        shards that several slices read, and what each of them holds
     expiry.py        dropping whole slices, the oldest ones
     leavings.py      what expired slices leave, until dedupe and moved have forgotten them
 

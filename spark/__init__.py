@@ -14,8 +14,8 @@ HTTP. What stored bytes mean is said in shards/ and timeline/, here only how the
     tasks.py       a list of things as Spark tasks, a line of JSON back from each
     snapshot.py    a checkpoint, a backup or the data of a stopped server, opened to be read
 
-    split.py       the stages of a split: sketch each shard, write each child
-    plan.py        where to cut a slice: quantiles, pure
+    split.py       the stages of a split: sketch the shards, count what the cuts divide
+    plan.py        where to cut a slice, and what each piece holds, pure
     expire.py      the stage of an expiry: each slice into the archive, or only counted
     archive.py     one slice as Parquet files by day, exactly once
 

@@ -366,7 +366,7 @@ class Directory:
     def check(self) -> None:
         """The directory's invariants, for tests and verify. Raises SlicesError."""
         last = 0
-        borrowed = Counter(shard.prefix for piece in self for shard in piece.borrowed.values())
+        borrowed = Counter([shard.prefix for piece in self for shard in piece.borrowed.values()])
         if borrowed != self._borrowers:
             raise SlicesError("the shards that are borrowed are not those that the slices borrow")
         for start_ms, piece in self._by_start.items():
