@@ -53,7 +53,6 @@ class Place(NamedTuple):
 
 
 FREE = {
-    "shards.memory:": "in RAM, for tests",
     "shards.open_group:OpenGroup._slice_for open": "a slice is opened in RAM",
     "shards.open_group:OpenGroup.place touch": "a group in RAM",
     "shards.open_group:OpenGroup.stay_below touch": "a group in RAM",

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.keys import AT_BYTES
@@ -100,6 +100,7 @@ def test_many_shards_of_an_even_load_are_cut_evenly() -> None:
     assert counted.max() <= 1.02 * counted.min()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.dictionaries(st.integers(0, 60), st.integers(1, 9)), max_size=4),
     st.sets(st.integers(1, 69), min_size=1),
