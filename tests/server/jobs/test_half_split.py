@@ -22,6 +22,8 @@ from tests.support.mover import counted
 from ..conftest import running
 from ..http.test_jobs import Work
 
+pytestmark = pytest.mark.long  # on disk
+
 DATA = Path(__file__).parents[2] / "data" / "half-split"
 START_MS = 1_796_299_200_000
 STEP_MS = 600_000

@@ -158,6 +158,7 @@ async def test_a_backup_of_a_node_is_a_store_to_start_on_once_it_has_left(
         assert await Work(copied).listed() == EVERYTHING
 
 
+@pytest.mark.long
 async def test_a_split_of_a_hundred_shards_is_little_in_the_log(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
