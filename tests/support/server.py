@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from .forked import Forked
+
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
 STOP_S = 60.0
@@ -41,11 +43,16 @@ class ServerProcess:
         self.http: tuple[str, int] = ("", 0)
         self.mqtt: tuple[str, int] = ("", 0)
         self._seen = self.log.stat().st_size if self.log.exists() else 0
+        self.process: subprocess.Popen[bytes] | Forked
+        given, env = ("--data", str(data), *LOOPBACK, *arguments), environment(settings or {})
+        if program == ("server",):
+            self.process = Forked(given, ROOT, env, self.log)
+            return
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *program, "--data", str(data), *LOOPBACK, *arguments],
+                [sys.executable, "-m", *program, *given],
                 cwd=ROOT,
-                env=environment(settings or {}),
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -1,0 +1,58 @@
+"""Servers that are forked off a process which has imported the server: a start is mostly imports, 0.5 s of 0.6.
+
+Everything else of them is as of `python -m server`: a process with an id, an environment, a working directory and
+files of its own, that ends with an exit code or a signal.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+_context = get_context("forkserver")
+_context.set_forkserver_preload(["server.__main__", "server.run", "tests.support.forked"])
+
+
+class Forked:
+    """What `subprocess.Popen` would be of `python -m server`, as far as the tests ask it."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], out: Path) -> None:
+        sys.audit("subprocess.Popen", "server", arguments, cwd, None)
+        out.touch()
+        self._process = _context.Process(
+            target=_main, args=(list(arguments), str(cwd), dict(env), str(out)), daemon=True
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise TimeoutExpired("server", timeout or 0.0)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _main(arguments: list[str], cwd: str, env: dict[str, str], out: str) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    log = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    from server.__main__ import main
+
+    sys.exit(main(arguments))
