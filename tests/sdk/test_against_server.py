@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import pytest
 import fasti
 from tests.sdk.conftest import QUICK
 from tests.sdk.test_cli import child, fasti_cli, ok
+from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(r"http\D{1,12}(127\.0\.0\.1:\d+).*?mqtt\D{1,12}(127\.0\.0\.1:\d+)", re.DOTALL)
@@ -38,25 +39,16 @@ class Server:
     clock: str = "system"
     http: str = "127.0.0.1:0"
     mqtt: str = "127.0.0.1:0"
-    child: subprocess.Popen[str] | None = None
-    said: str = field(default="", repr=False)
+    child: Forked | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "server", "--data", str(self.data), "--clock", self.clock]
-        with (self.data.parent / "server.log").open("a") as log:
-            self.child = subprocess.Popen(
-                [*command, "--http", self.http, "--mqtt", self.mqtt],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self.child.stdout is not None
-        self.said = ""
-        while (found := LISTENING.search(self.said)) is None:
-            line = self.child.stdout.readline()
-            assert line, f"the server ended: {(self.data.parent / 'server.log').read_text()[-2000:]}"
-            self.said += line
+        log = self.data.parent / "server.log"
+        begin = log.stat().st_size if log.exists() else 0
+        given = ("--data", str(self.data), "--clock", self.clock, "--http", self.http, "--mqtt", self.mqtt)
+        self.child = Forked(given, ROOT, os.environ, log)
+        while (found := LISTENING.search(log.read_bytes()[begin:].decode())) is None:
+            assert self.child.poll() is None, f"the server ended: {log.read_text()[-2000:]}"
+            time.sleep(0.01)
         self.http, self.mqtt = found.groups()
 
     def stop(self, *, kill: bool = False) -> None:
@@ -64,8 +56,7 @@ class Server:
             return
         child, self.child = self.child, None
         child.kill() if kill else child.terminate()
-        child.communicate(timeout=60)
-        assert kill or child.returncode == 0
+        assert child.wait(60) == 0 or kill
 
     @property
     def url(self) -> str:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastiServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Iterator[FastiServer]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     settings = {"webhook.allow_private": "true"}
     with FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:

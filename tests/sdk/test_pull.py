@@ -165,7 +165,7 @@ def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: Any) -> Non
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastiServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Iterator[FastiServer]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with FastiServer([sys.executable, "-m", "server"], tmp_path) as made:
         yield made

@@ -35,7 +35,7 @@ def settings() -> dict[str, object]:
 
 @pytest.fixture
 def server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], forked: None
 ) -> Iterator[FastiServer]:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'sdk'}")
     with FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:
