@@ -1,7 +1,8 @@
 """Servers that are forked off a process which has imported the server.
 
-A start is mostly imports: 0.55 s of 0.6 s of processor time. The rest is as with `python -m server`: a process
-with an id, an environment, a working directory and files of its own. It ends with an exit code or by a signal.
+A start is mostly imports: 0.55 s of 0.6 s of processor time. The rest is as with `python -m server`: a
+process with an id, an environment, a working directory and files of its own. It ends with an exit code or
+by a signal.
 """
 
 import os
