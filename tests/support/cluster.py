@@ -8,6 +8,7 @@ its process id. Everything here blocks.
 """
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -28,6 +29,7 @@ from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
 
+from .forked import Forked
 from .nats import Nats, free_ports
 from .proxy import Network
 from .server import ROOT, environment
@@ -51,8 +53,8 @@ class Node:
         self.http, self.mqtt = ("127.0.0.1", ports[0]), ("127.0.0.1", ports[1])
         self.settings = settings
         self.environ: dict[str, str] = {}
-        """Of its process, beside the settings."""
-        self._process: subprocess.Popen[bytes] | None = None
+        """Of its process, beside the settings: it is not forked then, because imports read these."""
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._is_stopped = False
 
     @property
@@ -76,13 +78,14 @@ class Node:
 
     def start(self) -> None:
         assert self._process is None, f"node {self.name} has ended by itself, or runs"
+        where = [f"{host}:{port}" for host, port in (self.http, self.mqtt)]
+        given = ["--data", str(self.data), "--http", where[0], "--mqtt", where[1]]
+        if not self.environ:
+            self._process = Forked(given, ROOT, environment(self.settings), self.log)
+            return
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "server", "--data", str(self.data)),
-                    *("--http", f"{self.http[0]}:{self.http[1]}"),
-                    *("--mqtt", f"{self.mqtt[0]}:{self.mqtt[1]}"),
-                ],
+                [sys.executable, "-m", "server", *given],
                 cwd=ROOT,
                 env={**environment(self.settings), **self.environ},
                 stdin=subprocess.DEVNULL,
@@ -108,12 +111,12 @@ class Node:
     def stop(self) -> None:
         """SIGSTOP: it holds its connections and says nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        os.kill(self._process.pid, signal.SIGSTOP)
         self._is_stopped = True
 
     def resume(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self._process.pid, signal.SIGCONT)
         self._is_stopped = False
 
     @property

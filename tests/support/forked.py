@@ -1,8 +1,7 @@
 """Servers that are forked off a process which has imported the server.
 
-A start is mostly imports: 0.55 s of 0.6 s of processor time. The rest is as with `python -m server`: a
-process with an id, an environment, a working directory and files of its own. It ends with an exit code or
-by a signal.
+A start is mostly imports: 0.55 s of 0.6 s of processor time. The rest is as of `python -m server`: a process
+with an id, an environment, a working directory and files of its own, that ends with a code or by a signal.
 """
 
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["server.__main__", "server.run", "tests.support.forked"])
+_context.set_forkserver_preload(["server.__main__", "server.run", "server.cluster.node", __name__])
 
 
 class Forked:
