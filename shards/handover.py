@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from timeline.position import Position, at_of, before
-from timeline.slices import Counts, Directory, Home, Shard, Slice, Watch
+from timeline.slices import Counts, Home, Shard, Slice, Watch
 
 from . import keys
 from .borrow import abandon
@@ -33,7 +33,6 @@ from .commit import Commit
 from .dedupe import Refused
 from .jobs import SourceRow
 from .store import Store, Table
-from .tables import slice_value
 from .unreadable import readable
 
 GENERATION_MAX = 0xFFFF
@@ -171,20 +170,6 @@ def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
         if part.live < 0:
             raise Refused("bad-manifest", f"a piece with {known.live} live rows has lost more than those")
     return parts
-
-
-def uncounted(store: Store, directory: Directory) -> list[Slice]:
-    """The slices that an older version has cut: their rows do not say what they hold of what they borrow."""
-    return [
-        piece
-        for piece in directory
-        if piece.borrowed and store.get(Table.SLICES, keys.slice_key(piece.home)) != slice_value(piece)
-    ]
-
-
-def renew(commit: Commit) -> None:
-    """Write their rows; what they hold was counted when the directory was read."""
-    commit.open_group.changed(uncounted(commit.open_group.store, commit.directory), ())
 
 
 def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ messages are still pending). Ten million pending messages open as fast as ten.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from timeline.structures import Structures
 from . import keys
 from .borrow import part_of
 from .commit import Caps, Commit
-from .errors import Corrupt, ShardsError, SharedData, WrongFormat
+from .errors import Corrupt, ShardsError, SharedData, StoreFailed, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -38,6 +39,7 @@ from .tables import (
     prefixes_of,
     shard_from,
     slice_from,
+    slice_value,
     structure_from,
 )
 from .unreadable import Stretch, notes
@@ -108,6 +110,8 @@ def open_timeline(
         _write_format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
+    with suppress(StoreFailed):  # the disk takes no writes: at a later start then
+        _write_parts(store, directory)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
@@ -222,7 +226,8 @@ def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) 
 
 
 def read_directory(store: Store, max_slices: int) -> Directory:
-    """Reads messages only where an older version has cut a slice, and has not counted what it borrows."""
+    """Every slice with its shards. Counts rows only for slices that an older version cut: their rows have no
+    counts."""
     directory = Directory(max_slices=max_slices)
     shards = {}
     for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
@@ -304,3 +309,14 @@ def _write_format(store: Store) -> None:
     batch = store.batch()
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)
+
+
+def _write_parts(store: Store, directory: Directory) -> None:
+    """Store what `read_directory` counted, so that the next start does not count it again."""
+    batch = store.batch()
+    for piece in directory:
+        key, value = keys.slice_key(piece.home), slice_value(piece)
+        if piece.borrowed and store.get(Table.SLICES, key) != value:
+            batch.put(Table.SLICES, key, value)
+    if len(batch):
+        store.write(batch)

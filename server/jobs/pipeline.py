@@ -125,9 +125,7 @@ class Pipeline:
         self._ask = ask
         self._clock = clock
         self._writer = writer
-        self._store, self._directory = opened.store, opened.directory
-        self._is_old = False
-        """Slices that an older version has cut have not been written anew."""
+        self._store = opened.store
         self._workers = workers
         self._node = node
         self._folder = folder
@@ -135,7 +133,7 @@ class Pipeline:
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
         self.rows: Tally[str] = Tally()
-        """Rows moved and dropped, by kind of job."""
+        """Rows cut and dropped, by kind of job."""
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, JobRow] = {}
         self._left: list[JobRow] = []
@@ -149,7 +147,6 @@ class Pipeline:
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
         await self._workers.in_thread(partial(jobfolder.remove, self._folder))
-        self._is_old = bool(handover.uncounted(self._store, self._directory))
         await self.sweep()
 
     async def stop(self) -> None:
@@ -161,9 +158,6 @@ class Pipeline:
         if self._writer.broken is not None:
             return
         try:
-            if self._is_old:
-                await self._ask(handover.renew)
-                self._is_old = False
             while self._left:
                 row = self._left[-1]
                 ended = await self._ask(
