@@ -25,20 +25,24 @@ from .store import Store, Table
 from .unreadable import readable
 
 
+def count(rows: Iterable[tuple[bytes, bytes]]) -> Counts:
+    """Counts rows of messages, given as (key, value)."""
+    total = live = size = 0
+    for _, value in rows:
+        total += 1
+        live += not is_stub(value)
+        size += len(value) + keys.MESSAGE_KEY_BYTES
+    return Counts(total, live, size)
+
+
 def part_of(store: Store, piece: Slice, shards: Iterable[Shard]) -> Counts:
     """What a slice holds of these shards. Blocks: reads all of it."""
-    rows = live = size = 0
-    for shard in shards:
-        span = keys.span_range(shard.prefix, piece.start_ms, piece.end_ms)
-        for _, value in readable(store, Table.MESSAGES, *span):
-            rows += 1
-            live += not is_stub(value)
-            size += len(value) + keys.MESSAGE_KEY_BYTES
-    return Counts(rows, live, size)
+    spans = (keys.span_range(shard.prefix, piece.start_ms, piece.end_ms) for shard in shards)
+    return count(row for span in spans for row in readable(store, Table.MESSAGES, *span))
 
 
 def give_back(commit: Commit, piece: Slice) -> None:
-    """A slice that has expired, and is in the directory no more, gives up what it borrowed."""
+    """Delete what an expired slice borrowed. The directory no longer has the slice."""
     for shard in piece.borrowed.values():
         if commit.directory.is_borrowed(shard):
             leave(commit, *keys.span_range(shard.prefix, piece.start_ms, piece.end_ms))
@@ -47,6 +51,6 @@ def give_back(commit: Commit, piece: Slice) -> None:
 
 
 def abandon(commit: Commit, shard: Shard) -> None:
-    """No slice reads the shard any more."""
+    """Delete a shard that no slice reads any more."""
     commit.open_group.forget_shard(shard)
     leave(commit, *keys.shard_range(shard.prefix))

@@ -140,16 +140,6 @@ def pieces(
     return [Counts(*(int(number) for number in row)) for row in np.diff(below, axis=0)]
 
 
-def count(rows: Iterable[Row]) -> Counts:
-    """Of all of these rows."""
-    total = live = size = 0
-    for _, value in rows:
-        total += 1
-        live += not is_stub(value)
-        size += len(value) + MESSAGE_KEY_BYTES
-    return Counts(total, live, size)
-
-
 def spread(bounds: Numbers, chosen: list[int]) -> float:
     """The largest child by the smallest. `bounds`: rows before each entry, and all; `chosen`: of them."""
     sizes = np.diff(bounds[[0, *chosen, len(bounds) - 1]])

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from pyspark.sql import SparkSession
 
+from shards.borrow import count
 from shards.keys import span_range
 from shards.store import Store, Table
 from timeline.slices import Counts
 
 from .job import Job, Source, Span
-from .plan import Beyond, Row, Sketch, beyond, count, pieces, sketch
+from .plan import Beyond, Row, Sketch, beyond, pieces, sketch
 from .snapshot import opened_store
 from .tasks import Line, Lines, each, grouped
 

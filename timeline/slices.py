@@ -61,14 +61,11 @@ class Home(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of some rows: all, those that are no stubs, their bytes with keys."""
+    """How many rows, how many of them are no stubs, and their bytes with keys."""
 
     rows: int = 0
     live: int = 0
     bytes: int = 0
-
-    def plus(self, other: "Counts") -> "Counts":
-        return Counts(self.rows + other.rows, self.live + other.live, self.bytes + other.bytes)
 
 
 class Shard:

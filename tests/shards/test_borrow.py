@@ -33,11 +33,6 @@ def stored(split: Split, shard: Shard) -> Shard | None:
 # -- counting
 
 
-def test_counts_are_added_part_by_part() -> None:
-    assert Counts(1, 2, 3).plus(Counts(10, 20, 30)) == Counts(11, 22, 33)
-    assert Counts().plus(Counts(1, 1, 1)) == Counts(1, 1, 1)
-
-
 def test_a_part_is_counted_without_its_end(split: Split) -> None:
     (parent,) = split.slices()
     split.cancel(1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shards.borrow import count
 from shards.keys import AT_BYTES
 from shards.record import STUB_BYTE
 from spark.plan import (
@@ -15,7 +16,6 @@ from spark.plan import (
     Sketch,
     beyond,
     coarse,
-    count,
     cut_points,
     merged,
     parts_for,
