@@ -22,8 +22,8 @@ shrinks by a quarter, JSON to a quarter, while LZ4 finds nothing in the one. It 
 compaction a message, less with JSON; memtables half as large and compactions half as often save as much.
 (docs/decisions/0029-what-a-message-takes-on-disk.md has the figures.)
 
-A checkpoint and an ingestion flush what is in memory and hold the interpreter lock meanwhile (330 ms for
-40 MB of rows), a plain `flush` of a family does not: so that comes first, and leaves them next to nothing to
+A checkpoint flushes what is in memory and holds the interpreter lock meanwhile (330 ms for 40 MB of rows). A
+plain `flush` of a family does not hold it: so that comes first, and leaves the checkpoint next to nothing to
 do (1 to 8 ms).
 """
 

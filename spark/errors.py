@@ -10,7 +10,7 @@ class SparkError(Exception):
 
 
 class Refused(SparkError):
-    """The server said no: `status`, `slug` of the problem, `details` of a refused manifest or field."""
+    """The server refused: `status` and `slug` of the problem; `details` say what is wrong in the request."""
 
     def __init__(self, status: int, slug: str, detail: str, details: Sequence[str] = ()) -> None:
         super().__init__("; ".join([f"{slug}: {detail}" if slug else detail, *details]))

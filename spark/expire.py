@@ -17,7 +17,7 @@ SAID = ("start_ms", "generation", "rows", "archived", "files")
 
 
 def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
-    """Read all slices of a job, and write them if there is an archive; the `slices` of the manifest."""
+    """Read all slices of a job, and write them if there is an archive; the `slices` to commit."""
     uri, node = job.checkpoint, job.node
     if archive:
         prepare(job, archive)

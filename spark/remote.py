@@ -55,9 +55,9 @@ class Remote:
     def abort(self, job: Job, detail: str) -> None:
         self.call("POST", _path(job.id, "abort"), {"token": job.token, "detail": detail})
 
-    def commit(self, job: Job, manifest: Mapping[str, object]) -> None:
-        """Hand in the manifest; tried again while nobody answers. Raises Refused, Unreachable."""
-        body = {"token": job.token, **manifest}
+    def commit(self, job: Job, found: Mapping[str, object]) -> None:
+        """Hand in what the job found. Tries again while nobody answers. Raises Refused, Unreachable."""
+        body = {"token": job.token, **found}
         for pause_s in (*PAUSES_S, None):
             try:
                 self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S)

@@ -59,7 +59,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "foreign-host": (421, "This server is not that host"),
         "refused": (422, "The request was read and is refused"),
         "idempotency-mismatch": (422, "The key was used for another request"),
-        "bad-manifest": (422, "The manifest does not fit the job"),
+        "bad-manifest": (422, "The numbers do not fit what is stored"),
         "over-quota": (429, "A quota is used up"),
         "head-too-large": (431, "The headers are too large"),
         "unreadable": (500, "What is stored of it cannot be read"),

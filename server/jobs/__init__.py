@@ -7,7 +7,7 @@ What a job does to the timeline is in shards/.
     launch.py      the server's own job program: how it is started, watched and ended
     pipeline.py    the life that all jobs share: tokens, leases, rows, ends
     leavings.py    what expired slices have left: read, forgotten, its space given back
-    splitting.py   split jobs: a slice cut at once, its rows moved later
+    splitting.py   split jobs: the slice is cut into narrower ones, in one batch
     expiring.py    what is behind retention, dropped by a job or without one
     overfull.py    what the server would have a job do now
 

@@ -92,7 +92,7 @@ class Expiries:
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
             faults = list(_faults(job, said, is_archived=bool(self._slices.archive)))
             if faults:
-                raise JobRefused("bad-manifest", "the manifest does not fit", faults)
+                raise JobRefused("bad-manifest", "the job has not read what is stored", faults)
 
             def decide(commit: Commit) -> JobRow:
                 pieces = self.due()[: len(job.row.slices)]

@@ -1,7 +1,7 @@
 """Work that takes long, off the event loop: in threads of their own, not in the one that syncs.
 
-Checkpoints, hashes, ingestion, counting and compaction go here. What nobody waits for is a task that the
-server ends with.
+Checkpoints, counting and compaction run here. Work that nobody waits for is a task, which the server waits for
+when it stops.
 """
 
 import asyncio

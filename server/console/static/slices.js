@@ -33,7 +33,7 @@ async function openList(root, { api, every }) {
     ["From", (one) => h("a", { href: `#/slices/${part(one.start)}` }, instant(one.start)), "nowrap"],
     ["Length", (one) => span(Date.parse(one.end) - Date.parse(one.start)), "nowrap"],
     ["Messages", (one) => count(one.live), "number"],
-    ["Rows", (one) => `${count(one.count)}${one.count_is_exact ? "" : "+"}`, "number"],
+    ["Rows", (one) => count(one.count), "number"],
     ["Of the split bound", (one) => fullness(one.count, splitAbove, `${count(one.count)} of ${count(splitAbove)} rows`)],
     ["Bytes", (one) => bytes(one.bytes), "number"],
     ["Shards", (one) => count(one.shards), "number"],
@@ -59,7 +59,7 @@ async function openOne(root, { api, every }, start) {
       ["To", instant(one.end)],
       ["Generation", one.generation],
       ["Messages", count(one.live)],
-      ["Rows", `${count(one.count)}${one.count_is_exact ? "" : " or more"}`],
+      ["Rows", count(one.count)],
       ["Bytes", bytes(one.bytes)],
     ]), h("p", {}, h("a", { href: `#/messages?${new URLSearchParams({ due_from: one.start, due_to: one.end })}` }, "Its messages")),
     h("h2", {}, "Shards"), table([

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 
+from shards.handover import PARTS_MAX
 from shards.jobs import EXPIRE, JobRow
 from timeline.slices import Counts
 
@@ -29,7 +30,6 @@ from ..values.bodies import FieldError, instant_ms
 from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
-PARTS_MAX = 1_000
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
