@@ -38,7 +38,7 @@ from .unreadable import readable
 GENERATION_MAX = 0xFFFF
 PARTS_MAX = 1_000
 FEW_ROWS = 5_000
-"""That are counted in the writer, for which everybody waits."""
+"""Most rows that are counted in the writer: everybody waits for it."""
 
 
 class Tally:
@@ -49,7 +49,7 @@ class Tally:
         self.piece = piece
         self.cuts = cuts
         self.few = FEW_ROWS
-        """Rows that are counted in the writer, at most."""
+        """Most rows that `take_few` counts."""
         self.rows = [0] * (len(cuts) + 1)
         self.bytes = [0] * (len(cuts) + 1)
         self.sealed: list[Shard] = []
@@ -61,7 +61,10 @@ class Tally:
         return [shard for number, shard in self.piece.shards.items() if number > self._upto]
 
     def step(self, store: Store, step_rows: int) -> Iterator[None]:
-        """Count what is sealed, so many rows in a step. Raises Refused if not all of it can be read."""
+        """Count the sealed shards, outside of the writer, `step_rows` rows in a step.
+
+        Raises Refused if a row cannot be read.
+        """
         for shard in self.sealed:
             before_it = sum(self.rows)
             for looked, (key, value) in enumerate(_rows_of(store, shard), 1):
@@ -73,7 +76,7 @@ class Tally:
             self._upto = shard.number
 
     def take_few(self, commit: Commit) -> bool:
-        """Count what is left, in the writer. Whether that could be done: it was little, and all was found."""
+        """Count what is left, in the writer. False: it is more than `few` rows, or some were not found."""
         shards = self.left()
         count = sum(shard.count for shard in shards)
         if count > self.few:
@@ -83,7 +86,7 @@ class Tally:
             for key, value in _rows_of(group.store, shard):
                 self._add(keys.place_of(key), value)
         if shards:
-            # What this very group has placed is in no table yet.
+            # Rows that the open group has placed are in no table yet.
             numbers, piece = {shard.number for shard in shards}, self.piece
             for place, number, value in group.placed:
                 if number in numbers and piece.start_ms <= at_of(place) < piece.end_ms:
@@ -104,7 +107,7 @@ def _rows_of(store: Store, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
 
 
 def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
-    """The slice, if it is there and starts behind `nearest`. Raises Refused."""
+    """The slice of this home, which starts behind `nearest`. Raises Refused: there is none."""
     piece = commit.directory.get(home.start_ms)
     if piece is None or piece.generation != home.generation:
         raise Refused("wrong-state", "the slice is not what it was when the job was made")
@@ -122,17 +125,17 @@ def sources_of(piece: Slice) -> list[SourceRow]:
 
 
 def begin(commit: Commit, home: Home, nearest: Position) -> tuple[Slice, list[SourceRow]]:
-    """Seal the slice and watch it; the shards that a job has to count. Raises Refused."""
+    """Seal and watch the slice. Returns it and the shards that the job has to count. Raises Refused."""
     piece = far_slice(commit, home, nearest)
     piece.watch = Watch(piece)
     return piece, sources_of(piece)
 
 
 def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position) -> list[Slice] | None:
-    """The children of the slice, which it is cut into with this group. Raises Refused.
+    """Cut the slice with this group. Returns its children. Raises Refused.
 
-    `said`: what the job has counted of each. None: many messages have come since; the slice has been sealed
-    again, and what is `left` of the tally has to be counted first.
+    `said`: what the job has counted of each child. Returns None if too many messages have come since to count
+    them here. Then the slice is sealed again, and the caller first counts the tally's `sealed` shards.
     """
     piece, cuts = tally.piece, tally.cuts
     if far_slice(commit, piece.home, nearest) is not piece:
@@ -158,7 +161,7 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
 
 
 def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
-    """What each child holds by now. Raises Refused."""
+    """What each child holds now. Raises Refused."""
     watch = tally.piece.watch
     assert watch is not None
     lost = watch.lost(tally.cuts, missed)
@@ -183,7 +186,7 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
 
 
 def _missed(piece: Slice, said: Sequence[Counts]) -> int:
-    """How many of the noted stubs the job has seen. Raises Refused: its counts are not those of the slice."""
+    """How many of the noted stubs the job has seen. Raises Refused: its counts do not fit the slice."""
     watch = piece.watch
     assert watch is not None, "the slice was watched since the job began"
     if watch.is_overrun:

@@ -56,7 +56,7 @@ class SourceRow(msgspec.Struct, frozen=True, array_like=True):
 class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
     """A job. `slices`: what it is about, one for a split; `cuts`: where it was cut, ms from its start.
 
-    `sources` and `children` are of the jobs of older versions, which copied what they split.
+    Only jobs of older versions, which copied what they split, have `sources` and `children`.
     """
 
     id: str
@@ -77,7 +77,7 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def copies(self) -> Iterator[bytes]:
-        """The prefixes of shards that nobody has, under which the job may have copied rows."""
+        """Prefixes of rows that a job of an older version may have copied, and that no slice reads."""
         if self.state != DONE:
             for child in self.children:
                 for source in chain.from_iterable(self.sources):

@@ -2,10 +2,10 @@
 
 A shard's counts are compared with its rows, and so is what a slice's row says of all that it borrows. Rows
 under a prefix that no shard row names are *strays*: nobody reads them; but for those that an expired slice
-has left. What a job of an older version has left are copies. A shard row of which no slice knows is an
-*orphan*. What the engine cannot read of any table, and rows that cannot be decoded, are found on the way: a
-stretch is named by its keys, and its messages are counted, since the shard says how many there were. (Rows
-that point at others: pointers.py.)
+has left. *Copies* are strays that a split of an older version has left. A shard row of which no slice knows
+is an *orphan*. What the engine cannot read of any table, and rows that cannot be decoded, are found on the
+way: a stretch is named by its keys, and its messages are counted, since the shard says how many there were.
+(Rows that point at others: pointers.py.)
 
 Repair writes the counts again, a shard row for strays whose slice is known, or a slice that borrows them, and
 structure 0 to the shards whose structure nobody knows any more. A row of `shards` that cannot be decoded is
@@ -83,7 +83,7 @@ DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
 class Fault:
     """A shard whose row says something else than its messages, or some of whose messages are unreadable.
 
-    `piece`: it is of what this slice holds of all the shards that it borrows.
+    With `piece`, the counts are of all that this slice borrows.
     """
 
     shard: Shard
@@ -113,7 +113,7 @@ class Stray:
     is_known: bool
     """Whether there is a slice for them."""
     is_copy: bool = False
-    """They are what a job of an older version has copied, and has not ended."""
+    """A job of an older version copied them, and did not end well."""
 
     @property
     def is_mendable(self) -> bool:
@@ -275,7 +275,7 @@ def _own_faults(store: Store, shard: Shard, structures: set[int]) -> Iterator[Fa
 
 
 def _part_faults(store: Store, piece: Slice, borrowed: dict[bytes, tuple[Shard, Shard]]) -> Iterator[Fault]:
-    """Whether a slice holds of what it borrows what its row says. Adds to the rows found of each shard."""
+    """A slice whose row does not match what it borrows. Adds what was found to each shard in `borrowed`."""
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
     said.take(*piece.part, END, START)

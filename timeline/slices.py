@@ -180,7 +180,7 @@ class Slice:
             self.newest[shard.structure] = shard
 
     def borrow(self, shards: Iterable[Shard], part: Counts) -> None:
-        """Read these shards of another slice, in its own span; `part`: what it holds of them."""
+        """Read these shards of other slices, within its own span. `part`: what it holds of them."""
         self.borrowed = {shard.number: shard for shard in shards}
         self.count += part.rows - self.part.rows
         self.part = part
@@ -190,7 +190,7 @@ class Slice:
         self.newest.clear()
 
     def retire(self, shard: Shard, place: Position) -> bool:
-        """A row of it is a stub by now. Whether that row is in a shard of its own."""
+        """Count a row of `shard` as a stub. True if the shard is its own, False if it is borrowed."""
         is_own = self.shards.get(shard.number) is shard
         if is_own:
             shard.retire()
@@ -261,9 +261,10 @@ class Watch:
         return self.noted > self.most
 
     def lost(self, cuts: Sequence[int], missed: int) -> list[int]:
-        """Live rows that each piece has lost since the job's checkpoint, which has the first `missed` stubs.
+        """Live rows that each piece has lost since it was counted.
 
-        Of later shards all: they were counted without their stubs.
+        The job has counted without the first `missed` stubs, which its checkpoint has. Stubs in later shards
+        all count: the server has counted those rows as live.
         """
         pieces = [0] * (len(cuts) + 1)
         for at_ms in self.early[missed:] + self.late:

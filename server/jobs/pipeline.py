@@ -67,7 +67,7 @@ ENDED_MAX = 100
 
 
 class Fault(NamedTuple):
-    """A check that what a job says of a slice does not pass."""
+    """What a job says of a slice, and what does not fit."""
 
     slice: str
     check: str
@@ -95,7 +95,7 @@ class Job:
     sources: list[list[SourceRow]]
     """The shards to read, of each of its slices."""
     piece: Slice | None = None
-    """Of a split: the slice, which is watched."""
+    """The slice of a split, which is watched."""
     is_busy: bool = False
     is_unsettled: bool = False
     orphaned: str = ""

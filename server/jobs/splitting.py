@@ -3,8 +3,8 @@
     create    the slice, far enough, is sealed and watched; a checkpoint to count it from
     commit    where to cut, and what the job has counted of each piece: one batch, with what changed since
 
-A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win any
-more because its slice has come too near or too many rows changed: then it is aborted.
+A refused commit leaves the job as it was, so that it may correct its numbers and commit again. The job is
+aborted if no commit can succeed any more: its slice has come too near, or too many rows have changed.
 """
 
 import logging
@@ -35,9 +35,9 @@ MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
 STEP_ROWS = 1_000
 PAUSE_S = 0.001
-"""Between two steps: the thread shares its interpreter with the event loop."""
+"""The thread rests so long after each step: it shares its interpreter with the event loop."""
 ROUNDS_MAX = 100
-"""Of counting what has come since: each has a small part of the one before."""
+"""Rounds of counting what has come since. Each round has a small part of the one before."""
 
 
 class Splits:
@@ -50,7 +50,7 @@ class Splits:
         self._wheel = wheel
 
     def nearest(self) -> Position:
-        """Only slices that start behind this can be cut."""
+        """Slices that start behind this position can be cut."""
         return max(self._wheel.loaded, before(self._opened.horizon.clock_ms + MARGIN_MS))
 
     async def create(self, start_ms: int, parts: int, run: str) -> Job:
@@ -96,11 +96,8 @@ class Splits:
             children = handover.cut(commit, tally, said, self.nearest())
             if children is None:
                 return None
-            rows, cuts = (
-                sum(child.count for child in children),
-                [at - tally.piece.start_ms for at in tally.cuts],
-            )
-            return self._pipeline.done_row(commit, job, rows, cuts)
+            rows, start_ms = sum(child.count for child in children), tally.piece.start_ms
+            return self._pipeline.done_row(commit, job, rows, [at - start_ms for at in tally.cuts])
 
         for _ in range(ROUNDS_MAX):
             row: JobRow | None = await self._pipeline.ask(job, decide)
@@ -113,10 +110,11 @@ class Splits:
         raise JobRefused("wrong-state", "messages come faster than they can be counted")
 
     async def _end_if_lost(self, job: Job) -> None:
-        """A commit was refused."""
+        """A commit was refused: end the job if no other one can succeed."""
         piece = job.piece
-        assert piece is not None
-        if piece.watch is None or self._opened.directory.get(piece.start_ms) is not piece:
+        assert piece is not None, "it has begun"
+        assert piece.watch is not None, "the job is open"
+        if self._opened.directory.get(piece.start_ms) is not piece:
             await self._pipeline.end(job, "the slice is not what it was when the job began")
         elif piece.watch.is_overrun:
             await self._pipeline.end(job, "too many messages were cancelled or moved during the job")

@@ -1,7 +1,7 @@
 """Work that takes long, off the event loop: in threads of their own, not in the one that syncs.
 
-Checkpoints, counting and compaction run here. Work that nobody waits for is a task, which the server waits for
-when it stops.
+Checkpoints, counting and compaction run here. Work that nobody waits for is a task; the server
+waits for it when it stops.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: the hand-over of the pipeline. server/jobs/pipeline.py does it; here is how it is said.
+"""`/v1/jobs`: the pipeline's jobs over HTTP. server/jobs/pipeline.py does the work.
 
     POST /v1/jobs            {"kind","slice"?,"parts"?,"run"?}    201; with the token if the caller runs it
     POST /v1/jobs/{id}:commit, :abort, :renew                     200
@@ -48,8 +48,8 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a split has counted of a piece: `live` is without cancelled and moved messages, `bytes` of values
-    and 22 for each key."""
+    """What a split has counted in a piece. `rows`: all rows; `live`: rows that are not cancelled or moved;
+    `bytes`: of the values, and 22 for each key."""
 
     rows: Whole
     live: Whole
@@ -57,8 +57,8 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommitJob(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of :commit. For a split `cuts`, Unix ms, rising, and `pieces`, one more; for an expiry
-    `slices`."""
+    """The body of :commit. A split gives `cuts` (Unix ms, rising) and `pieces`, one more than `cuts`. An
+    expiry gives `slices`."""
 
     token: str
     cuts: list[int] | None = None
@@ -189,7 +189,7 @@ class JobRoutes:
             said = [Counts(piece.rows, piece.live, piece.bytes) for piece in wish.pieces]
             row = await _said(self._splits.commit(job_id, wish.token, wish.cuts, said))
         else:
-            raise FieldError("cuts", "and `pieces` are needed for a split, or `slices` alone for an expiry")
+            raise FieldError("cuts", "and `pieces` commit a split, `slices` alone an expiry")
         return json_answer(self._view(row))
 
     @described(
