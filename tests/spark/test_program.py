@@ -66,7 +66,7 @@ def has_java(child: subprocess.Popen[str]) -> bool:
 def is_reading(server: Served, child: subprocess.Popen[str]) -> bool:
     """A worker of Spark has opened the checkpoint."""
     for folder in Path(tempfile.gettempdir()).glob("fasti-read-*"):
-        if any("jobs" in os.readlink(link) for link in folder.iterdir() if link.is_symlink()):
+        if any(str(server.data) in os.readlink(link) for link in folder.iterdir() if link.is_symlink()):
             return True
     assert child.poll() is None, "it has ended"
     return False

@@ -29,7 +29,7 @@ from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
 
-from .forked import Forked
+from .forked import Forked, can_fork
 from .nats import Nats, free_ports
 from .proxy import Network
 from .server import ROOT, environment
@@ -53,7 +53,7 @@ class Node:
         self.http, self.mqtt = ("127.0.0.1", ports[0]), ("127.0.0.1", ports[1])
         self.settings = settings
         self.environ: dict[str, str] = {}
-        """Of its process, beside the settings: it is not forked then, because imports read these."""
+        """Of its process, beside the settings."""
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._is_stopped = False
 
@@ -80,14 +80,15 @@ class Node:
         assert self._process is None, f"node {self.name} has ended by itself, or runs"
         where = [f"{host}:{port}" for host, port in (self.http, self.mqtt)]
         given = ["--data", str(self.data), "--http", where[0], "--mqtt", where[1]]
-        if not self.environ:
-            self._process = Forked(given, ROOT, environment(self.settings), self.log)
+        env = {**environment(self.settings), **self.environ}
+        if can_fork(env):
+            self._process = Forked(given, ROOT, env, self.log)
             return
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "server", *given],
                 cwd=ROOT,
-                env={**environment(self.settings), **self.environ},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

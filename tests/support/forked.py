@@ -15,6 +15,16 @@ _context = get_context("forkserver")
 _context.set_forkserver_preload(["server.__main__", "server.run", "server.cluster.node", __name__])
 
 
+_READ = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+"""What imports have read, as of the time zones."""
+
+
+def can_fork(env: Mapping[str, str]) -> bool:
+    """Whether imports would be the same in this environment."""
+    its = {name: value for name, value in env.items() if name.startswith("PYTHON")}
+    return {**its, "PYTHONPATH": ""} == {**_READ, "PYTHONPATH": ""}
+
+
 class Forked:
     """What `subprocess.Popen` would be of `python -m server`, as far as the tests ask it."""
 

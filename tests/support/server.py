@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from .forked import Forked
+from .forked import Forked, can_fork
 
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
@@ -45,7 +45,7 @@ class ServerProcess:
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         self.process: subprocess.Popen[bytes] | Forked
         given, env = ("--data", str(data), *LOOPBACK, *arguments), environment(settings or {})
-        if program == ("server",):
+        if program == ("server",) and can_fork(env):
             self.process = Forked(given, ROOT, env, self.log)
             return
         with self.log.open("ab") as out:
