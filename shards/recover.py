@@ -6,7 +6,6 @@ messages are still pending). Ten million pending messages open as fast as ten.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -106,12 +105,9 @@ def open_timeline(
     found = format_of(store)
     if found is None:
         _check_new(store, "the format")
-    if found != FORMAT:
-        _write_format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
-    with suppress(StoreFailed):  # the disk takes no writes: at a later start then
-        _write_parts(store, directory)
+    _write_anew(store, directory, is_current=found == FORMAT)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
@@ -304,19 +300,22 @@ def check_own(store: Store) -> None:
         raise SharedData(f"the data is of a cluster's node, {place}")
 
 
-def _write_format(store: Store) -> None:
-    """The store is of FORMAT from now on. Its log says so before it holds anything that only FORMAT has."""
-    batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
-    store.write(batch)
+def _write_anew(store: Store, directory: Directory, *, is_current: bool) -> None:
+    """Write what an older version has not: the format, and what the slices that it cut hold.
 
-
-def _write_parts(store: Store, directory: Directory) -> None:
-    """Store what `read_directory` counted, so that the next start does not count it again."""
+    The log says so before it holds anything that only FORMAT has. Raises StoreFailed, but not if the store
+    `is_current`: then a later start writes the counts.
+    """
     batch = store.batch()
+    if not is_current:
+        batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     for piece in directory:
         key, value = keys.slice_key(piece.home), slice_value(piece)
         if piece.borrowed and store.get(Table.SLICES, key) != value:
             batch.put(Table.SLICES, key, value)
-    if len(batch):
-        store.write(batch)
+    try:
+        if len(batch):
+            store.write(batch)
+    except StoreFailed:
+        if not is_current:
+            raise
