@@ -21,7 +21,6 @@ class Source:
 
     home: Home
     number: int
-    structure: int = 0
     count: int = 0
 
     @property
@@ -89,7 +88,7 @@ def span_from(body: Mapping[str, Any]) -> Span:
 
 def _source(body: Mapping[str, Any]) -> Source:
     home = Home(body["start_ms"], body["generation"])
-    return Source(home, body["shard"], body.get("structure", 0), int(body.get("count") or 0))
+    return Source(home, body["shard"], int(body.get("count") or 0))
 
 
 def path_of(uri: str) -> Path:

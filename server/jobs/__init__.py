@@ -3,9 +3,8 @@
 What a job does to the timeline is in shards/.
 
     workers.py     threads for what takes long, and tasks that nobody waits for
-    jobfolder.py   a job's folder in the store's directory, with its checkpoint
     launch.py      the server's own job program: how it is started, watched and ended
-    pipeline.py    the life that all jobs share: tokens, leases, rows, ends
+    pipeline.py    the life that all jobs share: tokens, leases, rows, checkpoints, ends
     leavings.py    what expired slices have left: read, forgotten, its space given back
     splitting.py   split jobs: the slice is cut into narrower ones, in one batch
     expiring.py    what is behind retention, dropped by a job or without one

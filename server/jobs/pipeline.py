@@ -19,6 +19,7 @@ jobs are kept.
 
 import logging
 import secrets
+import shutil
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -47,12 +48,11 @@ from shards.jobs import (
 )
 from shards.leavings import leave
 from shards.recover import Opened
-from shards.store import Table
+from shards.store import Store, Table
 from timeline.slices import WATCH_MAX, Slice
 
 from ..engine.clock import Clock
 from ..engine.writer import Ask, Busy, Decide, Writer
-from . import jobfolder
 from .launch import Launcher
 from .workers import Workers
 
@@ -121,7 +121,7 @@ class Pipeline:
         node: int,
         folder: Path,
     ) -> None:
-        """`folder`: what the jobs' folders are made in; on the store's file system."""
+        """`folder`: has a folder for each job. On the store's file system: then a checkpoint is links."""
         self._ask = ask
         self._clock = clock
         self._writer = writer
@@ -146,7 +146,7 @@ class Pipeline:
         rows = sorted(stored_jobs(self._store), key=lambda row: row.ended_ms)
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
-        await self._workers.in_thread(partial(jobfolder.remove, self._folder))
+        await self._workers.in_thread(partial(_remove, self._folder))
         await self.sweep()
 
     async def stop(self) -> None:
@@ -251,7 +251,7 @@ class Pipeline:
         """
         try:
             await self._noted(job, begin)
-            await self._prepared(job, partial(jobfolder.plan, self._store, job.folder))
+            await self._prepared(job, partial(_plan, self._store, job.folder))
             await self._prepared(job, prepare)
             log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
             if job.row.run == "server":
@@ -299,10 +299,10 @@ class Pipeline:
         finally:
             self._rest(job)
 
-    async def ask(self, job: Job, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
+    async def ask(self, job: Job, decide: Decide) -> Any:
         """The writer's answer, once it is durable. Raises JobRefused, StoreFailed, Busy."""
         try:
-            return await self._ask(decide, cost=cost, size=size)
+            return await self._ask(decide)
         except Refused as error:
             raise JobRefused(error.why, str(error)) from None
         except Exception as error:
@@ -334,7 +334,7 @@ class Pipeline:
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
         log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
-        await self._workers.in_thread(partial(jobfolder.remove, job.folder))
+        await self._workers.in_thread(partial(_remove, job.folder))
 
     # -- leaves
 
@@ -400,6 +400,16 @@ class Pipeline:
                 await self._look_at(job)
             except (ShardsError, Busy) as error:
                 log.warning("job %s is ended later: %s", job_id, error)
+
+
+def _plan(store: Store, folder: Path) -> None:
+    """Make a job's folder, with the checkpoint that it reads. Blocks. Raises StoreFailed, OSError."""
+    folder.mkdir(parents=True)
+    store.checkpoint(folder / "plan")
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def lease_of(row: JobRow) -> int:

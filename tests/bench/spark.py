@@ -166,9 +166,7 @@ def _draft(due_ms: int, number: int, noise: bytes) -> Draft:
 
 
 def _span(piece: Slice) -> Span:
-    sources = tuple(
-        Source(shard.home, shard.number, shard.structure, shard.count) for shard in piece.shards.values()
-    )
+    sources = tuple(Source(shard.home, shard.number, shard.count) for shard in piece.shards.values())
     return Span(piece.start_ms, piece.end_ms, piece.generation, sources, piece.count)
 
 

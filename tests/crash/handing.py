@@ -14,16 +14,16 @@ from types import ModuleType
 from typing import Any
 
 from server.__main__ import main
-from server.jobs import jobfolder, splitting
+from server.jobs import pipeline, splitting
 from shards import handover
 from shards.rocks import RocksStore
 
 STEPS: dict[str, tuple[ModuleType, str]] = {
     "begin": (handover, "begin"),
-    "plan": (jobfolder, "plan"),
+    "plan": (pipeline, "_plan"),
     "cut": (handover, "cut"),
     "count": (splitting, "_count"),
-    "remove": (jobfolder, "remove"),
+    "remove": (pipeline, "_remove"),
 }
 POINTS = (
     *(f"{when} {step}" for step in STEPS for when in ("before", "after")),

@@ -2,7 +2,7 @@
 
 Nothing of the code is touched: the interpreter tells of each call of a function in C, before and after it,
 in every thread. What counts are calls of the operating system, of the engine, and writes into files, made
-from the code, however deep below it: `shutil.rmtree` in a function of jobfolder.py is so many unlinks of that
+from the code, however deep below it: `shutil.rmtree` in a function of pipeline.py is so many unlinks of that
 function. A *point* is the function of ours with the call that was made and the line that it comes from:
 `shards.mark:Mark.prepare rename (33)`.
 
@@ -35,7 +35,7 @@ SYSTEM = frozenset(
 FILES = frozenset(("FileIO", "BufferedWriter", "BufferedRandom", "TextIOWrapper"))
 ENGINE = frozenset(
     (
-        *("write", "flush_wal", "flush", "ingest_external_file", "compact_range", "create_column_family"),
+        *("write", "flush_wal", "flush", "compact_range", "create_column_family"),
         *("drop_column_family", "create_checkpoint", "finish", "repair"),
     )
 )

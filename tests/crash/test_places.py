@@ -151,7 +151,7 @@ async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[
 async def test_killed_inside_the_engine(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """At system calls of any thread: in the midst of a flush, a compaction, a checkpoint, an ingestion."""
+    """At system calls of any thread: in the midst of a flush, a compaction or a checkpoint."""
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)
     report, gate = Report(), asyncio.Semaphore(AT_ONCE)
