@@ -26,6 +26,8 @@ def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
     for piece in gone:
         start, end = keys.slice_range(piece.home)
         leave(commit, start, end)
+        for shard in piece.shards.values():
+            group.forget_shard(shard)
         group.clear(Table.SHARDS, start, end)
         group.dropped(piece)
         directory.floor = max(directory.floor, Position(piece.end_ms << 48))

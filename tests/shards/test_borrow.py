@@ -103,6 +103,14 @@ def test_a_part_is_given_back_by_its_span(split: Split) -> None:
     assert stored(split, second.borrowed[1]) is not None
 
 
+def test_a_shard_that_changes_in_the_group_that_drops_it_has_no_row(split: Split) -> None:
+    commit = group(split.opened)
+    commit.cancel(split.ids[1])
+    expire(commit, split.slices())
+    split.seal()
+    assert list(split.store.scan(Table.SHARDS, b"", keys.LAST)) == []
+
+
 def test_expiry_takes_a_part_of_what_is_borrowed(split: Split) -> None:
     first, second, third = cut_in_three(split)
     shard = first.borrowed[1]
