@@ -5,7 +5,7 @@ they count, so that nothing has to be scanned but the slice the horizon is in (t
 messages are still pending). Ten million pending messages open as fast as ten.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
-from timeline.slices import Directory
+from timeline.slices import Directory, Slice
 from timeline.structures import Structures
 
 from . import keys
@@ -102,12 +102,10 @@ def open_timeline(
     A store of an older format becomes one of FORMAT. `quota_of`: how many of an owner's may be pending.
     Raises WrongFormat, Corrupt, StoreFailed.
     """
-    found = format_of(store)
-    if found is None:
-        _check_new(store, "the format")
+    is_current = _is_current(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
-    _write_anew(store, directory, is_current=found == FORMAT)
+    _write_anew(store, directory, is_current=is_current)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
@@ -135,10 +133,11 @@ def reopen_store(store: Store) -> ShardsError | None:
     """After a failed write or sync: the store comes back with what was durable. Blocks, up to seconds.
 
     None, or why it can only be read, if that. Nothing else may read or write the store meanwhile and expect
-    more than StoreFailed.
+    more than StoreFailed. If the format was among what was lost, it is written again.
     """
     try:
         store.reopen()
+        _write_anew(store, (), is_current=_is_current(store))
     except ShardsError as error:
         return error
     return None
@@ -300,16 +299,24 @@ def check_own(store: Store) -> None:
         raise SharedData(f"the data is of a cluster's node, {place}")
 
 
-def _write_anew(store: Store, directory: Directory, *, is_current: bool) -> None:
+def _is_current(store: Store) -> bool:
+    """Whether the store has FORMAT; else it is new, or of an older one. Raises WrongFormat, Corrupt."""
+    found = format_of(store)
+    if found is None:
+        _check_new(store, "the format")
+    return found == FORMAT
+
+
+def _write_anew(store: Store, slices: Iterable[Slice], *, is_current: bool) -> None:
     """Write what an older version has not: the format, and what the slices that it cut hold.
 
-    The log says so before it holds anything that only FORMAT has. Raises StoreFailed, but not if the store
-    `is_current`: then a later start writes the counts.
+    The log says so before it holds anything that only FORMAT has. The next group syncs it. Raises
+    StoreFailed, but not if the store `is_current`: then a later start writes the counts.
     """
     batch = store.batch()
     if not is_current:
         batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
-    for piece in directory:
+    for piece in slices:
         key, value = keys.slice_key(piece.home), slice_value(piece)
         if piece.borrowed and store.get(Table.SLICES, key) != value:
             batch.put(Table.SLICES, key, value)

@@ -6,8 +6,9 @@ from shards.borrow import part_of
 from shards.errors import WrongFormat
 from shards.expiry import expire
 from shards.memory import MemoryStore
-from shards.recover import count_pending, read_timeline_again, reopen_store, stored_cursor
+from shards.recover import count_pending, format_of, read_timeline_again, reopen_store, stored_cursor
 from shards.store import Table
+from shards.tables import FORMAT, META_FORMAT
 from shards.verify import verify_counts
 from timeline.position import at_of, before, id_position, position
 from timeline.slices import DAY_MS, Counts, Slice
@@ -96,6 +97,23 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
     assert texts(opened) == ["durable", "again", "survives"]
     assert not verify_counts(store, directory)
     assert texts(open_at(store)) == texts(opened)
+
+
+@pytest.mark.parametrize("older", [None, b"1"])
+def test_the_format_is_there_though_the_first_sync_failed(older: bytes | None) -> None:
+    store = MemoryStore()
+    if older is not None:
+        open_at(store)
+        batch = store.batch()
+        batch.put(Table.META, META_FORMAT, older)
+        store.write(batch)
+        store.flush()
+    opened = open_at(store)
+    assert reopen_store(store) is None, "what was not synced is lost"
+    read_timeline_again(opened)
+    put(opened, draft(NOW + 5, "kept"))
+    assert format_of(store) == FORMAT
+    assert texts(open_at(store)) == ["kept"]
 
 
 def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
