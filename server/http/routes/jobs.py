@@ -31,6 +31,7 @@ from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
 TOKEN = "2f6c61d0"
@@ -53,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rows: Whole
     live: Whole
-    bytes: Whole
+    bytes: Size
 
 
 class CommitJob(msgspec.Struct, forbid_unknown_fields=True):

@@ -403,6 +403,14 @@ async def test_there_are_as_many_pieces_as_cuts_and_one(work: Work) -> None:
     await work.commit(job, {**said, "pieces": [{"rows": 1 << 32, "live": 0, "bytes": 0}] * 3}, 422)
 
 
+async def test_a_piece_may_have_more_than_four_gigabytes(work: Work) -> None:
+    job = await work.create()
+    said = await work.count(job, CUTS)
+    said["pieces"][0]["bytes"] = 5 << 30
+    await work.commit(job, said)
+    assert (await work.slices())[0]["bytes"] == 5 << 30
+
+
 async def test_a_job_that_lapses_while_it_commits_is_done(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
