@@ -195,7 +195,8 @@ class Slice:
         if is_own:
             shard.retire()
         else:
-            self.part = self.part._replace(live=self.part.live - 1)
+            # A job may have counted it wrong: that must not keep a group from being written.
+            self.part = self.part._replace(live=max(0, self.part.live - 1))
         if self.watch is not None:
             self.watch.retired(shard.number, at_of(place))
         return is_own

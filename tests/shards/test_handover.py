@@ -14,7 +14,7 @@ from shards.jobs import ABORTED, DONE, JobRow, PieceRow, SourceRow
 from shards.recover import Opened, read_directory
 from shards.store import Table
 from shards.tables import slice_from
-from shards.verify import verify_counts
+from shards.verify import repair_counts, verify_counts
 from timeline import slices
 from timeline.position import before
 from timeline.slices import Counts, Home, Shard
@@ -117,6 +117,39 @@ def test_many_messages_meanwhile_are_counted_outside(split: Split, monkeypatch: 
     assert handover.cut(group(split.opened), tally, said, before(NOW)) is not None
     split.seal()
     split.check("0 1 2 3 n0 n1 - - same later 4 n4 n5 n6 5 6 7 8 9 10 11")
+
+
+def test_large_messages_are_counted_outside(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few they are: in the writer everybody would wait for them to be read."""
+    monkeypatch.setattr(handover, "FEW_BYTES", 200)
+    begun = split.begin()
+    cuts = [FAR + 4_000]
+    said = split.count(begun, cuts)
+    split.put(3.5, "x" * 200)
+    tally = Tally(begun[0], cuts)
+    assert handover.cut(group(split.opened), tally, said, before(NOW)) is None
+    split.seal()
+    split.put(3.6, "small")
+    for _ in tally.step(split.store, 2):
+        pass
+    assert handover.cut(group(split.opened), tally, said, before(NOW)) is not None
+    split.seal()
+    split.check(ALL.replace("4", "x" * 200 + " small 4", 1))
+
+
+def test_what_a_job_has_counted_wrong_keeps_no_group_from_being_written(split: Split) -> None:
+    """It cannot be seen that its rows lie in other pieces. The cancel counts; verify finds the numbers."""
+    begun = split.begin()
+    cuts = [FAR + 4_000]
+    first, second = split.count(begun, cuts)
+    split.cut(begun[0], cuts, [Counts(), Counts(*map(sum, zip(first, second, strict=True)))])
+    split.cancel(1)
+    split.put(2.5, "new")
+    assert texts(split.opened) == ALL.replace("1 2 3", "- 2 new 3", 1).split()
+    assert [piece.part.live for piece in split.slices()] == [0, COUNT]
+    faults = verify_counts(split.store, read_directory(split.store, 500))
+    repair_counts(split.store, faults)
+    assert [piece.part[:2] for piece in read_directory(split.store, 500)] == [(4, 3), (8, 8)]
 
 
 def test_a_shard_that_cannot_be_read_is_not_counted(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
