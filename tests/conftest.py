@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 import server  # noqa: F401 - before anything that may be compiled
@@ -21,6 +22,10 @@ from tests.support.soak import QUICK
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 gc.set_threshold(50_000, 20, 20)  # a tenth less processor time: a server is many objects and stays a moment
+
+# Speed belongs in benchmarks: on a busy machine an example of 2 ms once took 400.
+settings.register_profile("fasti", deadline=None)
+settings.load_profile("fasti")
 
 HERE = Path(__file__).parent
 QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
