@@ -165,7 +165,7 @@ def _exactly(packet_id: int, text: str) -> Publish:
 async def _accepting(server: ServerProcess, calls: Http, trace: Path) -> Answers:
     peer = await dial(server.mqtt)
     await peer.connect("writer")
-    async with traced(server.pid, trace, "-e", f"trace={CALLS}"):
+    async with traced(server.pid, trace, "-e", f"trace={CALLS}", *HELD):
         answers = await _accept(calls, peer, 6)
     peer.drop()
     return answers
@@ -174,10 +174,12 @@ async def _accepting(server: ServerProcess, calls: Http, trace: Path) -> Answers
 async def _changing(server: ServerProcess, calls: Http, trace: Path) -> Answers:
     changes = Changes(server, calls)
     await changes.prepare()
-    async with traced(server.pid, trace, "-e", f"trace={CALLS}"):
+    async with traced(server.pid, trace, "-e", f"trace={CALLS}", *HELD):
         return await changes.make()
 
 
+HELD = ("-e", "inject=fdatasync,fsync:delay_enter=5000")
+"""Each sync takes 5 ms more, so that an answer too early is seen on any disk."""
 Work = Callable[[ServerProcess, Http, Path], Awaitable[Answers]]
 
 
