@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,10 +37,14 @@ def job(server: Served) -> Job:
 
 
 @contextmanager
-def program(server: Served, job: Job) -> Iterator[subprocess.Popen[str]]:
-    """It has a job; whoever has the token goes on with one that another began."""
+def program(server: Served, job: Job, held: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """It has a job; whoever has the token goes on with one that another began.
+
+    `held`: it stops while it reads, and makes this file.
+    """
     environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
+    module = ["tests.spark.held", str(held)] if held else ["spark"]
+    command = [sys.executable, "-m", *module, "split", "--server", server.url, "--job", job.id]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -63,23 +66,13 @@ def has_java(child: subprocess.Popen[str]) -> bool:
     return bool(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
 
 
-def is_reading(server: Served, child: subprocess.Popen[str]) -> bool:
-    """A worker of Spark has opened the checkpoint."""
-    for folder in Path(tempfile.gettempdir()).glob("fasti-read-*"):
-        with suppress(FileNotFoundError):  # another test's, which has gone meanwhile
-            if any(str(server.data) in os.readlink(link) for link in folder.iterdir() if link.is_symlink()):
-                return True
-    assert child.poll() is None, "it has ended"
-    return False
-
-
-def test_killed_at_each_step_and_run_again(server: Served, job: Job) -> None:
+def test_killed_at_each_step_and_run_again(server: Served, job: Job, tmp_path: Path) -> None:
     """Before it reads, while it counts, and between its last word and the answer to `commit`."""
     with program(server, job) as child:
         wait_until(lambda: has_java(child))
     assert server.state(job.id) == "planning"
-    with program(server, job) as child:
-        wait_until(lambda: is_reading(server, child))
+    with program(server, job, tmp_path / "reading") as child:
+        wait_until((tmp_path / "reading").exists)
     assert server.state(job.id) == "planning"
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
     with program(server, job) as child:
@@ -96,9 +89,9 @@ def test_killed_at_each_step_and_run_again(server: Served, job: Job) -> None:
     assert not list((server.data / "jobs").glob("*"))
 
 
-def test_a_signal_aborts_the_job(server: Served, job: Job) -> None:
-    with program(server, job) as child:
-        wait_until(lambda: is_reading(server, child))
+def test_a_signal_aborts_the_job(server: Served, job: Job, tmp_path: Path) -> None:
+    with program(server, job, tmp_path / "reading") as child:
+        wait_until((tmp_path / "reading").exists)
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 1
