@@ -55,9 +55,12 @@ def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
         except BaseException as error:
             if lease.why:
                 raise LeaseLost(f"job {job.id} is lost: {lease.why}") from error
+            told = told_to_end(error)
             with suppress(SparkError):
-                remote.abort(job, words_of(error)[:DETAIL_CHARS])
-            if isinstance(error, SparkError) or not isinstance(error, Exception):
+                remote.abort(job, words_of(told or error)[:DETAIL_CHARS])
+            if told is not None:
+                raise told from error
+            if isinstance(error, SparkError):
                 raise
             raise SparkError(words_of(error)) from error
 
@@ -95,6 +98,15 @@ def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease, archi
     rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
     kept = f"{archived} messages archived in {archive}" if archive else "without an archive"
     return f"job {job.id}: {len(said)} slices with {rows} rows dropped, {kept}"
+
+
+def told_to_end(error: BaseException) -> BaseException | None:
+    """The signal that an error came from: a call of Spark that a signal cuts off leaves a gateway of which
+    the next call, at the end of the session, may fail."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt | SystemExit):
+        seen = seen.__cause__ or seen.__context__
+    return seen
 
 
 def words_of(error: BaseException) -> str:

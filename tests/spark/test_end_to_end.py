@@ -130,6 +130,23 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     assert (ended["state"], ended["detail"]) == ("aborted", "table messages, after key 00: flipped")
 
 
+def test_a_signal_is_told_whatever_fails_after_it(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put(far(COUNT))
+
+    def cut_off(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("Answer from Java side is empty")
+
+    monkeypatch.setattr(run_module, "counted", cut_off)
+    job = server.remote.create("split", slice=overfull(server))
+    with pytest.raises(KeyboardInterrupt):
+        run_split(server.remote, job, None)
+    ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
+    assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
+
+
 def test_what_was_counted_wrong_is_refused(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server.put(far(COUNT))
     job = server.remote.create("split", slice=overfull(server))
