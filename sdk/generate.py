@@ -28,6 +28,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ class Class:
         self.parts = dict(self._parts()) if self.name == "Client" else {}
 
     def _members(self) -> Iterator[Member]:
-        for node, behind in zip(self.node.body, [*self.node.body[1:], ast.Pass()], strict=True):
+        for node, behind in pairwise([*self.node.body, ast.Pass()]):
             match node:
                 case (
                     ast.FunctionDef(returns=ast.expr() as gives)

@@ -7,6 +7,7 @@ front before parsing. What follows `--` stays where it is.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Annotated, cast
 
 import typer
@@ -145,7 +146,7 @@ def start(arguments: list[str]) -> None:
 
 def _format_of(arguments: list[str]) -> Format:
     """What `-o` says, found without a parser: it has just said no to something."""
-    for argument, value in zip(arguments, [*arguments[1:], ""], strict=False):
+    for argument, value in pairwise([*arguments, ""]):
         named = value if argument in ("-o", "--output") else argument.removeprefix("--output=")
         if argument.startswith(("-o", "--output")) and named in list(Format):
             return Format(named)
