@@ -14,6 +14,7 @@ import msgspec
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
+from shards.handover import sources_of
 from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
 from timeline.position import before
@@ -78,6 +79,7 @@ class Expiries:
         if not pieces:
             raise JobRefused("nothing-to-expire", "no slice is behind retention")
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
+        job.sources = [sources_of(piece) for piece in pieces]
 
         def prepare() -> None:
             job.row.slices = [

@@ -49,7 +49,7 @@ from shards.jobs import (
 from shards.leavings import leave
 from shards.recover import Opened
 from shards.store import Store, Table
-from timeline.slices import WATCH_MAX, Slice
+from timeline.slices import Slice
 
 from ..engine.clock import Clock
 from ..engine.writer import Ask, Busy, Decide, Writer
@@ -93,7 +93,7 @@ class Job:
     """In monotonic seconds."""
     folder: Path
     sources: list[list[SourceRow]]
-    """The shards to read, of each of its slices."""
+    """The shards to read, of each of its slices; none until the job knows them."""
     piece: Slice | None = None
     """The slice of a split, which is watched."""
     is_busy: bool = False
@@ -231,8 +231,9 @@ class Pipeline:
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
         row = JobRow(job_id, kind, run, state, self._node, self._clock.wall_ms(), slices)
         until = self._clock.mono() + lease_of(row)
-        sources = [handover.sources_of(piece) for piece in pieces]
-        job = Job(row, secrets.token_hex(16), until, self._folder / job_id, sources, is_busy=True)
+        job = Job(
+            row, secrets.token_hex(16), until, self._folder / job_id, [[] for _ in pieces], is_busy=True
+        )
         self._jobs[job_id] = job
         if run == "server":
             self._launcher.claim(job_id)
@@ -383,7 +384,7 @@ class Pipeline:
             else:
                 await self.end(job, "the store failed")
         elif job.piece is not None and job.piece.watch is not None and job.piece.watch.is_overrun:
-            await self.end(job, f"more than {WATCH_MAX} messages were cancelled or moved during the job")
+            await self.end(job, handover.OVERRUN)
         elif job.orphaned:
             await self.end(job, job.orphaned)
         elif self._clock.mono() >= job.lease_until:

@@ -117,7 +117,7 @@ class Splits:
         if self._opened.directory.get(piece.start_ms) is not piece:
             await self._pipeline.end(job, "the slice is not what it was when the job began")
         elif piece.watch.is_overrun:
-            await self._pipeline.end(job, "too many messages were cancelled or moved during the job")
+            await self._pipeline.end(job, handover.OVERRUN)
         elif before(piece.start_ms) <= self.nearest():
             await self._pipeline.end(job, "the slice has come too near")
 
