@@ -14,9 +14,6 @@ from timeline.wheel import Wheel
 
 from .delivery.broker import Broker
 from .delivery.dispatch import Dispatch
-from .delivery.late import Late
-from .delivery.leases import Leases
-from .delivery.letters import Letters
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owed import Owed
@@ -29,8 +26,11 @@ from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
+from .delivery.settling.late import Late
+from .delivery.settling.leases import Leases
+from .delivery.settling.letters import Letters
+from .delivery.settling.undone import Undone
 from .delivery.shared import Group
-from .delivery.undone import Undone
 from .delivery.wills import Wills
 from .engine.clock import Clock
 from .engine.held import Held

@@ -83,7 +83,7 @@ class Loan:
     term_ms: int = 0
     """How long that was from when it was given, or extended."""
     lease: int = 0
-    """What the lease is called (server/delivery/leases.py)."""
+    """What the lease is called (server/delivery/settling/leases.py)."""
     is_overdue: bool = False
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
 

@@ -15,7 +15,6 @@ What stands lower here imports what stands higher. First what is handed about:
 then who has what:
 
     router.py        topic -> subscribers, endpoint -> its group
-    leases.py        until when members of groups may keep what they have
     owners.py        whether who sent a message may send it now, or else nobody gets it
     quota.py         how many subscriptions there are, and the bytes of their filters
     owed.py          what was not stored and could not be sent at once, for those it was promised to
@@ -26,14 +25,12 @@ then who has what:
     ready.py         who may read on
     sent.py          the message of a flight, read again
     membership.py    who is in which shared subscription
-    letters.py       dead letters: kept, sent again to who gave them up, dropped
 
 then what happens:
 
     dispatch.py      the horizon moves, and what it passes is given to those who are there
     publishing.py    publishes take their place: stored or not, answered when that is settled
-    undone.py        what was not done comes again later, or is dead
-    late.py          acks that come when the group has gone on
+    settling/        what becomes of a delivery: done, returned, again later, dead (leases: who has what)
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
     deliveries.py    what has become of a message with each who was to get it, for who asks

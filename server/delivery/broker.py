@@ -39,8 +39,6 @@ from ..observe.tracing import Traces
 from ..settings.config import Config
 from .cursors import Cursors
 from .dispatch import Dispatch
-from .late import Late
-from .leases import Leases
 from .membership import Membership
 from .message import Message
 from .publishing import Publishing
@@ -48,10 +46,12 @@ from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
+from .settling.late import Late
+from .settling.leases import Leases
+from .settling.undone import Nacked, Undone
 from .shared import Group
 from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
-from .undone import Nacked, Undone
 from .verdict import Answer, RunAnswer
 from .wills import Wills
 from .wish import Will, Wish

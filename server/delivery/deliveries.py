@@ -28,9 +28,9 @@ from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
-from .letters import Letters
 from .membership import Membership
 from .router import Router
+from .settling.letters import Letters
 from .shared import KEY_PREFIX, Group
 from .subscriber import Subscriber
 

@@ -11,13 +11,13 @@ from timeline.session import Flight, Returned, Session, Subscription, Terms
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
 from .cursors import Cursors
-from .leases import Leases
 from .owed import Owed
 from .pace import Paces
 from .ready import Ready
 from .router import Router
 from .session_rows import subscription_of
 from .sessions import Sessions
+from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .subscriber import Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping

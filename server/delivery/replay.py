@@ -40,8 +40,8 @@ from .retained import Retained
 from .router import Router
 from .run import RUN_MAX, Run
 from .sent import Sent
+from .settling.undone import Undone
 from .subscriber import Subscriber
-from .undone import Undone
 
 log = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..settings.config import Sessions
-from .leases import Leases
 from .message import Message
 from .pace import Pace, Paces
 from .rota import Rota
 from .run import Run
+from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
 from .terms import UNSAID, Keeping, in_force
 

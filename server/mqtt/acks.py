@@ -22,8 +22,8 @@ from ..codec.fields import Properties
 from ..codec.packets import Ack, AckRun, Packet
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
+from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Closing, Subscriber
-from ..delivery.undone import NEVER, Nacked
 from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "an ack of the wrong kind"

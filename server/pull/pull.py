@@ -11,7 +11,7 @@ of the groups are made durable: a lease outlives a kill, as far as its ack is co
 
 What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
 batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
-not in flight under its packet id is found by its position (server/delivery/late.py).
+not in flight under its packet id is found by its position (server/delivery/settling/late.py).
 
 Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
 others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
@@ -28,9 +28,9 @@ from heapq import heapify, heappop, heappush
 from shards.errors import StoreFailed
 
 from ..delivery.broker import Broker
+from ..delivery.settling.undone import Nacked
 from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
-from ..delivery.undone import Nacked
 from ..engine.clock import Clock
 from ..engine.writer import Busy
 from ..settings.config import Config

@@ -30,7 +30,7 @@ from shards.errors import ShardsError
 from timeline.retention import passed_slices
 
 from ..core import Core
-from ..delivery.letters import SWEEP_LETTERS
+from ..delivery.settling.letters import SWEEP_LETTERS
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
 from ..jobs.leavings import Leavings

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from server.delivery.message import Message
+from server.delivery.settling.undone import Nacked
 from server.delivery.shared import KEY_PREFIX
-from server.delivery.undone import Nacked
 from shards.record import addressee_of, decode, is_stub
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock

@@ -47,7 +47,7 @@ from timeline.position import (
     position,
 )
 
-from ...delivery.letters import Letters, May
+from ...delivery.settling.letters import Letters, May
 from ...delivery.shared import KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...engine.clock import Clock

@@ -30,7 +30,7 @@ from shards.state import DISPATCHED
 from timeline.filters import TopicError, parse_share
 
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
-from ...delivery.undone import NEVER
+from ...delivery.settling.undone import NEVER
 from ...engine.writer import Ask
 from ...pull.call import Answer, Given, Leased, Wish
 from ...pull.lease_id import (

@@ -9,7 +9,7 @@ from server.codec import wire
 from server.codec.packets import Publish
 from server.codec.reasons import Reason
 from server.core import NODE
-from server.delivery import late
+from server.delivery.settling import late
 from server.engine.writer import Busy
 from shards.record import decode
 from tests.server.delivery.test_undone import (

@@ -1,6 +1,6 @@
 """Leases: which have lapsed, and who is first when there are more than one look takes."""
 
-from server.delivery.leases import Leases
+from server.delivery.settling.leases import Leases
 from server.delivery.subscriber import Subscriber
 from tests.support.clock import HandClock
 from timeline.position import Position

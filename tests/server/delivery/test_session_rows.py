@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from server.delivery import session_rows, undone
+from server.delivery import session_rows
 from server.delivery.session_rows import cursor_row
+from server.delivery.settling import undone
+from server.delivery.settling.undone import UNDER_WAY
 from server.delivery.subscriber import Subscriber
-from server.delivery.undone import UNDER_WAY
 from shards.commit import Commit, Refused
 from shards.fields import Record
 from shards.store import Table

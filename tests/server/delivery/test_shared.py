@@ -6,10 +6,10 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
-from server.delivery.leases import Leases
 from server.delivery.pace import Paces
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
+from server.delivery.settling.leases import Leases
 from server.delivery.shared import KEY_PREFIX, Group
 from server.settings.config import Sessions
 from shards.store import Table
@@ -667,7 +667,7 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
 
 
 def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.delivery.undone.LAPSED", 10)
+    monkeypatch.setattr("server.delivery.settling.undone.LAPSED", 10)
     rig = Rig(config(ack_timeout_ms=30_000))
     names = [f"$share/g{number}/t" for number in range(25)]
     a = rig.connected("a")

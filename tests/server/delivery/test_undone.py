@@ -9,7 +9,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
-from server.delivery.undone import UNDER_WAY, Failure, Nacked, Undone
+from server.delivery.settling.undone import UNDER_WAY, Failure, Nacked, Undone
 from server.delivery.wish import Wish
 from server.engine.writer import Busy
 from shards.commit import Commit
@@ -658,7 +658,7 @@ def test_a_member_may_nack_and_be_gone_at_once_with_its_session(qos: int) -> Non
 def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.delivery.undone.UNDER_WAY", 10)
+    monkeypatch.setattr("server.delivery.settling.undone.UNDER_WAY", 10)
     rig = Rig()
     many = rig.lasting("many")
     many.subscribe("t/#", qos=1)

@@ -3,8 +3,8 @@
 from typing import Any
 
 from server.delivery import deliveries
+from server.delivery.settling.undone import Nacked
 from server.delivery.terms import UNSAID
-from server.delivery.undone import Nacked
 from timeline.session import Terms
 
 from ..conftest import MINUTE_MS, Running

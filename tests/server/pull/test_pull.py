@@ -306,7 +306,7 @@ def test_late_acks_beyond_the_bound_are_refused_and_not_said_to_be_gone(
     rig, puller = _rig(6)
     leases = puller.lease(lease_ms=1_000)
     rig.pass_ms(1_500)
-    monkeypatch.setattr("server.delivery.late.WAITING_MAX", 5)
+    monkeypatch.setattr("server.delivery.settling.late.WAITING_MAX", 5)
     with pytest.raises(Busy):
         puller.ack(leases)
     assert puller.ack(leases[:5])[0].done == 5
@@ -472,7 +472,7 @@ def test_what_nobody_was_sent_and_has_no_room_to_wait_comes_again_from_disk() ->
 
 def test_leases_of_ever_another_time_end_when_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many times they lie together, and none ends before its own."""
-    monkeypatch.setattr("server.delivery.leases.QUEUES_MAX", 2)
+    monkeypatch.setattr("server.delivery.settling.leases.QUEUES_MAX", 2)
     rig, puller = _rig(5)
     times = [5_000, 3_000, 4_000, 1_000, 3_000]
     for lease_ms in times:

@@ -41,10 +41,10 @@ from shards.store import Store
 from shards.tables import DeadRow, DeadTotals
 from timeline.position import START, MessageId, Position
 
-from ..settings.config import Dead as Bounds
-from .membership import Membership
-from .message import Message
-from .subscriber import Subscriber
+from ...settings.config import Dead as Bounds
+from ..membership import Membership
+from ..message import Message
+from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 

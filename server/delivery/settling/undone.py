@@ -40,23 +40,23 @@ from shards.retries import put_retry, retry_of
 from timeline.filters import TOPIC_BYTES_MAX
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
-from ..engine.clock import Clock
-from ..engine.writer import GROUP_BYTES, Busy, Writer
-from ..observe.logs import by, shown
-from ..settings.config import Sessions
-from .cursors import Cursors, cursor_cost
+from ...engine.clock import Clock
+from ...engine.writer import GROUP_BYTES, Busy, Writer
+from ...observe.logs import by, shown
+from ...settings.config import Sessions
+from ..cursors import Cursors, cursor_cost
+from ..membership import Membership
+from ..message import Message
+from ..owners import Owners
+from ..publishing import Publishing
+from ..router import Router
+from ..sent import Sent
+from ..shared import Group
+from ..subscriber import Inside, Subscriber
+from ..terms import InForce, in_force
+from ..wish import Wish
 from .leases import Leases
 from .letters import Letters
-from .membership import Membership
-from .message import Message
-from .owners import Owners
-from .publishing import Publishing
-from .router import Router
-from .sent import Sent
-from .shared import Group
-from .subscriber import Inside, Subscriber
-from .terms import InForce, in_force
-from .wish import Wish
 
 log = logging.getLogger(__name__)
 

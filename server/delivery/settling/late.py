@@ -37,14 +37,14 @@ from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
-from ..engine.clock import Clock
-from ..engine.writer import Busy, Writer
-from ..observe.logs import by, shown
-from .cursors import Cursors
-from .membership import Membership
-from .sent import Sent
-from .shared import Group
-from .subscriber import Subscriber
+from ...engine.clock import Clock
+from ...engine.writer import Busy, Writer
+from ...observe.logs import by, shown
+from ..cursors import Cursors
+from ..membership import Membership
+from ..sent import Sent
+from ..shared import Group
+from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 

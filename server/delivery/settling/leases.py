@@ -22,8 +22,8 @@ from sortedcontainers import SortedDict
 
 from timeline.session import Flight, Loan
 
-from ..engine.clock import Clock
-from .subscriber import Subscriber
+from ...engine.clock import Clock
+from ..subscriber import Subscriber
 
 QUEUES_MAX = 100
 Lease = tuple[Subscriber, Subscriber, Flight]

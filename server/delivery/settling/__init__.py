@@ -1,0 +1,8 @@
+"""What becomes of a delivery: it is done, returned, comes again later, or is dead. What stands lower imports
+what stands higher.
+
+    leases.py        until when members of groups may keep what they have
+    letters.py       dead letters: kept, sent again to who gave them up, dropped
+    undone.py        what was not done comes again later, or is dead
+    late.py          acks that come when the group has gone on
+"""
