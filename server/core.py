@@ -12,7 +12,7 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-from .delivery.broker import Broker
+from .delivery.clients import Clients
 from .delivery.dispatch import Dispatch
 from .delivery.membership import Membership
 from .delivery.message import Message
@@ -29,14 +29,17 @@ from .delivery.sessions import Sessions
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
+from .delivery.settling.settling import Settling
 from .delivery.settling.undone import Undone
 from .delivery.shared import Group
+from .delivery.subscriptions import Subscriptions
 from .delivery.wills import Wills
 from .engine.clock import Clock
 from .engine.held import Held
 from .engine.loader import Loader
 from .engine.mending import Mending
 from .engine.writer import Busy, Entry, Writer
+from .mqtt.parts import Parts
 from .observe.tracing import Traces
 from .pull.pull import Pull
 from .schedules.recurring import Schedules
@@ -80,10 +83,11 @@ class Core:
         self._build_places(wake, auth)
         self._build_dispatch()
         self._build_settling(chance)
-        self.pull = Pull(self.broker, clock, config, wake)
+        self._build_doors(wake)
         self._is_beating = False
         self.sessions.load()
-        self.broker.restore()
+        self.settling.restore()
+        self.clients.restore()
 
     def _build_engine(
         self,
@@ -212,6 +216,7 @@ class Core:
             self.owed,
             self.retained,
             self.ready,
+            self.cursors,
             self.groups,
             self.undone,
             self.sent,
@@ -219,23 +224,35 @@ class Core:
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
         )
-        self.broker = Broker(
-            config,
+        self.settling = Settling(self.cursors, self.groups, self.leases, self.undone, self.late)
+
+    def _build_doors(self, wake: Callable[[], None]) -> None:
+        """What clients ask for, by whatever protocol."""
+        config, clock = self.config, self.clock
+        self.subscriptions = Subscriptions(
+            config, self.sessions, self.cursors, self.groups, self.router, self.horizon, self.directory
+        )
+        self.clients = Clients(
             clock,
             self.sessions,
             self.cursors,
-            self.horizon,
-            self.router,
             self.groups,
-            self.ready,
+            self.subscriptions,
+            self.settling,
             self.replay,
-            self.dispatch,
-            self.publishing,
-            self.undone,
-            self.late,
-            self.leases,
             self.wills,
-            writer,
+            expiry_max_ms=config.sessions.expiry_max_ms,
+        )
+        self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
+        self.mqtt = Parts(
+            config,
+            clock,
+            self.clients,
+            self.subscriptions,
+            self.groups,
+            self.cursors,
+            self.publishing,
+            self.settling,
             self.traces,
             node=NODE,
         )

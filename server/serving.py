@@ -92,7 +92,7 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics, app.outgoing)
+        self._listeners = Listeners(app.core.mqtt, app.keyring, mqtt_tls, app.metrics, app.outgoing)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
@@ -195,7 +195,7 @@ class Server:
         """Keys or certificates are others now: who came by one that counts no more is ended."""
         self._listeners.review()
         self.app.core.review()
-        self._reviewing = self.app.core.broker.review()
+        self._reviewing = self.app.core.subscriptions.review()
         self._go_on_reviewing(self._reviewing)
 
     def _go_on_reviewing(self, steps: Iterator[None]) -> None:

@@ -96,7 +96,7 @@ def build_site(
         Control(ask, clock, timeline, cursors, turns, metrics, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
-        LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
+        LeaseRoutes(ask, core.pull, core.groups, core.subscriptions, turns, config, node=core.node),
         Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits, core.traces),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
@@ -104,9 +104,13 @@ def build_site(
         TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, core.schedules),
-        SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
-        GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
-        EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),
+        SessionRoutes(
+            ask, clock, timeline, turns, core.sessions, core.groups, core.router, core.clients, core.replay
+        ),
+        GroupRoutes(
+            ask, clock, timeline, turns, core.groups, core.subscriptions, core.router, core.replay, config
+        ),
+        EndpointRoutes(ask, clock, timeline, turns, core.router, core.replay, hooks, config),
         Events(app.streams, app.figures.moving),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),

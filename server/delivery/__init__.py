@@ -34,8 +34,19 @@ then what happens:
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
     deliveries.py    what has become of a message with each who was to get it, for who asks
-    broker.py        the verbs: claim, leave, subscribe, publish, ack, nack, rewind, drop
+    subscriptions.py  what clients subscribe to: added, ended; ended too when their keys may no more
+    clients.py       the life of a client's session: claim, begin, resume, leave, drop
 
-A door (server/mqtt, server/http) calls the broker's verbs and implements `Link`. In here nobody knows reason
+A door (server/mqtt, server/http, server/pull, server/webhook) calls the parts that it uses. It implements
+`Link` (subscriber.py), on which messages come back: `offer` gives them to `send`.
+
+    clients          its session is opened, resumed, left, ended
+    subscriptions    it subscribes, unsubscribes
+    groups           `Membership`: a group is made, paused, disbanded; a part of the server becomes a member
+    publishing       it publishes
+    settling         it says what becomes of a message that it was sent
+    replay           `rewind`: a session or group reads again from an earlier position
+
+In here nobody knows reason
 codes, packets or routes; close reasons, verdicts and receipts are enumerations of this room.
 """

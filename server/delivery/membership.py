@@ -1,12 +1,14 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
+from shards.commit import Commit
 from shards.tables import GroupRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Flight, Returned, Session, Subscription, Terms
+from timeline.session import USUAL, Flight, Returned, Session, Subscription, Terms
 
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
@@ -19,10 +21,20 @@ from .session_rows import subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
-from .subscriber import Inside, Link, Rights, Subscriber
+from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
+END_MEMBERS = 500
+"""Members that leave a group in one step when the group is deleted."""
+
+
+class UnknownGroup(LookupError):
+    """There is no group with this text."""
+
+
+class TooManyGroups(Exception):
+    """`limits.groups` or `limits.subscription_bytes` is reached."""
 
 
 class Membership:
@@ -157,25 +169,49 @@ class Membership:
         return not group.members and self._sessions.is_over(group)
 
     def make(
-        self, text: str, since: Position, terms: Terms, keeping: Keeping, rights: Rights | None
+        self,
+        commit: Commit,
+        text: str,
+        terms: Terms = USUAL,
+        keeping: Keeping = UNSAID,
+        rights: Rights | None = None,
     ) -> Group:
-        """A group that is there with nobody in it, made or changed. What is not said the settings say.
+        """In the writer: create a group without members, or change its terms; durable with this batch.
 
-        `rights`: of who makes it, which count as those of its last member.
+        A new group begins at the horizon. The settings supply every term that is not given. `rights`: of the
+        key that creates it; they count like those of its last member. Raises TooManyGroups.
         """
+        if not self.admits(text):
+            raise TooManyGroups("there are as many groups, or bytes of their filters, as may be")
         group = self._by_text.get(text)
         if group is None:
-            group = self._open(text, since)
+            group = self._open(text, self._horizon.position)
             group.owner, group.rights = "" if rights is None else rights.name, rights
             self._router.forget()
         group.agree(terms, keeping)
         self._agreed(group)
+        self._cursors.store(commit, group)
         return group
 
     def enlist(
-        self, group: Group, link: Link, name: str, rights: Rights | None, *, keeps_overdue: bool
+        self,
+        link: Link,
+        text: str,
+        *,
+        name: str,
+        rights: Rights | None = None,
+        keeps_overdue: bool = True,
     ) -> Inside:
-        """A member that is a part of the server. It reads nothing by itself: it is always at the horizon."""
+        """Make a part of the server a member of a group, under a `name` that people see.
+
+        The group sends it messages while `link` has room, stored ones at QoS 1 at least; it acks them like a
+        client and calls `read_on` when it has room again. It reads nothing by itself: it is always at the
+        horizon, and nothing of it is stored. `rights` may limit what it is sent. Not `keeps_overdue`: when
+        its lease has lapsed, it acks by position (a late ack). Raises UnknownGroup.
+        """
+        group = self._by_text.get(text)
+        if group is None:
+            raise UnknownGroup(f"there is no group {text[:128]!r}")
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
@@ -247,6 +283,24 @@ class Membership:
         self._pause(group)
         self._agreed(group)
 
+    def disband(self, commit: Commit, group: Group) -> bool:
+        """In the writer: delete a group that may have members; True: it is gone.
+
+        END_MEMBERS leave in each step. They keep what they have in flight. A client no longer subscribes to
+        the group then, and is not told.
+        """
+        for member in list(islice(group.members, END_MEMBERS)):
+            if member.session.unsubscribe(group.text):
+                self._sessions.quota.discard((group.text,))
+            self.leave(member, group.text, is_given_up=not member.is_inside)
+            if not member.is_inside:
+                self._cursors.store(commit, member)
+            elif member.link is not None:
+                member.link.close(Closing.DROPPED)
+        if self._by_text.get(group.text) is group and not group.members:
+            self.end(group)
+        return self._by_text.get(group.text) is not group
+
     def end(self, group: Group) -> None:
         """It is there no more; who was a member is none, and keeps what it has in flight."""
         for member in group.members:
@@ -284,10 +338,12 @@ class Membership:
             self.meet(subscriber)
 
     def part(self, member: Subscriber, *, is_clean: bool) -> list[tuple[Group, Flight]]:
-        """The member's connection has ended. What it has not acked goes to another at once, if it left in
-        order (`is_clean`) and there is room for it to wait so; else it is returned: each with the group that
-        it is in flight in.
+        """The member's connection has ended: its session stands still.
+
+        What it has not acked goes to another member at once, if it left in order (`is_clean`) and there is
+        room for it to wait so. All else is returned, each flight with the group that it is in flight in.
         """
+        member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
@@ -383,11 +439,12 @@ class Membership:
         """Seconds until `step` has something to do."""
         return self._paces.wait_s()
 
-    def pause(self, group: Group, *, is_paused: bool) -> None:
-        """Its members are sent nothing from now on, or again."""
+    def pause(self, commit: Commit, group: Group, *, is_paused: bool) -> None:
+        """In the writer: send its members nothing from now on, or again. They keep what they have."""
         group.is_paused = is_paused
         self._cursors.outdate(group)
         self._pause(group)
+        self._cursors.store(commit, group)
 
     def _open(self, text: str, since: Position) -> Group:
         _, topic_filter = parse_share(text)

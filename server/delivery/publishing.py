@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
+from shards import keys
 from shards.commit import Commit, Draft, Known, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.fields import Record
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 Judged = dict[bytes, bool]
 """Topic -> whether a publish to it is to be stored at QoS 1 or 2."""
+HOLD_MESSAGES = 8_000
+HOLD_BYTES = 16 << 20
+"""Publishes that may wait before the server stops reading from publishers: about 30 ms of work."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 WISH_BYTES = 800
@@ -90,8 +94,20 @@ class Publishing:
         self._owed = owed
         self._writer = writer
 
+    @property
+    def is_congested(self) -> bool:
+        """Publishers should be held back: what they have sent waits in RAM, and the requests of others wait
+        behind it."""
+        dispatch, limits = self._dispatch, self.config.limits
+        return dispatch.live + self.waiting > min(
+            HOLD_MESSAGES, limits.queued // 2
+        ) or dispatch.live_bytes + self.waiting_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
+
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]], *, can_refuse: bool = True) -> None:
-        """Place publishes in order; each answer comes when the message is durable or handed on."""
+        """Place publishes in order; each answer comes when the message is durable or handed on.
+
+        Without `can_refuse` the caller hands them over only while the server is not congested.
+        """
         self.traffic.received += len(wishes)
         known: Judged = {}
         writes = any(wish.received or self.is_to_store(wish, known) for wish, _ in wishes)
@@ -163,6 +179,55 @@ class Publishing:
             log.warning("publish of the server refused: %s", error, extra=by("the server"))
             return None
         return placed
+
+    def after_publishes(self, then: Callable[[], None]) -> bool:
+        """Call `then` once, when all that has been published so far has been handed on, or cannot be.
+
+        False: nothing can be waited for; `then` is not called.
+        """
+        called = False
+
+        def once() -> None:
+            nonlocal called
+            if not called:
+                called = True
+                then()
+
+        def decide(commit: Commit) -> None:
+            self._dispatch.add_mark(position(commit.horizon.clock_ms, commit.horizon.seq), once)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                once()
+
+        try:
+            # Without a cost: it waits behind what this client has in the queue already.
+            self._writer.submit(decide, done, cost=0, writes=False)
+        except (Busy, StoreFailed):
+            return False
+        return True
+
+    def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
+        """The client has ended a QoS 2 publish of its own: forget its packet id. `done` says whether that is
+        durable."""
+        session = subscriber.session
+        session.received.pop(packet_id, None)
+        if not session.is_persistent:
+            done(True)
+            return
+        key = keys.received(session.client_id, packet_id)
+
+        def settled(answer: object) -> None:
+            is_durable = not isinstance(answer, Exception)
+            if not is_durable:
+                session.received[packet_id] = True
+            done(is_durable)
+
+        try:
+            self._writer.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
+        except (Busy, StoreFailed) as error:
+            log.warning("not stored: %s", error, extra=by("clients"))
+            settled(error)
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: handed to whoever subscribes now, `note`d for later, never stored."""

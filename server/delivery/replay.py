@@ -20,6 +20,7 @@ from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
+from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.fields import Retry
@@ -31,6 +32,7 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import shown
+from .cursors import Cursors
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed
@@ -88,6 +90,7 @@ class Replay:
         owed: Owed,
         retained: Retained,
         ready: Ready,
+        cursors: Cursors,
         groups: Membership,
         undone: Undone,
         sent: Sent,
@@ -103,6 +106,7 @@ class Replay:
         self._owed = owed
         self._retained = retained
         self._ready = ready
+        self._cursors = cursors
         self._groups = groups
         self._undone = undone
         self._sent = sent
@@ -116,6 +120,12 @@ class Replay:
     def is_idle(self) -> bool:
         """Nobody waits for a turn."""
         return not self._ready
+
+    def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
+        """In the writer: the session or group reads again from `to`, or from where retention begins."""
+        subscriber.session.rewind(None, max(to, self.floor), self._horizon.position)
+        self._cursors.store(commit, subscriber)
+        self._ready.wake(subscriber)
 
     @property
     def floor(self) -> Position:

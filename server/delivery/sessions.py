@@ -103,6 +103,11 @@ class Sessions:
                 subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
         self._router.forget()
 
+    def entrust(self, subscriber: Subscriber, rights: Rights) -> None:
+        """The session is of the key with these rights from now on."""
+        subscriber.owner, subscriber.rights = rights.name, rights
+        self._router.forget()
+
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended, or the last one of a group's members: its expiry begins to count."""
         subscriber.left_ms = self._clock.wall_ms()

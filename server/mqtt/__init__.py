@@ -8,7 +8,8 @@ Inwards, in the order that bytes come:
     handshake.py    the request that makes a connection a websocket, and its answer
     frames.py       websocket frames: bytes -> payloads, and back
     link.py         the asyncio protocol round a connection: reads, holds, writes, lingers
-    state.py        `Connection`: the rules of one connection, packets in, calls to the broker out
+    state.py        `Connection`: the rules of one connection, packets in, calls to delivery out
+    parts.py        the parts of the server that connections call
     backlog.py      packets that wait for their turn, and how many bytes they came in
     door.py         who comes in by a listener: name and key of a CONNECT
     opening.py      CONNECT: what is refused, and what CONNACK grants

@@ -21,7 +21,8 @@ from ..codec import wire
 from ..codec.fields import Properties
 from ..codec.packets import Ack, AckRun, Packet
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker, Receipt
+from ..delivery.publishing import Publishing
+from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Closing, Subscriber
 from ..settings.times import NEVER_TEXT, TimeError, parse_delay
@@ -51,13 +52,15 @@ class Sink(Protocol):
 class Acks:
     """The acks of one connection."""
 
-    def __init__(self, broker: Broker, sink: Sink) -> None:
-        self._broker = broker
+    def __init__(self, settling: Settling, publishing: Publishing, sink: Sink, *, max_delay_ms: int) -> None:
+        self._settling = settling
+        self._publishing = publishing
+        self._max_delay_ms = max_delay_ms
         self._sink = sink
 
     def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
         """PUBACKs with no reason, one after the other."""
-        if not self._broker.ack_run(subscriber, packet.packet_ids):
+        if not self._settling.ack_run(subscriber, packet.packet_ids):
             self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
@@ -68,11 +71,11 @@ class Acks:
                 self._on_nack(packet, packet.properties, wait, subscriber)
                 return
         if packet.kind == wire.PUBACK:
-            is_due = self._broker.ack(subscriber, packet.packet_id)
+            is_due = self._settling.ack(subscriber, packet.packet_id)
         elif packet.kind == wire.PUBREC:
             is_due = self._on_received(packet, subscriber)
         else:
-            is_due = self._broker.complete(subscriber, packet.packet_id)
+            is_due = self._settling.complete(subscriber, packet.packet_id)
         if not is_due:
             self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
@@ -82,7 +85,7 @@ class Acks:
         if packet_id not in subscriber.session.received:
             self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             return
-        self._broker.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
+        self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
 
     def _on_nack(self, packet: Ack, properties: Properties, wait: str, subscriber: Subscriber) -> None:
         """PUBACK or PUBREC: again, later."""
@@ -91,12 +94,12 @@ class Acks:
         except TimeError as error:
             self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN}: {error}")
             return
-        if delay_ms is not None and delay_ms > self._broker.config.limits.max_delay_ms:
+        if delay_ms is not None and delay_ms > self._max_delay_ms:
             self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN} is above limits.max_delay")
             return
         why = properties.user("reason") or properties.reason_string or f"nacked with 0x{packet.reason:02x}"
         qos = 1 if packet.kind == wire.PUBACK else 2
-        if not self._broker.nack(
+        if not self._settling.nack(
             subscriber, packet.packet_id, delay_ms=delay_ms, reason=why, done=_unanswered, qos=qos
         ):
             self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
@@ -105,7 +108,7 @@ class Acks:
         """PUBREC: the message is released when it is remembered durably that it is there."""
         packet_id = packet.packet_id
         done = self._answering(wire.PUBREL, packet_id)
-        receipt = self._broker.received(subscriber, packet_id, done, is_taken=packet.reason < 0x80)
+        receipt = self._settling.received(subscriber, packet_id, done, is_taken=packet.reason < 0x80)
         match receipt:
             case Receipt.UNKNOWN:
                 self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)

@@ -1,4 +1,4 @@
-"""The publishes of one connection: read, handed to the broker chunk by chunk, answered in their order.
+"""The publishes of one connection: read, handed on chunk by chunk, answered in their order.
 
 MQTT-4.6.0 wants PUBACKs in the order of the PUBLISHes, but a message that is stored is answered after its
 sync and one that is not when it has been handed on. So every publish takes a place in a queue, and what is
@@ -22,14 +22,17 @@ from timeline.session import PACKET_ID_MAX, Session
 from ..auth.rights import Rights
 from ..codec.packets import Publish
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
+from ..delivery.publishing import Publishing
+from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..delivery.wish import Wish
+from ..engine.clock import Clock
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
+from ..settings.config import Config
 from .peer import Peer
 from .pending_ack import PendingAck
 from .wishes import (
@@ -66,12 +69,25 @@ RECEIVED_FACTOR = 4
 class Inbound:
     """Publishes in, answers out through `acknowledge`, in order."""
 
-    def __init__(self, broker: Broker, peer: Peer, acknowledge: Callable[[PendingAck], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        publishing: Publishing,
+        settling: Settling,
+        traces: Traces | None,
+        peer: Peer,
+        acknowledge: Callable[[PendingAck], None],
+    ) -> None:
+        self._clock = clock
+        self._publishing = publishing
+        self._settling = settling
+        self._traces = traces
         self._peer = peer
         self._acknowledge = acknowledge
-        self._mqtt = broker.config.mqtt
-        self._limits = broker.config.limits
+        self._mqtt = config.mqtt
+        self._limits = config.limits
+        self._extend_max_ms = config.sessions.ack_timeout_max_ms
         self._level = 0
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
@@ -201,7 +217,7 @@ class Inbound:
                 self._claim(pending, session)
             wish = self._read(packet, subscriber, pending)
         except PublishRefused as error:
-            self._broker.traffic.refused += 1
+            self._publishing.traffic.refused += 1
             if pending is not None:
                 pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
@@ -227,7 +243,7 @@ class Inbound:
                 def answer(verdict: Verdict, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
                     self._answer(pending, _REASONS[verdict], 0, session)
 
-        traces = self._broker.traces
+        traces = self._traces
         self._wishes.append((wish, answer if traces is None else _traced(traces, packet, wish, answer)))
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
@@ -265,7 +281,7 @@ class Inbound:
         """
         payload, qos, limits = packet.payload, packet.qos, self._limits
         if not self._drafts:
-            self._now_ms = self._broker.clock.wall_ms()
+            self._now_ms = self._clock.wall_ms()
         now_ms = self._now_ms
         read = usual_delayed(packet.topic, now_ms)
         if read is None or qos == 2 or packet.retain or len(payload) > limits.max_payload:
@@ -328,14 +344,14 @@ class Inbound:
         self._send_ready(session)
 
     def flush(self) -> None:
-        """Hand what has been gathered to the broker, as one request; two if it began with delayed ones."""
+        """Hand on what has been gathered, as one request; two if it began with delayed ones."""
         if self._drafts:
             self._flush_drafts()
         if self._wishes:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
-            self._broker.publish(wishes, can_refuse=self._level == 5)
+            self._publishing.publish(wishes, can_refuse=self._level == 5)
 
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
@@ -344,7 +360,7 @@ class Inbound:
         self.has_published = True
         assert self._drafting is not None
         answered = partial(self._answer_run, drafted, self._drafting)
-        self._broker.schedule(drafts, answered, can_refuse=self._level == 5)
+        self._publishing.schedule(drafts, answered, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
         """PUBREL has come: it counts no more."""
@@ -366,7 +382,7 @@ class Inbound:
             self._finish(packet, subscriber, pending)
             return None
         else:
-            now_ms = self._broker.clock.wall_ms()
+            now_ms = self._clock.wall_ms()
             wish = read_publish(
                 packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels, self._owner
             )
@@ -383,8 +399,8 @@ class Inbound:
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
         """Hold on to a delivery. Raises PublishRefused."""
-        packet_id, for_ms = read_extension(packet, self._broker.config.sessions.ack_timeout_max_ms)
-        if not self._broker.extend(subscriber, packet_id, for_ms):
+        packet_id, for_ms = read_extension(packet, self._extend_max_ms)
+        if not self._settling.extend(subscriber, packet_id, for_ms):
             detail = f"$control/extend: packet id {packet_id} is not yours any more"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
@@ -400,7 +416,7 @@ class Inbound:
                 pending.detail = f"$control/done: there is nothing left of {id_text(message)}"
             self._answer(pending, reason, 0, subscriber.session)
 
-        self._broker.ack_named(subscriber, text, message, told)
+        self._settling.ack_named(subscriber, text, message, told)
 
     def _claim(self, pending: PendingAck, session: Session) -> None:
         """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say, or if at

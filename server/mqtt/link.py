@@ -35,17 +35,20 @@ from termios import TIOCOUTQ
 from typing import cast
 
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
+from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
+from ..engine.clock import Clock
 from ..net.acceptor import Opening, read_on
-from ..net.networks import Networks
+from ..net.networks import Networks, Rate
 from ..net.outgoing import Outgoing
 from ..net.revoked import Shown
 from ..net.tls import common_name, shown_on
 from ..net.unsent import counting
 from ..observe.logs import by
 from ..observe.metrics import Metrics
+from ..settings.config import Limits
 from .door import Door
+from .parts import Parts
 from .peer import peer_of
 from .state import Connection
 
@@ -70,15 +73,18 @@ TLS_HELLO = b"\x16\x03"
 class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
-    def __init__(self, broker: Broker, metrics: Metrics, outgoing: Outgoing) -> None:
-        self._broker = broker
+    def __init__(
+        self, limits: Limits, clock: Clock, publishing: Publishing, metrics: Metrics, outgoing: Outgoing
+    ) -> None:
+        self._limits = limits
         self.outgoing = outgoing
         self._metrics = metrics
         self.bounded = metrics.bounded_mqtt
         self._all: set[MqttLink] = set()
         self._networks = Networks()
-        self._publishing = Queue(broker, lambda: broker.is_congested)
-        self._others = Queue(broker, lambda: False)
+        self._rate = Rate(limits.connect_rate)
+        self._publishing = Queue(clock, lambda: publishing.is_congested)
+        self._others = Queue(clock, lambda: False)
         self.kept_bytes = 0
         """What all of them have read and not handled."""
 
@@ -93,7 +99,7 @@ class Links:
 
         The rate comes last: who has as many as he may does not use up that of the others.
         """
-        limits, cause = self._broker.config.limits, by(address)
+        limits, cause = self._limits, by(address)
         if len(self._all) >= limits.connections:
             text = "connection refused: %d are open, as many as limits.connections"
             log.warning(text, len(self._all), extra=cause)
@@ -102,7 +108,7 @@ class Links:
             text = "connection refused: as many are open from there as limits.connections_per_address"
             log.warning(text, extra=cause)
             bound = "limits.connections_per_address"
-        elif not self._broker.admits(now_s):
+        elif not self._rate.admits(now_s):
             log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
             bound = "limits.connect_rate"
         else:
@@ -125,7 +131,7 @@ class Links:
         """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""
         self.kept_bytes += kept_bytes - link.kept_bytes
         link.kept_bytes = kept_bytes
-        while self.kept_bytes > self._broker.config.limits.in_bytes:
+        while self.kept_bytes > self._limits.in_bytes:
             largest = max(self._all, key=lambda one: one.kept_bytes)
             self.bounded["limits.in_bytes"] += 1
             largest.refuse(
@@ -140,8 +146,8 @@ class Links:
 class Queue:
     """Held links that are given their turns in order, a few at a time, unless `is_stopped`."""
 
-    def __init__(self, broker: Broker, is_stopped: Callable[[], bool]) -> None:
-        self._clock = broker.clock
+    def __init__(self, clock: Clock, is_stopped: Callable[[], bool]) -> None:
+        self._clock = clock
         self._is_stopped = is_stopped
         self._waiting: deque[MqttLink] = deque()
         self._is_planned = False
@@ -183,10 +189,12 @@ class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
     def __init__(
-        self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door, address: str
+        self, parts: Parts, loop: asyncio.AbstractEventLoop, links: Links, door: Door, address: str
     ) -> None:
         """`address`: of its client, without the port."""
-        self._broker = broker
+        self._parts = parts
+        self._limits = parts.config.limits
+        self._publishing = parts.publishing
         self._door = door
         self.address = address
         self._loop = loop
@@ -206,15 +214,15 @@ class MqttLink(Opening):
         """As `links` has noted it."""
         self._frame_bytes = 0
         links.add(self)
-        self._timer = loop.call_later(broker.config.limits.connect_timeout_ms / 1000, self._check_alive)
+        self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = counting(cast("asyncio.Transport", transport))
-        config, identity = self._broker.config, common_name(transport)
+        config, identity = self._parts.config, common_name(transport)
         self._connection = Connection(
-            self._broker,
+            self._parts,
             self._door,
             peer=peer_of(transport),
             identity=identity,
@@ -431,14 +439,14 @@ class MqttLink(Opening):
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        is_too_fast = connection.has_published and self._broker.is_congested
+        is_too_fast = connection.has_published and self._publishing.is_congested
         return is_too_fast or connection.is_behind or self._is_unread
 
     @property
     def _is_unread(self) -> bool:
         """The client sends, but does not read the answers: they must not pile up."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return waiting > UNREAD_FACTOR * self._broker.config.limits.out_bytes
+        return waiting > UNREAD_FACTOR * self._limits.out_bytes
 
     def _hold(self) -> None:
         """Read no more until it is its turn again."""

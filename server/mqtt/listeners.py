@@ -10,16 +10,15 @@ import asyncio
 from functools import partial
 
 from ..auth.keyring import Keyring
-from ..delivery.broker import Broker
 from ..net.acceptor import Acceptor, Opening
 from ..net.browsers import Pages, websocket_pages
 from ..net.outgoing import Outgoing
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
-from ..settings.config import Config
 from ..settings.kinds import Address
 from .door import Door
 from .link import Links, MqttLink
+from .parts import Parts
 from .websocket import Websocket
 
 TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
@@ -30,20 +29,18 @@ class Listeners:
 
     def __init__(
         self,
-        broker: Broker,
-        config: Config,
+        parts: Parts,
         keyring: Keyring,
         certificates: Certificates | None,
         metrics: Metrics,
         outgoing: Outgoing,
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
-        self._broker = broker
+        config = parts.config
+        self._parts = parts
         self._keyring = keyring
-        self._lets_anybody = config.lets_anybody
-        self._config = config.mqtt
         self._certificates = certificates
-        self.links = Links(broker, metrics, outgoing)
+        self.links = Links(config.limits, parts.clock, parts.publishing, metrics, outgoing)
         self._acceptor = Acceptor(
             metrics.bounded_mqtt,
             handshake_bound="limits.connect_timeout",
@@ -52,17 +49,17 @@ class Listeners:
 
     async def open(self) -> list[dict[str, object]]:
         """Start listening; where, as /v1/info tells it. Raises OSError."""
-        return [await self._open(address) for address in self._config.listen]
+        return [await self._open(address) for address in self._parts.config.mqtt.listen]
 
     def close(self) -> None:
         """Accept no more. Connections stay."""
         self._acceptor.close()
 
     async def _open(self, address: Address) -> dict[str, object]:
-        scheme = address.scheme or "mqtt"
+        config, scheme = self._parts.config, address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
-        pages = websocket_pages(self._broker.config, address) if scheme in ("ws", "wss") else None
-        door = Door(self._keyring, certificates, lets_anybody=self._lets_anybody(address))
+        pages = websocket_pages(config, address) if scheme in ("ws", "wss") else None
+        door = Door(self._keyring, certificates, lets_anybody=config.lets_anybody(address))
         port = await self._acceptor.open(
             address,
             partial(self._begin, door=door, pages=pages),
@@ -80,5 +77,5 @@ class Listeners:
         loop = asyncio.get_running_loop()
         if not self.links.admits(peer, loop.time()):
             return None
-        link = MqttLink(self._broker, loop, self.links, door, peer)
+        link = MqttLink(self._parts, loop, self.links, door, peer)
         return link if pages is None else Websocket(link, pages)

@@ -20,8 +20,8 @@ from ..codec.fields import Properties
 from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
 from ..codec.publish import ack
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.publishing import Traffic
 from ..delivery.run import Run
 from ..delivery.subscriber import Closing
 from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
@@ -52,15 +52,17 @@ class Outbox:
 
     def __init__(
         self,
-        broker: Broker,
+        traffic: Traffic,
         peer: Peer,
         *,
+        node: int,
+        out_bytes: int,
         wake: Callable[[], None],
         fill: Callable[[], None],
         drop: Callable[[int], None],
     ) -> None:
-        self._node = broker.node
-        self._traffic = broker.traffic
+        self._node = node
+        self._traffic = traffic
         self._peer = peer
         self._wake = wake
         self._fill = fill
@@ -69,10 +71,10 @@ class Outbox:
         self._out_bytes = 0
         self._has_answer = False
         """Among what waits there is an answer."""
-        self._out_max = broker.config.limits.out_bytes
+        self._out_max = out_bytes
         """Unsent bytes from which there is no room: the session then reads on by itself, later."""
         self._max_packet = 0
-        self._shape = Shape(0, broker.node, 0, 0)
+        self._shape = Shape(0, node, 0, 0)
         self._is_plain = True
         """Deliveries go out in a form that is shared: no size to look at, no aliases."""
         self._tells_more = True

@@ -1,4 +1,4 @@
-"""The rules of one connection, sans IO: packets in, bytes and calls to the broker out.
+"""The rules of one connection, sans IO: packets in, bytes and calls to delivery out.
 
     new --CONNECT--> opening --key known, session durable--> open --DISCONNECT, fault, takeover--> closed
 
@@ -44,7 +44,6 @@ from ..codec.packets import (
 from ..codec.properties import reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
-from ..delivery.broker import Broker
 from ..delivery.owners import owner_of
 from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
@@ -61,6 +60,7 @@ from .opening import (
     read_will,
 )
 from .outbox import Outbox
+from .parts import Parts
 from .peer import Peer
 from .pending_ack import PendingAck
 from .subscribing import Subscribing, bridged
@@ -84,7 +84,7 @@ class Connection:
 
     def __init__(
         self,
-        broker: Broker,
+        parts: Parts,
         door: Door,
         *,
         peer: str,
@@ -93,21 +93,46 @@ class Connection:
         fill: Callable[[], None],
     ) -> None:
         """`identity`: the common name of the client's certificate, empty without one."""
-        config = broker.config
+        config, publishing, settling = parts.config, parts.publishing, parts.settling
         self._door = door
         self._rights: Rights | None = None
-        self._broker = broker
+        self._config = config
+        self._clock = parts.clock
+        self._clients = parts.clients
+        self._groups = parts.groups
+        self._cursors = parts.cursors
+        self._publishing = publishing
+        self._settling = settling
         self._peer = Peer(peer, identity)
         self._subscriber: Subscriber | None = None
         self._decoder = Decoder(
             config.mqtt.maximum_packet_size, users_max=config.limits.user_properties, gathers=True
         )
         self._backlog = Backlog()
-        self._outbox = Outbox(broker, self._peer, wake=wake, fill=fill, drop=self._pass_over)
-        self._inbound = Inbound(broker, self._peer, self._acknowledge)
-        self._acks = Acks(broker, self)
+        self._outbox = Outbox(
+            publishing.traffic,
+            self._peer,
+            node=parts.node,
+            out_bytes=config.limits.out_bytes,
+            wake=wake,
+            fill=fill,
+            drop=self._pass_over,
+        )
+        self._inbound = Inbound(
+            config, parts.clock, publishing, settling, parts.traces, self._peer, self._acknowledge
+        )
+        self._acks = Acks(settling, publishing, self, max_delay_ms=config.limits.max_delay_ms)
         self._subscribing = Subscribing(
-            broker, self._outbox, self._inbound, self._backlog, wake=wake, refuse=self.refuse
+            config,
+            parts.clock,
+            parts.clients,
+            parts.subscriptions,
+            publishing,
+            self._outbox,
+            self._inbound,
+            self._backlog,
+            wake=wake,
+            refuse=self.refuse,
         )
         self._is_bridge = False
         self._is_clean = False
@@ -125,7 +150,7 @@ class Connection:
 
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
-        clock, decoder, backlog, outbox = self._broker.clock, self._decoder, self._backlog, self._outbox
+        clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self._outbox
         self._inbound.begin_turn()
         until = 0.0
         while not outbox.is_closed:
@@ -155,12 +180,12 @@ class Connection:
         self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self._outbox:
-            self._broker.leave(subscriber, is_clean=self._is_clean)
+            self._clients.leave(subscriber, is_clean=self._is_clean)
 
     def drained(self) -> None:
         """What was waiting to be sent has gone out."""
         if self._subscriber is not None and not self._outbox.is_blocked:
-            self._broker.read_on(self._subscriber)
+            self._groups.read_on(self._subscriber)
 
     @property
     def client_id(self) -> str:
@@ -216,7 +241,7 @@ class Connection:
     @property
     def _asks_much(self) -> bool:
         subscriber = self._subscriber
-        return subscriber is not None and self._broker.asks(subscriber) > ASKS_MAX
+        return subscriber is not None and self._cursors.asks(subscriber) > ASKS_MAX
 
     @property
     def kept_bytes(self) -> int:
@@ -246,7 +271,7 @@ class Connection:
         """
         backlog, outbox = self._backlog, self._outbox
         held = backlog.packets
-        stops = outbox.level < 5 and self._broker.is_congested
+        stops = outbox.level < 5 and self._publishing.is_congested
         if held or stops:
             for packet in packets:
                 if not self._goes_ahead(packet):
@@ -329,17 +354,16 @@ class Connection:
 
     def _on_connect(self, packet: Connect) -> None:
         self._outbox.speak(packet.level)
-        reason = connect_fault(packet, self._broker.config)
+        reason = connect_fault(packet, self._config)
         if reason:
             self._refuse_connect(reason)
             return
-        broker = self._broker
-        self._peer.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
+        self._peer.client_id = packet.client_id or f"fasti-{self._clients.take_id():x}"
         self._is_bridge = packet.is_bridge
         self._outbox.learn(packet.properties or Properties())
-        self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
+        self.keep_alive_s = granted_keep_alive_s(packet, self._config)
         self.is_opening = True
-        identity = self._peer.identity if broker.config.mqtt.tls_identity_as_username else ""
+        identity = self._peer.identity if self._config.mqtt.tls_identity_as_username else ""
         entered = partial(self._entered, packet)
         self._door.ask(packet, self.client_id, self._peer.host, identity, entered)
 
@@ -350,14 +374,14 @@ class Connection:
             return
         if reason is None and rights is not None and packet.will is not None:
             reason = None if rights.may_publish(packet.will.topic) else Reason.NOT_AUTHORIZED
-        if reason is None and self._broker.is_taken(self.client_id, rights):
+        if reason is None and self._clients.is_taken(self.client_id, rights):
             reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
         if reason is not None:
             self._refuse_connect(reason)
             return
         self._rights = rights
         self._inbound.learn(packet.level, self.client_id, rights)
-        self._broker.traffic.connects += 1
+        self._publishing.traffic.connects += 1
         self._open_session(packet)
 
     def review(self, *, has_revoked: bool = False) -> None:
@@ -373,14 +397,14 @@ class Connection:
 
     def _open_session(self, packet: Connect) -> None:
         """Claim the session; CONNACK leaves when it is durable."""
-        broker = self._broker
-        expiry_s = granted_expiry_s(packet, broker.config)
-        subscriber, is_present = broker.claim(
+        config, clients = self._config, self._clients
+        expiry_s = granted_expiry_s(packet, config)
+        subscriber, is_present = clients.claim(
             self._outbox,
             self.client_id,
             clean=packet.clean_start,
             expiry_s=expiry_s,
-            window=granted_window(packet, broker.config),
+            window=granted_window(packet, config),
             rights=self._rights,
         )
         if subscriber is None:
@@ -388,7 +412,7 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
-        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor, owner_of(self._rights))
+        will = read_will(packet, self.client_id, config.mqtt.qos_floor, owner_of(self._rights))
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
@@ -401,7 +425,7 @@ class Connection:
             else:
                 self._opened(subscriber, is_present, packet)
 
-        broker.begin(subscriber, will, opened, is_new=not is_present)
+        clients.begin(subscriber, will, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         self._outbox.open()
@@ -409,16 +433,16 @@ class Connection:
         if self.level == 5:
             assigned = None if packet.client_id else self.client_id
             expiry_s = subscriber.session.expiry_s
-            properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
+            properties = connack_properties(packet, self._config, expiry_s, assigned)
         self.put(Connack(is_present, 0, properties))
-        self._broker.traffic.answer(0)
-        self._broker.resume(subscriber)
+        self._publishing.traffic.answer(0)
+        self._clients.resume(subscriber)
 
     def _refuse_connect(self, reason: int) -> None:
         log.info(
             "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.told(reason)
         )
-        self._broker.traffic.answer(reason)
+        self._publishing.traffic.answer(reason)
         self.put(Connack(False, reason))
         self._outbox.end()
 
@@ -427,7 +451,7 @@ class Connection:
         log.info(
             "connect refused: %s, %s", self._peer.address, error, extra=self._peer.told(error.reason, error)
         )
-        self._broker.traffic.answer(error.reason)
+        self._publishing.traffic.answer(error.reason)
         answer = answer_to(error)
         if answer:
             self._outbox.write(answer)
@@ -463,13 +487,13 @@ class Connection:
     def _pass_over(self, packet_id: int) -> None:
         """The client does not take packets of this size: as if it had been acked."""
         if self._subscriber is not None:
-            self._broker.pass_over(self._subscriber, packet_id)
+            self._settling.pass_over(self._subscriber, packet_id)
 
     # -- the end
 
     def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
         asked = packet.properties.session_expiry if packet.properties is not None else None
-        if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+        if self._clients.farewell(subscriber, asked, keeps_will=packet.reason != 0):
             self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
             self._outbox.end()
         else:

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 import msgspec
 
 from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
-from timeline.position import Position, before
+from timeline.position import START, Position, before
 from timeline.session import USUAL, Subscription, Terms
 
 from ..codec.packets import Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker, Denial
+from ..delivery.clients import Clients
+from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
+from ..engine.clock import Clock
 from ..settings.config import Config
 from ..settings.times import TimeError, parse_delay, parse_deliver_at
 from .backlog import Backlog
@@ -59,7 +62,11 @@ class Subscribing:
 
     def __init__(
         self,
-        broker: Broker,
+        config: Config,
+        clock: Clock,
+        clients: Clients,
+        subscriptions: Subscriptions,
+        publishing: Publishing,
         outbox: Outbox,
         inbound: Inbound,
         backlog: Backlog,
@@ -67,7 +74,11 @@ class Subscribing:
         wake: Callable[[], None],
         refuse: Callable[[Reason, str], None],
     ) -> None:
-        self._broker = broker
+        self._config = config
+        self._clock = clock
+        self._clients = clients
+        self._subscriptions = subscriptions
+        self._publishing = publishing
         self._outbox = outbox
         self._inbound = inbound
         self._backlog = backlog
@@ -94,7 +105,7 @@ class Subscribing:
         """Do it in a later round, when all that has been published up to now has been handed on; what comes
         behind it waits. False: it cannot wait, and is the caller's."""
         self._backlog.work = work
-        if not self._broker.after_publishes(lambda: self._go_on(work)):
+        if not self._publishing.after_publishes(lambda: self._go_on(work)):
             self._backlog.work = None
         return self._backlog.work is not None
 
@@ -122,7 +133,7 @@ class Subscribing:
             return
 
         try:
-            asked = asked_by(packet, self._broker.config, self._broker.clock.wall_ms())
+            asked = asked_by(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
             self._refuse_all(packet, f"{error.name.replace('_', '-')} {error.detail}")
             return
@@ -130,10 +141,10 @@ class Subscribing:
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
             texts = [text for text, _ in packet.filters]
-            self._put_stored(answer, subscriber, texts, lambda: self._broker.send_retained(subscriber))
+            self._put_stored(answer, subscriber, texts, lambda: self._subscriptions.send_retained(subscriber))
 
-        self._broker.hold_retained(subscriber)
-        self._work_off(subscribe(self._broker, subscriber, packet, asked), taken_all)
+        self._subscriptions.hold_retained(subscriber)
+        self._work_off(subscribe(self._subscriptions, self._config, subscriber, packet, asked), taken_all)
 
     def _refuse_all(self, packet: Subscribe, why: str) -> None:
         """What goes with all of its filters is not as it should be."""
@@ -151,7 +162,7 @@ class Subscribing:
             answer = Unsuback(packet.packet_id, reasons)
             self._put_stored(answer, subscriber, packet.filters, lambda: None)
 
-        self._work_off(unsubscribe(self._broker, subscriber, packet), taken_all)
+        self._work_off(unsubscribe(self._subscriptions, subscriber, packet), taken_all)
 
     def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
         """A portion now and the others in later rounds, then the answer."""
@@ -194,9 +205,9 @@ class Subscribing:
                 then()
 
         if subscriber.session.is_persistent:
-            self._broker.store(subscriber, stored)
+            self._clients.store(subscriber, stored)
         else:
-            self._broker.store_groups(subscriber, shared, stored)
+            self._clients.store_groups(subscriber, shared, stored)
 
 
 def size_of(packet: Subscribe | Unsubscribe) -> int:
@@ -207,7 +218,9 @@ def size_of(packet: Subscribe | Unsubscribe) -> int:
     return min(PORTION_BYTES, sum(len(text) + FILTER_OVERHEAD for text in texts))
 
 
-def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe, asked: Asked) -> Reasons:
+def subscribe(
+    subscriptions: Subscriptions, config: Config, subscriber: Subscriber, packet: Subscribe, asked: Asked
+) -> Reasons:
     """Take every filter that can be taken. Of one that is there twice the last options count."""
     granted: dict[str, int] = {}
     left = PORTION_BYTES
@@ -216,9 +229,9 @@ def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe, asked: 
         if left < 0:
             left = PORTION_BYTES
             yield
-        granted[text], asking = _subscribe_one(broker, subscriber, text, options, asked)
+        granted[text], asking = _subscribe_one(subscriptions, config, subscriber, text, options, asked)
         if asking is not None:
-            broker.ask_retained(subscriber, asking)
+            subscriptions.ask_retained(subscriber, asking)
     return tuple(granted[text] for text, _ in packet.filters)
 
 
@@ -248,7 +261,7 @@ def _absence(text: str) -> int:
     return Reason.NO_SUBSCRIPTION_EXISTED
 
 
-def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> Reasons:
+def unsubscribe(subscriptions: Subscriptions, subscriber: Subscriber, packet: Unsubscribe) -> Reasons:
     """Give up every filter that is there."""
     reasons: list[int] = []
     left = PORTION_BYTES
@@ -257,12 +270,13 @@ def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> 
         if left < 0:
             left = PORTION_BYTES
             yield
-        reasons.append(0 if broker.unsubscribe(subscriber, text) else _absence(text))
+        reasons.append(0 if subscriptions.unsubscribe(subscriber, text) else _absence(text))
     return tuple(reasons)
 
 
 def _subscribe_one(
-    broker: Broker,
+    subscriptions: Subscriptions,
+    config: Config,
     subscriber: Subscriber,
     text: str,
     options: SubscribeOptions,
@@ -272,22 +286,22 @@ def _subscribe_one(
         group, topic_filter = parse_share(text)
     except TopicError:
         return Reason.TOPIC_FILTER_INVALID, None
-    if levels_of(topic_filter.encode()) > broker.config.limits.topic_levels:
+    if levels_of(topic_filter.encode()) > config.limits.topic_levels:
         return Reason.TOPIC_FILTER_INVALID, None
-    denied = broker.denial(text, topic_filter, subscriber)
+    denied = subscriptions.denial(text, topic_filter, subscriber)
     if denied is not None:
         return _REASONS[denied], None
-    granted = min(options.qos, broker.config.mqtt.maximum_qos)
+    granted = min(options.qos, config.mqtt.maximum_qos)
     wanted = Subscription(
         text,
         granted,
-        broker.horizon,
+        START,
         options.no_local,
         options.retain_as_published,
         asked.identifier,
         terms=asked.terms,
     )
-    is_new = broker.subscribe(subscriber, wanted, asked.replay_from, asked.keeping)
+    is_new = subscriptions.subscribe(subscriber, wanted, asked.replay_from, asked.keeping)
     wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
     return granted, wanted if wants_retained and group is None else None
 

@@ -1,6 +1,6 @@
 """What is counted as it happens.
 
-Hot paths keep plain integers (server/delivery/dispatch, server/delivery/broker) that
+Hot paths keep plain integers (server/delivery/dispatch, server/delivery/publishing) that
 server/reports/figures.py reads when `/metrics` is asked for. Only what a reader cannot find out later is
 noted here: HTTP answers and connections, the lateness of each dispatch turn, counted by distinct ms because
 most messages of a turn share one (0.05 µs a message, where a histogram's `observe` took 1.2), and group

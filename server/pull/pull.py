@@ -27,7 +27,10 @@ from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
 
-from ..delivery.broker import Broker
+from ..delivery.cursors import Cursors
+from ..delivery.membership import Membership
+from ..delivery.settling.late import Late
+from ..delivery.settling.settling import Settling
 from ..delivery.settling.undone import Nacked
 from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
@@ -73,9 +76,21 @@ Place = tuple[Subscriber, int]
 class Pull:
     """All calls of a server. `leased`: messages given out since the start."""
 
-    def __init__(self, broker: Broker, clock: Clock, config: Config, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        groups: Membership,
+        cursors: Cursors,
+        settling: Settling,
+        late: Late,
+        clock: Clock,
+        config: Config,
+        wake: Callable[[], None],
+    ) -> None:
         """`wake`: plans a round."""
-        self._broker = broker
+        self._groups = groups
+        self._cursors = cursors
+        self._settling = settling
+        self._late = late
         self._clock = clock
         self._waiting_max = config.limits.waiting_pulls
         self._max_bytes = config.http.buffered_bytes
@@ -165,7 +180,7 @@ class Pull:
             self._leave(call)
         for given in call.given:
             if given.packet_id:
-                self._broker.put_back(given.member, given.packet_id)
+                self._settling.put_back(given.member, given.packet_id)
         self.release(call)
 
     def step(self) -> None:
@@ -202,7 +217,7 @@ class Pull:
             if seat is not None:
                 self._dismiss(seat)
                 seats = self._seats.setdefault(text, {})
-            seat = Seat(self._broker, text, rights, has_room=self._has_room, took=self._took)
+            seat = Seat(self._groups, text, rights, has_room=self._has_room, took=self._took)
             seats[rights] = seat
         return seat
 
@@ -214,7 +229,7 @@ class Pull:
         del seats[seat.rights]
         if not seats:
             del self._seats[seat.text]
-        self._broker.dismiss(seat.member, is_clean=True)
+        self._settling.dismiss(seat.member, is_clean=True)
 
     def _has_room(self, own: int) -> bool:
         """Whether a seat that has leased so many may be given one more."""
@@ -237,7 +252,7 @@ class Pull:
         for seats in self._seats.values():
             for seat in seats.values():
                 if seat.waiting:
-                    self._broker.read_on(seat.member)
+                    self._groups.read_on(seat.member)
 
     def _may_come(self, call: Call) -> bool:
         """Whether one of its groups waits for its turn to read on."""
@@ -260,16 +275,16 @@ class Pull:
         if not call.given:
             call.answered(())
             return
-        found = {given.text: self._broker.groups.get(given.text) for given in call.given}
+        found = {given.text: self._groups.get(given.text) for given in call.given}
         groups = {group for group in found.values() if group is not None}
         leased = self._leased(call, found)
         is_failed = False
         open_groups = len(groups)
 
-        def stored(is_durable: bool) -> None:
+        def stored(waiting: int) -> None:
             nonlocal open_groups, is_failed
             open_groups -= 1
-            is_failed = is_failed or not is_durable
+            is_failed = is_failed or waiting < 0
             if open_groups > 0:
                 return
             if is_failed or call.is_gone():
@@ -281,13 +296,13 @@ class Pull:
 
         if not groups:
             open_groups = 1
-            stored(True)
+            stored(0)
         for group in groups:
-            self._broker.store(group, stored)
+            self._cursors.secure(group, stored)
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """The leases of what it has been given begin."""
-        now_ms, lease = self._clock.wall_ms(), self._broker.lease
+        now_ms, lease = self._clock.wall_ms(), self._settling.lease
         terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
         leased = []
         for given in call.given:
@@ -321,7 +336,7 @@ class Pull:
     def _is_open(self, seat: Seat) -> bool:
         """Whether something may come to it."""
         rights = seat.rights
-        if seat.is_closed or self._broker.groups.get(seat.text) is None:
+        if seat.is_closed or self._groups.get(seat.text) is None:
             return False
         return rights is None or (rights.is_live and rights.may_subscribe(seat.filter))
 
@@ -332,51 +347,51 @@ class Pull:
 
         Raises Busy, before anything is done: too many acks wait that have come late.
         """
-        settling, touched = _Settling(done), set()
+        awaited, touched = _Awaited(done), set()
         held: dict[Subscriber, list[int]] = {}
         named = [(lease, self._flight(lease)) for lease in leases]
-        if sum(found is None for _, found in named) > self._broker.late_room:
+        if sum(found is None for _, found in named) > self._late.room:
             raise Busy("too many acks wait of what is not leased any more")
         for lease, found in named:
-            group = self._broker.groups.get(lease.text)
+            group = self._groups.get(lease.text)
             if group is None:
-                settling.settled.gone.append(lease)
+                awaited.settled.gone.append(lease)
             elif found is not None:
                 held.setdefault(found[0], []).append(found[1])
                 touched.add(group)
-                settling.settled.done += 1
+                awaited.settled.done += 1
             elif not lease.packet_id:
-                settling.settled.done += 1
+                awaited.settled.done += 1
             else:
-                settling.left += 1
-                told = partial(settling.finished, lease)
-                self._broker.ack_late(lease.text, lease.position, lease.shard, told)
+                awaited.left += 1
+                told = partial(awaited.finished, lease)
+                self._late.finish(group, lease.position, lease.shard, told)
         for member, packet_ids in held.items():
-            self._broker.ack_run(member, packet_ids)
+            self._settling.ack_run(member, packet_ids)
         for group in touched:
-            settling.left += 1
-            self._broker.store(group, settling.stored)
-        settling.end()
+            awaited.left += 1
+            self._cursors.secure(group, awaited.stored)
+        awaited.end()
 
     def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """They come again after so long, None: as the group has it; `done` when that is durable."""
-        settling = _Settling(done)
+        awaited = _Awaited(done)
         for lease in leases:
             found = self._flight(lease) or self._returned(lease)
             if found is None:
-                settling.settled.gone.append(lease)
+                awaited.settled.gone.append(lease)
                 continue
-            settling.left += 1
-            told = partial(settling.nacked, lease)
-            self._broker.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
-        settling.end()
+            awaited.left += 1
+            told = partial(awaited.nacked, lease)
+            self._settling.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
+        awaited.end()
 
     def extend(self, leases: Iterable[LeaseId], lease_ms: int) -> Settled:
         """They are who leased them's for so long from now."""
         settled = Settled(until_ms=self._clock.wall_ms() + lease_ms)
         for lease in leases:
             found = self._flight(lease)
-            if found is not None and self._broker.extend(*found, lease_ms):
+            if found is not None and self._settling.extend(*found, lease_ms):
                 settled.done += 1
             else:
                 settled.gone.append(lease)
@@ -392,7 +407,7 @@ class Pull:
 
     def _returned(self, lease: LeaseId) -> Place | None:
         """With the group, which nobody has it of: it was leased before a restart."""
-        group = self._broker.groups.get(lease.text)
+        group = self._groups.get(lease.text)
         flight = None if group is None else group.session.resends.at(lease.position)
         return None if group is None or flight is None else (group, flight.packet_id)
 
@@ -407,7 +422,7 @@ def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
     return (f"group {name}",) if rights is None else (f"group {name}", f"key {rights.name}")
 
 
-class _Settling:
+class _Awaited:
     """A call that waits for what its leases come to."""
 
     def __init__(self, done: Done) -> None:
@@ -422,8 +437,9 @@ class _Settling:
         if not self.left:
             self._done(self.settled)
 
-    def stored(self, is_durable: bool) -> None:
-        if not is_durable:
+    def stored(self, waiting: int) -> None:
+        """Of `Cursors.secure`: -1 if it is not durable."""
+        if waiting < 0:
             self.settled.error = StoreFailed("acks are not durable")
         self.end()
 

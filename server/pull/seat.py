@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from timeline.filters import parse_share
 from timeline.session import Subscription
 
-from ..delivery.broker import Broker
+from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.subscriber import Closing, Rights
@@ -30,7 +30,7 @@ class Seat:
 
     def __init__(
         self,
-        broker: Broker,
+        groups: Membership,
         text: str,
         rights: Rights | None,
         *,
@@ -54,8 +54,8 @@ class Seat:
         """Since when nobody waits and nothing is leased, monotonic."""
         self._has_room = has_room
         self._took = took
-        self._broker = broker
-        self.member = broker.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
+        self._groups = groups
+        self.member = groups.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
 
     def admit(self, call: Call) -> None:
         """One more that waits."""
@@ -64,7 +64,7 @@ class Seat:
         self.idle_s = None
         session = self.member.session
         session.resize(min(WINDOW_MAX, len(session.flights) + self._room))
-        self._broker.read_on(self.member)
+        self._groups.read_on(self.member)
 
     def leave(self, call: Call) -> None:
         """It waits no more, if it did."""

@@ -28,10 +28,9 @@ from ..auth.aside import CHECK_BYTES, THREADS
 from ..auth.backoff import ADDRESSES_MAX
 from ..auth.keyring import REMEMBERED
 from ..codec.publish import CONNECT_BYTES
-from ..delivery.broker import HOLD_BYTES
 from ..delivery.owed import PUT_OFF_BYTES
 from ..delivery.owners import REMEMBERED_BYTES
-from ..delivery.publishing import WISH_BYTES
+from ..delivery.publishing import HOLD_BYTES, WISH_BYTES
 from ..delivery.router import PAIR_BYTES
 from ..engine.writer import ENTRY_OVERHEAD, ENTRY_PAYLOAD_BYTES
 from ..engine.writer import GROUP_BYTES as GROUP_COMMIT_BYTES

@@ -66,7 +66,7 @@ class Figures(Collector):
             yield bounded
         yield self._metrics.latency()
         connects = CounterMetricFamily("fasti_mqtt_connects", "CONNECTs answered", labels=("reason",))
-        for reason, count in self._core.broker.traffic.answered.items():
+        for reason, count in self._core.publishing.traffic.answered.items():
             connects.add_metric((reason_name(reason),), count)
         yield connects
         bounds = GaugeMetricFamily("fasti_limit", "Settings that are bounds; 0: none", labels=("name",))
@@ -124,7 +124,7 @@ class Figures(Collector):
         yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
 
     def _traffic(self) -> Iterator[tuple[str, str, float]]:
-        traffic = self._core.broker.traffic
+        traffic = self._core.publishing.traffic
         yield "connects", "MQTT connections opened", traffic.connects
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
@@ -222,7 +222,7 @@ class Figures(Collector):
             "pending": core.opened.pending,
             "held": core.opened.held,
             "dispatched": core.dispatch.counts.dispatched,
-            "delivered": core.broker.traffic.sent,
+            "delivered": core.publishing.traffic.sent,
             "sessions": len(core.sessions),
             "groups": len(core.groups),
             "schedules": len(core.schedules),
@@ -259,12 +259,12 @@ def reason_name(reason: int) -> str:
 
 
 def _dropped(core: Core) -> int:
-    return core.broker.traffic.dropped + core.owed.dropped
+    return core.publishing.traffic.dropped + core.owed.dropped
 
 
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
     """One record a figure; payloads are decimal text."""
-    traffic = core.broker.traffic
+    traffic = core.publishing.traffic
     connected = sum(1 for subscriber in core.sessions if subscriber.link is not None)
     figures = {
         "version": f"fasti {version}",

@@ -145,7 +145,15 @@ class App:
         self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
         registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(
-            registry, core.broker, core.writer, self.ask, config.webhook, clock, SystemClock()
+            registry,
+            core.groups,
+            core.settling,
+            core.writer,
+            self.ask,
+            config.webhook,
+            clock,
+            SystemClock(),
+            node=core.node,
         )
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
         self.metrics.registry.register(self.figures)

@@ -111,7 +111,7 @@ class Housekeeping:
     def tell_figures(self) -> None:
         """Publish `$SYS/#`."""
         core = self._core
-        core.broker.publish_system(self._figures.records(), core.retained.note_volatile)
+        core.publishing.publish_system(self._figures.records(), core.retained.note_volatile)
 
     async def _tell_figures(self) -> None:
         self.tell_figures()
@@ -166,12 +166,12 @@ class Housekeeping:
 
     async def _expire_sessions(self) -> None:
         """End sessions and groups a step at a time; the writer looks again: a client may be back."""
-        broker, sessions, groups = self._core.broker, self._core.sessions, self._core.groups
+        clients, sessions, groups = self._core.clients, self._core.sessions, self._core.groups
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
         over += [group for group in groups if groups.is_over(group)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
-            await self._ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
+            await self._ask(lambda _, step=step: clients.end_expired(step), cost=len(step))  # type: ignore[misc]
 
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of retained messages that have expired, so that they count no more."""

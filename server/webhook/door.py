@@ -23,9 +23,10 @@ from yarl import URL
 from shards.errors import Corrupt
 from timeline.session import Subscription
 
-from ..delivery.broker import Broker
+from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
+from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Closing, Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
@@ -171,8 +172,9 @@ class Entrance:
 class Seat:
     """The place of a door in its group, and what it says there of messages."""
 
-    def __init__(self, broker: Broker, text: str) -> None:
-        self._broker = broker
+    def __init__(self, groups: Membership, settling: Settling, text: str) -> None:
+        self._groups = groups
+        self._settling = settling
         self.text = text
         self._inside: Inside | None = None
 
@@ -182,19 +184,19 @@ class Seat:
 
     def enter(self, door: Door) -> None:
         """Become a member, for whom this door posts. Raises UnknownGroup."""
-        self._inside = self._broker.enlist(Entrance(self, door), self.text, name=self.text)
+        self._inside = self._groups.enlist(Entrance(self, door), self.text, name=self.text)
 
     def leave(self) -> None:
         """Be none any more: what is under way comes again."""
         inside, self._inside = self._inside, None
         if inside is not None:
-            self._broker.dismiss(inside, is_clean=True)
+            self._settling.dismiss(inside, is_clean=True)
 
     def done(self, packet_id: int) -> None:
         """The message has been taken."""
         if self._inside is not None:
-            self._broker.ack(self._inside, packet_id)
-            self._broker.read_on(self._inside)
+            self._settling.ack(self._inside, packet_id)
+            self._groups.read_on(self._inside)
 
     def again(
         self,
@@ -213,9 +215,9 @@ class Seat:
         def told(_: object) -> None:
             settled()
             if self._inside is inside:
-                self._broker.read_on(inside)
+                self._groups.read_on(inside)
 
-        self._broker.nack(
+        self._settling.nack(
             inside,
             packet_id,
             delay_ms=verdict.delay_ms,

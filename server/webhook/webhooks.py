@@ -25,8 +25,9 @@ from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
 from timeline.session import Terms
 
-from ..delivery.broker import Broker, TooManyGroups
+from ..delivery.membership import Membership, TooManyGroups
 from ..delivery.router import URLS
+from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group, endpoint_text
 from ..delivery.terms import Keeping
 from ..engine.clock import Clock
@@ -94,16 +95,21 @@ class Webhooks(Rider):
     def __init__(
         self,
         registry: Registry,
-        broker: Broker,
+        groups: Membership,
+        settling: Settling,
         writer: Writer,
         ask: Ask,
         config: Webhook,
         clock: Clock,
         real: Clock,
+        *,
+        node: int,
     ) -> None:
         """`real`: the machine's clock, where `clock` is a simulated one. Raises ConfigError."""
         self.registry = registry
-        self._broker = broker
+        self._groups = groups
+        self._settling = settling
+        self._node = node
         self._ask = ask
         self._config = config
         self._clock = clock
@@ -192,20 +198,20 @@ class Webhooks(Rider):
             if door is None or not door.seat.is_in:
                 self._open(endpoint, outlets.endpoints)
         if self._url_door is None and self._group(URLS) is not None:
-            seat = Seat(self._broker, endpoint_text(URLS))
-            self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._broker.node)
+            seat = Seat(self._groups, self._settling, endpoint_text(URLS))
+            self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._node)
             seat.enter(self._url_door)
 
     def _open(self, endpoint: Endpoint, posts: Posts) -> None:
         if self._group(endpoint.name) is None:
             return
-        seat = Seat(self._broker, endpoint_text(endpoint.name))
-        door = EndpointDoor(endpoint, seat, posts, node=self._broker.node, gone=self._gone)
+        seat = Seat(self._groups, self._settling, endpoint_text(endpoint.name))
+        door = EndpointDoor(endpoint, seat, posts, node=self._node, gone=self._gone)
         self._doors[endpoint.name] = door
         seat.enter(door)
 
     def _group(self, name: str) -> Group | None:
-        return self._broker.groups.get(endpoint_text(name))
+        return self._groups.get(endpoint_text(name))
 
     # -- looked at
 
@@ -284,7 +290,7 @@ class Webhooks(Rider):
 
     def _open_group(self, commit: Commit, name: str, terms: Terms, rate: float | None) -> None:
         try:
-            self._broker.open_group(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
+            self._groups.make(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
         except TooManyGroups as error:
             raise Refused("over-quota", str(error)) from None
 
@@ -298,7 +304,7 @@ class Webhooks(Rider):
             self.registry.drop(commit, name)
             group = self._group(name)
             if group is not None:
-                self._broker.end_group(commit, group)
+                self._groups.disband(commit, group)
             return True
 
         is_there = await self._ask(decide)
@@ -328,7 +334,7 @@ class Webhooks(Rider):
             row = standing.endpoint.row
             if row.gone != gone:
                 self.registry.put(commit, name, msgspec.structs.replace(row, gone=gone))
-            self._broker.pause_group(commit, standing.group, is_paused=is_paused)
+            self._groups.pause(commit, standing.group, is_paused=is_paused)
             return True
 
         is_there = await self._ask(decide)

@@ -89,24 +89,26 @@ class Hand:
 
     def connect(self, client_id: str, taken: Taken, *filters: str, window: int = 1_000) -> Subscriber:
         """A persistent session with a connection and its filters; durable when this returns."""
-        broker = self.core.broker
+        core = self.core
         link = FakeLink(taken)
-        subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=10_000_000, window=window)
+        subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=10_000_000, window=window)
         assert subscriber is not None
-        broker.store(subscriber, lambda is_durable: None)
-        broker.resume(subscriber)
+        core.clients.store(subscriber, lambda is_durable: None)
+        core.clients.resume(subscriber)
         for topic_filter in filters:
-            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon), None)
-        broker.store(subscriber, lambda is_durable: None)
+            core.subscriptions.subscribe(
+                subscriber, Subscription(topic_filter, 1, core.horizon.position), None
+            )
+        core.clients.store(subscriber, lambda is_durable: None)
         self.round()
         return subscriber
 
     def leave(self, subscriber: Subscriber) -> None:
-        self.core.broker.leave(subscriber, is_clean=False)
+        self.core.clients.leave(subscriber, is_clean=False)
         self.round()
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> None:
         if subscriber.session.ack(packet_id) is not None:
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing:
-                self.core.broker.read_on(subscriber)
+                self.core.groups.read_on(subscriber)

@@ -35,10 +35,10 @@ def _put(draft: Draft, commit: Commit) -> list[MessageId | Known]:
 
 def _subscribed(app: App, got: list[str]) -> None:
     link = FakeLink(lambda message, *_: got.append(message.record.payload.decode()))
-    subscriber, _ = app.core.broker.claim(link, "c", clean=True, expiry_s=0, window=100)
+    subscriber, _ = app.core.clients.claim(link, "c", clean=True, expiry_s=0, window=100)
     assert subscriber is not None
-    app.core.broker.resume(subscriber)
-    app.core.broker.subscribe(subscriber, Subscription("a", 1, app.core.horizon.position), None)
+    app.core.clients.resume(subscriber)
+    app.core.subscriptions.subscribe(subscriber, Subscription("a", 1, app.core.horizon.position), None)
 
 
 async def _overtaken(path: Path) -> list[str]:

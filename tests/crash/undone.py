@@ -40,15 +40,15 @@ class Given:
 def play(folder: Path, say: Callable[..., None]) -> None:
     """Acks, nacks, leases that lapse, late acks of what waits, is with another or is dead."""
     hand = Hand(RocksStore(folder / "data"), HandClock(START_MS), reached=lambda point: None)
-    broker = hand.core.broker
+    core = hand.core
     given: list[Given] = []
 
     def taken(message: Message, qos: int, packet_id: int, attempt: int) -> None:
         given.append(Given(message, packet_id))
 
     member = hand.connect("worker", taken)
-    broker.subscribe(member, Subscription(SHARE, 1, broker.horizon, terms=TERMS), None)
-    broker.store(member, lambda is_durable: say("joined"))
+    core.subscriptions.subscribe(member, Subscription(SHARE, 1, core.horizon.position, terms=TERMS), None)
+    core.clients.store(member, lambda is_durable: say("joined"))
     hand.rest()
     texts = [f"m{n}" for n in range(JOBS)]
     say("put", texts)
@@ -66,15 +66,17 @@ def play(folder: Path, say: Callable[..., None]) -> None:
             kind = int(one.text[1:]) % 4
             if kind == 0 and second > 3:
                 say("done", one.text)
-                broker.ack(member, one.packet_id)
+                core.settling.ack(member, one.packet_id)
             elif kind == 1:
-                broker.nack(member, one.packet_id, delay_ms=300, reason="no", done=_told(say, one))
+                core.settling.nack(member, one.packet_id, delay_ms=300, reason="no", done=_told(say, one))
             else:
                 late.append(one)
         for one in late[second % 3 : second % 3 + 1]:
             late.remove(one)
             say("done", one.text)
-            broker.ack_late(SHARE, one.place, one.shard, _told_late(say, one))
+            group = core.groups.get(SHARE)
+            assert group is not None
+            core.late.finish(group, one.place, one.shard, _told_late(say, one))
         for _ in range(4):
             hand.clock.now_ms += 250
             hand.round()
@@ -123,7 +125,7 @@ def check(folder: Path, said: list[list[Any]]) -> list[str]:
 def _places(hand: Hand) -> dict[str, list[str]]:
     """Where each message is for the group."""
     found: dict[str, list[str]] = {}
-    group = hand.core.broker.groups.get(SHARE)
+    group = hand.core.groups.get(SHARE)
     if group is None:
         return found
     for flight in group.session.flights.values():

@@ -33,10 +33,10 @@ def make(path: Path) -> None:
     core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, chance=lambda: 0.5)
     _rounds(core)
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
-    core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
+    core.subscriptions.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
     _ask(core, lambda commit: core.cursors.store(commit, subscriber))
     terms, keeping = Terms(30_000, 5, (1_000, 5_000)), Keeping(7_200, 10.0)
-    _ask(core, lambda commit: core.broker.open_group(commit, "$share/workers/orders/#", terms, keeping))
+    _ask(core, lambda commit: core.groups.make(commit, "$share/workers/orders/#", terms, keeping))
     ids = []
     for index in range(30):
         topic, due_ms = TOPICS[index % 3], NOW_MS + 1_000 * (index - 5)

@@ -153,7 +153,7 @@ class Rig:
             if message:
                 self.oracle.accepted(tag, MessageId(message))
 
-        self.core.broker.publish([(Wish(record), answer)])
+        self.core.publishing.publish([(Wish(record), answer)])
 
     def cancel(self, index: int) -> None:
         letter, message = self._pick(index)
@@ -291,7 +291,7 @@ class Rig:
         """CONNECT; a connection that the client still has is taken over."""
         is_persistent = client_id != CLEAN
         client = Client(client_id, self, self._closed)
-        subscriber, is_present = self.core.broker.claim(
+        subscriber, is_present = self.core.clients.claim(
             client.link,
             client_id,
             clean=clean,
@@ -317,9 +317,9 @@ class Rig:
             client.open(subscriber)
             if not is_present:
                 self.oracle.watches[client_id].held.clear()
-            self.core.broker.resume(subscriber)
+            self.core.clients.resume(subscriber)
 
-        self.core.broker.begin(subscriber, None, opened, is_new=not is_present)
+        self.core.clients.begin(subscriber, None, opened, is_new=not is_present)
 
     def disconnect(self, client_id: str) -> None:
         """The client's socket closes; the server is told by `bury`."""
@@ -333,7 +333,7 @@ class Rig:
             client = self.dying.popleft()
             subscriber, client.subscriber = client.subscriber, None
             if subscriber is not None and subscriber.link is client.link:
-                self.core.broker.leave(subscriber, is_clean=False)
+                self.core.clients.leave(subscriber, is_clean=False)
 
     def subscribe(self, client_id: str, topic_filter: str, back_ms: int | None) -> None:
         """SUBSCRIBE; `back_ms`: with replay-from, this long ago."""
@@ -342,7 +342,7 @@ class Rig:
             return
         subscriber, core = self._subscriber(client), self.core
         watch = self.oracle.watches[client_id]
-        horizon = core.broker.horizon
+        horizon = core.horizon.position
         start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
         if topic_filter not in subscriber.session.subscriptions:
             watch.wanted[topic_filter] = wanted = Wanted(horizon)
@@ -352,7 +352,7 @@ class Rig:
                 watch.last = min(watch.last, start)
                 watch.stragglers |= {waiting[0].position for waiting in subscriber.gate}
                 watch.note_unsent({f.packet_id: f.position for f in subscriber.session.flights.values()})
-        core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
+        core.subscriptions.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
         def stored(is_durable: bool) -> None:
             if client.is_closed:
@@ -363,7 +363,7 @@ class Rig:
                 watch.wanted[topic_filter].is_acked = True
 
         if subscriber.session.is_persistent:
-            core.broker.store(subscriber, stored)
+            core.clients.store(subscriber, stored)
         else:
             stored(True)
 
@@ -408,7 +408,12 @@ class Rig:
         self._answer(client, wire.PUBACK, flight.packet_id)
 
     def _answer(self, client: Client, kind: int, packet_id: int) -> None:
-        acks = Acks(self.core.broker, client)
+        acks = Acks(
+            self.core.settling,
+            self.core.publishing,
+            client,
+            max_delay_ms=self.core.config.limits.max_delay_ms,
+        )
         acks.on_ack(Ack(kind, packet_id), self._subscriber(client))
 
     def _subscriber(self, client: Client) -> Subscriber:
@@ -426,7 +431,7 @@ class Rig:
             return
         client.link.room = room
         if room != 0:
-            self.core.broker.read_on(self._subscriber(client))
+            self.core.groups.read_on(self._subscriber(client))
 
     # -- failures
 

@@ -95,7 +95,7 @@ def test_a_session_is_woken_while_its_new_connection_opens() -> None:
     rig.connect("p0")
     session = rig.core.sessions.get("p0")
     assert session is not None
-    rig.core.broker.read_on(session)
+    rig.core.groups.read_on(session)
     rig.replay()
     group(rig)
     rig.replay()

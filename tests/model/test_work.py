@@ -116,7 +116,7 @@ class Work(RuleBasedStateMachine):
     def where(self) -> tuple[dict[str, list[str]], dict[str, int]]:
         """In which places each message is, and after how many deliveries the dead ones died."""
         core = self.rig.core
-        group = core.broker.groups.get(GROUP)
+        group = core.groups.get(GROUP)
         assert group is not None
         found: dict[str, list[str]] = {}
         for flight in group.session.flights.values():
@@ -283,7 +283,7 @@ class Work(RuleBasedStateMachine):
     def store(self) -> None:
         """Where everybody stands goes to the disk."""
         self.pass_time(250)
-        self.rig.core.broker.submit(lambda _: None, lambda _: None)
+        self.rig.core.writer.submit(lambda _: None, lambda _: None)
         self.rig.pump()
         for job in self.jobs.values():
             if job.state == LOST_ACK:
@@ -361,7 +361,7 @@ class Work(RuleBasedStateMachine):
             raise AssertionError(
                 {name: job for name, job in self.jobs.items() if job.state not in (DONE, DEAD)}
             )
-        group = self.rig.core.broker.groups.get(GROUP)
+        group = self.rig.core.groups.get(GROUP)
         assert group is not None
         assert not group.session.flights
         super().teardown()

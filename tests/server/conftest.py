@@ -72,14 +72,16 @@ class Running:
         self, client_id: str, *filters: str, expiry_s: int = 3_600, window: int = 100
     ) -> tuple[Subscriber, FakeLink]:
         """A session with a connection."""
-        link, broker = FakeLink(), self.app.core.broker
-        subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
+        link, core = FakeLink(), self.app.core
+        subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
         assert subscriber is not None
-        broker.resume(subscriber)
+        core.clients.resume(subscriber)
         for topic_filter in filters:
-            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon), None)
+            core.subscriptions.subscribe(
+                subscriber, Subscription(topic_filter, 1, core.horizon.position), None
+            )
         if expiry_s:
-            broker.store(subscriber, lambda durable: None)
+            core.clients.store(subscriber, lambda durable: None)
         await self.app.quiet()
         return subscriber, link
 

@@ -123,7 +123,7 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
                 break
             for packet_id in list(link.packet_ids):
                 server.app.core.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
-            server.app.core.broker.read_on(server.app.core.sessions.get("here"))  # type: ignore[arg-type]
+            server.app.core.groups.read_on(server.app.core.sessions.get("here"))  # type: ignore[arg-type]
             got = [number_of(message.record) for message in link.sent]
         assert got == [n for n in range(COUNT) if n not in gone]
         assert server.app.core.horizon.position > DUE_MS + 10 * COUNT << 48

@@ -44,7 +44,7 @@ async def test_a_session_to_which_nothing_can_be_sent(server: Running, is_behind
     for name in ("1-before", "2-broken", "3-after"):
         subscriber = server.app.core.sessions.get(name)
         assert subscriber is not None
-        server.app.core.broker.read_on(subscriber)
+        server.app.core.groups.read_on(subscriber)
     await server.app.quiet()
     assert (len(before.sent), len(after.sent)) == (1, 1)
     assert broken.closed[0] is Closing.FAILED

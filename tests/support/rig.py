@@ -74,7 +74,7 @@ class Peer:
         self.planned: list[str] = []
         """What there was to write, each time that there was something."""
         self.connection = Connection(
-            rig.core.broker,
+            rig.core.mqtt,
             rig.door,
             peer="10.0.0.1:5",
             identity=identity,
@@ -315,7 +315,7 @@ class Rig:
         for peer in self.peers:
             peer.connection.review()
         self.core.review()
-        for _ in self.core.broker.review():
+        for _ in self.core.subscriptions.review():
             pass
         self.pump()
 
@@ -396,7 +396,7 @@ class Rig:
             peer.connection.close(why)
         self.pump()
         self.core.cursors.finish()
-        self.core.broker.submit(lambda commit: None, lambda durable: None)
+        self.core.writer.submit(lambda commit: None, lambda durable: None)
         self.pump()
         self.crash()
         self.pump()

@@ -47,7 +47,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
     certificates = mqtt_certificates(settings)
-    listeners = Listeners(app.core.broker, settings, app.keyring, certificates, app.metrics, app.outgoing)
+    listeners = Listeners(app.core.mqtt, app.keyring, certificates, app.metrics, app.outgoing)
     where = await listeners.open()
     made = Served(
         app,

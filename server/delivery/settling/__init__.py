@@ -5,4 +5,5 @@ what stands higher.
     letters.py       dead letters: kept, sent again to who gave them up, dropped
     undone.py        what was not done comes again later, or is dead
     late.py          acks that come when the group has gone on
+    settling.py      the verbs: ack, nack, extend, lease, received, complete, part
 """

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 
-from ...delivery.broker import Broker
+from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
@@ -59,7 +59,7 @@ class EndpointRoutes:
         timeline: Timeline,
         turns: Turns,
         router: Router,
-        broker: Broker,
+        replay: Replay,
         webhooks: Webhooks,
         config: Config,
     ) -> None:
@@ -68,7 +68,7 @@ class EndpointRoutes:
         self._timeline = timeline
         self._turns = turns
         self._router = router
-        self._broker = broker
+        self._replay = replay
         self._webhooks = webhooks
         self._config = config
 
@@ -185,7 +185,7 @@ class EndpointRoutes:
             standing = self._webhooks.standing(name)
             if standing is None or standing.group is None:
                 return False
-            self._broker.rewind(commit, standing.group, place)
+            self._replay.rewind(commit, standing.group, place)
             return True
 
         if not await asked(self._ask, rewind):

@@ -21,11 +21,14 @@ from aiohttp import web
 from shards.commit import Commit
 from timeline.filters import parse_share
 
-from ...delivery.broker import Broker, TooManyGroups
+from ...delivery.membership import Membership, TooManyGroups
+from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...delivery.shared import Group
+from ...delivery.subscriptions import Subscriptions
 from ...engine.clock import Clock
 from ...engine.writer import Ask
+from ...settings.config import Config
 from ..access import is_own, rights_of
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
@@ -58,15 +61,21 @@ class GroupRoutes:
         clock: Clock,
         timeline: Timeline,
         turns: Turns,
+        groups: Membership,
+        subscriptions: Subscriptions,
         router: Router,
-        broker: Broker,
+        replay: Replay,
+        config: Config,
     ) -> None:
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
         self._turns = turns
+        self._groups = groups
+        self._subscriptions = subscriptions
         self._router = router
-        self._broker = broker
+        self._replay = replay
+        self._config = config
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -83,7 +92,7 @@ class GroupRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """Those of endpoints are told of, and changed, as endpoints."""
         rights = rights_of(request)
-        shared = (group for group in self._broker.groups if not group.is_endpoint and is_own(rights, group))
+        shared = (group for group in self._groups if not group.is_endpoint and is_own(rights, group))
         return await self._page(request, shared)
 
     @described(
@@ -108,17 +117,17 @@ class GroupRoutes:
     async def put(self, request: web.Request) -> web.Response:
         name, rights = request.match_info["group"], rights_of(request)
         wish = await body_of(request, _GROUP)
-        broker, config = self._broker, self._broker.config
+        groups, config = self._groups, self._config
         text = text_of(name, wish.filter, config)
         terms, keeping = terms_of(wish, config)
 
         def make(commit: Commit) -> tuple[Group | None, bool]:
-            known = broker.groups.get(text)
+            known = groups.get(text)
             if known is not None and not is_own(rights, known):
                 return None, False
-            if not broker.may_ask(wish.filter, rights, is_lasting=True):
+            if not self._subscriptions.may_ask(wish.filter, rights, is_lasting=True):
                 return None, False
-            return broker.open_group(commit, text, terms, keeping, rights), known is None
+            return groups.make(commit, text, terms, keeping, rights), known is None
 
         try:
             group, is_new = await asked(self._ask, make)
@@ -141,7 +150,7 @@ class GroupRoutes:
         problems=("not-found", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        await self._change(request, self._broker.end_group)
+        await self._change(request, self._groups.disband)
         return web.Response(status=204)
 
     @described(
@@ -180,7 +189,7 @@ class GroupRoutes:
         place = position_of(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit, group: Group) -> bool:
-            self._broker.rewind(commit, group, place)
+            self._replay.rewind(commit, group, place)
             return True
 
         return await self._page(request, await self._change(request, rewind))
@@ -189,7 +198,7 @@ class GroupRoutes:
 
     async def _pause(self, request: web.Request, *, is_paused: bool) -> web.Response:
         def pause(commit: Commit, group: Group) -> bool:
-            self._broker.pause_group(commit, group, is_paused=is_paused)
+            self._groups.pause(commit, group, is_paused=is_paused)
             return True
 
         return await self._page(request, await self._change(request, pause))
@@ -201,7 +210,7 @@ class GroupRoutes:
 
         def step(commit: Commit) -> None:
             for group in left[:STEP_GROUPS]:
-                is_there = self._broker.groups.get(group.text) is group
+                is_there = self._groups.get(group.text) is group
                 if is_there and is_own(rights, group) and not change(commit, group):
                     return  # it alone is a step's work
                 left.remove(group)
@@ -217,7 +226,7 @@ class GroupRoutes:
         topic_filter = request.query.get("filter")
         found = [
             group
-            for group in self._broker.groups.of_name(name)
+            for group in self._groups.of_name(name)
             if topic_filter in (None, parse_share(group.text)[1]) and is_own(rights, group)
         ]
         if not found:
@@ -231,7 +240,7 @@ class GroupRoutes:
         views, turn = [], self._turns.of(request)
         for text in islice(texts, limit):
             await turn.begin()
-            group = self._broker.groups.get(text)
+            group = self._groups.get(text)
             if group is not None and is_own(rights, group):
                 views.append(self._view(group, LIST_LOOK_ROWS if len(texts) > 1 else LOOK_ROWS))
         page: shapes.GroupPage = {"groups": views, "next": texts[limit - 1] if len(texts) > limit else None}

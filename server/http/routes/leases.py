@@ -29,8 +29,9 @@ from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
 from timeline.filters import TopicError, parse_share
 
-from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
+from ...delivery.membership import Membership, TooManyGroups, UnknownGroup
 from ...delivery.settling.undone import NEVER
+from ...delivery.subscriptions import Subscriptions
 from ...engine.writer import Ask
 from ...pull.call import Answer, Given, Leased, Wish
 from ...pull.lease_id import (
@@ -111,11 +112,20 @@ class LeaseRoutes:
     """The routes."""
 
     def __init__(
-        self, ask: Ask, pull: Pull, broker: Broker, turns: Turns, config: Config, *, node: int
+        self,
+        ask: Ask,
+        pull: Pull,
+        groups: Membership,
+        subscriptions: Subscriptions,
+        turns: Turns,
+        config: Config,
+        *,
+        node: int,
     ) -> None:
         self._ask = ask
         self._pull = pull
-        self._broker = broker
+        self._groups = groups
+        self._subscriptions = subscriptions
         self._turns = turns
         self._config = config
         self._node = node
@@ -239,7 +249,7 @@ class LeaseRoutes:
             return (await self._opened(name, topic_filter, rights),)
         texts = [
             group.text
-            for group in self._broker.groups.of_name(name)
+            for group in self._groups.of_name(name)
             if is_own(rights, group) and _may_lease(rights, parse_share(group.text)[1])
         ]
         if not texts:
@@ -251,14 +261,14 @@ class LeaseRoutes:
 
     async def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The group of that name and filter, made if it is not there. Raises Problem, FieldError."""
-        broker, text = self._broker, text_of(name, topic_filter, self._config)
-        if not broker.may_ask(topic_filter, rights, is_lasting=True):
+        groups, text = self._groups, text_of(name, topic_filter, self._config)
+        if not self._subscriptions.may_ask(topic_filter, rights, is_lasting=True):
             raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
-        if broker.groups.get(text) is None:
+        if groups.get(text) is None:
 
             def open_group(commit: Commit) -> None:
-                if broker.groups.get(text) is None:
-                    broker.open_group(commit, text, rights=rights)
+                if groups.get(text) is None:
+                    groups.make(commit, text, rights=rights)
 
             try:
                 await asked(self._ask, open_group)

@@ -14,7 +14,9 @@ from aiohttp import web
 
 from shards.commit import Commit
 
-from ...delivery.broker import Broker
+from ...delivery.clients import Clients
+from ...delivery.membership import Membership
+from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
@@ -44,16 +46,20 @@ class SessionRoutes:
         timeline: Timeline,
         turns: Turns,
         sessions: Sessions,
+        groups: Membership,
         router: Router,
-        broker: Broker,
+        clients: Clients,
+        replay: Replay,
     ) -> None:
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
         self._turns = turns
         self._sessions = sessions
+        self._groups = groups
         self._router = router
-        self._broker = broker
+        self._clients = clients
+        self._replay = replay
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -75,7 +81,7 @@ class SessionRoutes:
             return name if name > cursor and is_own(rights, subscriber) else None
 
         turn = self._turns.of(request)
-        every = [*self._sessions, *self._broker.groups]
+        every = [*self._sessions, *self._groups]
         names = [name for name, _ in await least(turn, every, wanted, limit + 1)]
         views = []
         for name in names[:limit]:
@@ -107,18 +113,18 @@ class SessionRoutes:
         known = self._find(name)
         if known is not None and not is_own(rights, known):
             raise _unknown(name)
-        group = self._broker.groups.get(name)
+        group = self._groups.get(name)
         if group is not None:
             where = "endpoints" if group.is_endpoint else "groups"
             raise Problem("wrong-state", f"it is deleted under /v1/{where}")
-        if self._sessions.get(name) is None and not self._broker.is_stored(name):
+        if not self._clients.is_known(name):
             raise _unknown(name)
 
         def drop(_: Commit) -> bool:
             known = self._find(name)
             may = is_own(rights, known) if known is not None else sees_every_session(rights)
             if may:
-                self._broker.drop(name)
+                self._clients.drop(name)
             return may
 
         if not await asked(self._ask, drop):
@@ -143,7 +149,7 @@ class SessionRoutes:
         def rewind(commit: Commit) -> bool:
             if self._find(name) is not subscriber or not is_own(rights, subscriber):
                 return False
-            self._broker.rewind(commit, subscriber, place)
+            self._replay.rewind(commit, subscriber, place)
             return True
 
         if not await asked(self._ask, rewind) or not is_own(rights, subscriber):
@@ -159,7 +165,7 @@ class SessionRoutes:
 
     def _find(self, name: str) -> Subscriber | None:
         """The group or session of that name."""
-        group: Group | None = self._broker.groups.get(name)
+        group: Group | None = self._groups.get(name)
         return group or self._sessions.get(name)
 
     def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:

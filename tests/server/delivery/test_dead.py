@@ -25,7 +25,7 @@ def _found(rig: Rig) -> tuple[list[str], bool]:
     dead = rig.lasting("grave").take_all()
     subscriber = rig.core.sessions.get("a")
     assert subscriber is not None
-    held = [subscriber, *rig.core.broker.groups]
+    held = [subscriber, *rig.core.groups]
     return dead, any(one.session.flights for one in held)
 
 

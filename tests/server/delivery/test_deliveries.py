@@ -172,7 +172,7 @@ def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rig.core.reader.read(START, END)
     name = message_id(row[0], row[1], rig.core.node)
     put = [retry_of(decode(row[2]), MessageId(name), rig.clock.now_ms + n, Retry(b"a", n, n)) for n in (9, 5)]
-    rig.core.broker.submit(
+    rig.core.writer.submit(
         lambda commit: [put_retry(commit, record, is_owed=True) for record in put], lambda durable: None
     )
     rig.pump()

@@ -86,7 +86,7 @@ def test_what_expired_does_not_go_to_another_member() -> None:
     rig.pass_ms(6_000)
     a.drop()
     assert b.inbox == []
-    group = rig.core.broker.groups.get("$share/g/t")
+    group = rig.core.groups.get("$share/g/t")
     assert group is not None
     assert group.session.flights == {}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.delivery.broker import TooManyGroups
+from server.delivery.membership import TooManyGroups
 from server.delivery.shared import Group
 from server.delivery.terms import Keeping
 from shards import keys
@@ -45,11 +45,11 @@ def found(rig: Rig) -> Group | None:
 def expire(rig: Rig) -> int:
     """What housekeeping does."""
     groups = rig.core.groups
-    return rig.core.broker.end_expired([group for group in groups if groups.is_over(group)])
+    return rig.core.clients.end_expired([group for group in groups if groups.is_over(group)])
 
 
 def asked(rig: Rig, decide: Callable[[Commit], object]) -> None:
-    rig.core.broker.submit(decide, lambda is_durable: None)
+    rig.core.writer.submit(decide, lambda is_durable: None)
     rig.pump()
 
 
@@ -61,10 +61,10 @@ def test_those_of_a_name_are_found_by_it() -> None:
     rig = Rig()
     texts = [f"$share/{name}" for name in ("a/x", "a/y/#", "ab/x")]
     for text in texts:
-        asked(rig, lambda commit, text=text: rig.core.broker.open_group(commit, text))  # type: ignore[misc]
+        asked(rig, lambda commit, text=text: rig.core.groups.make(commit, text))  # type: ignore[misc]
     groups = rig.core.groups
     assert [group.text for group in groups.of_name("a")] == texts[:2]
-    asked(rig, lambda commit: rig.core.broker.end_group(commit, groups.of_name("a")[0]))
+    asked(rig, lambda commit: rig.core.groups.disband(commit, groups.of_name("a")[0]))
     rig.restart()
     groups = rig.core.groups
     assert [group.text for group in groups.of_name("a")] == texts[1:2]
@@ -137,7 +137,7 @@ def test_terms_of_a_session_are_kept() -> None:
 def test_what_was_changed_from_outside_is_not_what_a_member_once_said() -> None:
     rig = Rig()
     rig.lasting("s").subscribe(TEXT, user_properties=(("max-attempts", "3"),))
-    asked(rig, lambda commit: rig.core.broker.open_group(commit, TEXT, Terms(max_attempts=9)))
+    asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, Terms(max_attempts=9)))
     rig.crash()
     group = found(rig)
     assert group is not None
@@ -213,7 +213,7 @@ def test_it_stays_as_long_as_a_session_that_holds_it() -> None:
     rig.pass_ms(3_600_000)
     assert expire(rig) == 0
     rig.pass_ms(3_700_000)
-    assert rig.core.broker.end_expired(list(rig.core.sessions)) == 1
+    assert rig.core.clients.end_expired(list(rig.core.sessions)) == 1
     assert expire(rig) == 1
 
 
@@ -292,7 +292,7 @@ def test_no_more_groups_than_limits_say() -> None:
 
     def open_group(commit: Commit) -> None:
         with pytest.raises(TooManyGroups):
-            rig.core.broker.open_group(commit, "$share/c/t")
+            rig.core.groups.make(commit, "$share/c/t")
 
     asked(rig, open_group)
     peer.unsubscribe("$share/a/t")
@@ -358,7 +358,7 @@ def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill() -> Non
     rig.crash()
     assert found(rig) is None
     joined(rig)
-    asked(rig, lambda commit: rig.core.broker.open_group(commit, TEXT, keeping=Keeping(expiry_s=0)))
+    asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(expiry_s=0)))
     rig.crash()
     assert found(rig) is None
 

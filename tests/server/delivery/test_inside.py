@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.delivery.broker import UnknownGroup
+from server.delivery.membership import UnknownGroup
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.subscriber import Inside
 from shards.commit import Commit
@@ -18,14 +18,14 @@ def opened(rig: Rig, text: str = TEXT, terms: Terms | None = None) -> None:
     """A group that nobody is in."""
 
     def open_group(commit: Commit) -> None:
-        rig.core.broker.open_group(commit, text, terms or Terms())
+        rig.core.groups.make(commit, text, terms or Terms())
 
-    rig.core.broker.submit(open_group, lambda is_durable: None)
+    rig.core.writer.submit(open_group, lambda is_durable: None)
     rig.pump()
 
 
 def enlisted(rig: Rig, link: FakeLink) -> Inside:
-    member = rig.core.broker.enlist(link, TEXT, name="pull")
+    member = rig.core.groups.enlist(link, TEXT, name="pull")
     rig.pump()
     return member
 
@@ -59,8 +59,8 @@ def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> Non
     rig.pump()
     assert [m.record.qos for m in link.sent] == [0, 0]
     assert all(link.packet_ids)
-    assert rig.core.broker.ack(member, link.packet_ids[0])
-    rig.core.broker.dismiss(member, is_clean=True)
+    assert rig.core.settling.ack(member, link.packet_ids[0])
+    rig.core.settling.dismiss(member, is_clean=True)
     second = FakeLink()
     enlisted(rig, second)
     assert [m.record.payload for m in second.sent] == [b"job 1"]
@@ -84,7 +84,7 @@ def test_it_waits_for_room() -> None:
     sent(rig, "1", "2", "3")
     assert len(link.sent) == 1
     link.room = 2
-    rig.core.broker.read_on(member)
+    rig.core.groups.read_on(member)
     rig.pump()
     assert [m.record.payload for m in link.sent] == [b"1", b"2", b"3"]
 
@@ -106,7 +106,7 @@ def test_the_group_stays_when_it_goes_and_keeps_what_comes() -> None:
     rig = Rig()
     opened(rig, terms=Terms(30_000))
     link = FakeLink()
-    rig.core.broker.dismiss(enlisted(rig, link), is_clean=True)
+    rig.core.settling.dismiss(enlisted(rig, link), is_clean=True)
     sent(rig, "kept")
     group = rig.core.groups.get(TEXT)
     assert group is not None
@@ -128,4 +128,4 @@ def test_it_shares_with_clients() -> None:
 
 def test_there_has_to_be_a_group() -> None:
     with pytest.raises(UnknownGroup, match="there is no group"):
-        Rig().core.broker.enlist(FakeLink(), TEXT, name="pull")
+        Rig().core.groups.enlist(FakeLink(), TEXT, name="pull")

@@ -113,7 +113,7 @@ def test_who_goes_while_its_key_is_checked_leaves_nothing(rig: Keyed, key: str) 
     peer.drop()
     slow.check()
     assert rig.core.sessions.get("c") is None
-    assert rig.core.broker.traffic.connects == 0
+    assert rig.core.publishing.traffic.connects == 0
 
 
 def test_a_publish_goes_to_the_topics_of_the_rules(rig: Keyed) -> None:

@@ -202,7 +202,7 @@ def test_by_its_place_after_a_start() -> None:
     """As a lease that was given before a kill is acked behind it."""
     rig = Rig()
     peer, _, _ = overdue(rig, "a")
-    group = rig.core.broker.groups.get(GROUP)
+    group = rig.core.groups.get(GROUP)
     assert group is not None
     ((place, shard),) = {
         (f.position, f.shard)
@@ -211,13 +211,13 @@ def test_by_its_place_after_a_start() -> None:
     rig.crash()
     rig.pump()
     told: list[bool | None] = []
-    broker = rig.core.broker
-    broker.ack_late(GROUP, place, shard, told.append)
-    broker.ack_late(GROUP, place, shard, told.append)
-    broker.ack_late("$share/none/t", place, shard, told.append)
-    broker.ack_late(GROUP, Position(1), shard, told.append)
+    late, group = rig.core.late, rig.core.groups.get(GROUP)
+    assert group is not None
+    late.finish(group, place, shard, told.append)
+    late.finish(group, place, shard, told.append)
+    late.finish(group, Position(1), shard, told.append)
     rig.pump()
-    assert told == [False, True, False, False]
+    assert told == [True, False, False]
     assert waiting(rig) == []
     assert peer.is_closed
 
@@ -236,23 +236,25 @@ def test_of_what_is_in_flight_after_a_kill(is_stored: bool) -> None:
     }
     rig.pass_ms(500)
     if is_stored:
-        rig.core.broker.submit(lambda _: None, lambda _: None)
+        rig.core.writer.submit(lambda _: None, lambda _: None)
         rig.pump()
     rig.crash()
     rig.pump()
     told: list[bool | None] = []
-    rig.core.broker.ack_late(GROUP, place, shard, told.append)
+    group = rig.core.groups.get(GROUP)
+    assert group is not None
+    rig.core.late.finish(group, place, shard, told.append)
     rig.pump()
     assert told == [True]
     for _ in range(2):
         rig.crash()
         rig.pump()
-        assert bool(rig.core.broker.groups.get(GROUP).session.finished) != is_stored  # type: ignore[union-attr]
+        assert bool(rig.core.groups.get(GROUP).session.finished) != is_stored  # type: ignore[union-attr]
     assert rig.lasting("a").take_all() == ([] if is_stored else ["next"])
     rig.pass_ms(500)
     rig.restart()
     assert rig.lasting("a").take_all() == []
-    assert not rig.core.broker.groups.get(GROUP).session.finished  # type: ignore[union-attr]
+    assert not rig.core.groups.get(GROUP).session.finished  # type: ignore[union-attr]
 
 
 @OPENED

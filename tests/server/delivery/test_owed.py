@@ -98,7 +98,7 @@ def test_beyond_the_bound_publishes_are_stored_and_qos_0_is_dropped_and_counted(
 
     assert rig.core.dispatch.live_bytes < (1 << 16) + 5_000
     assert rig.core.dispatch.live < 40
-    assert rig.core.broker.traffic.dropped == 2
+    assert rig.core.publishing.traffic.dropped == 2
     assert _read_all(rig, subscriber) == [f"{index:06}" for index in range(40)]
     assert _acked(publisher) == 40
 
@@ -174,10 +174,10 @@ def test_publishes_that_wait_for_a_sync_are_bounded_in_bytes() -> None:
     rig = Rig(config(queued_bytes=1 << 20, receive_maximum=1_000))
     rig.lasting("s").subscribe("t", qos=1)
     publisher = rig.connected("p")
-    assert not rig.core.broker.is_congested
+    assert not rig.core.publishing.is_congested
     for _ in range(30):
         publisher.publish("t", "." * 20_000, 1, pump=False)
-    assert rig.core.broker.is_congested
+    assert rig.core.publishing.is_congested
     for _ in range(40):
         publisher.publish("t", "." * 20_000, 1, pump=False)
     assert rig.core.writer.queued_bytes <= 1 << 20
@@ -198,7 +198,7 @@ def test_publishes_that_wait_for_the_horizon_hold_publishers_back_by_their_bytes
         publisher.publish("t", "." * 20_000, 0, pump=False)
         rig.compose()
     assert rig.core.writer.queued_bytes < 1 << 19
-    assert rig.core.broker.is_congested
+    assert rig.core.publishing.is_congested
 
 
 def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def rewind(rig: Keyed, client_id: str) -> None:
     core = rig.core
     subscriber = core.sessions.get(client_id)
     assert subscriber is not None
-    core.broker.submit(lambda commit: core.broker.rewind(commit, subscriber, START), lambda durable: None)
+    core.writer.submit(lambda commit: core.replay.rewind(commit, subscriber, START), lambda durable: None)
     rig.pump()
 
 
@@ -169,7 +169,7 @@ def test_a_recurring_schedule_stamps_its_owner(rig: Keyed) -> None:
     record = encode(Record(b"m", b"tick", owner=b"meter"))
     timing = TimingRow("every", "60000", "UTC")
     schedules: Schedules = rig.core.schedules
-    rig.core.broker.submit(
+    rig.core.writer.submit(
         lambda commit: schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
     )
     rig.pump()
@@ -195,7 +195,7 @@ def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(ri
 
     def put(owner: bytes) -> None:
         record = encode(Record(b"m", b"tick", owner=owner))
-        core.broker.submit(
+        core.writer.submit(
             lambda commit: core.schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
         )
         rig.pump()
@@ -226,7 +226,7 @@ def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
 
     def put(name: str, owner: bytes) -> None:
         record = encode(Record(b"m", owner, owner=owner))
-        core.broker.submit(lambda c: schedules.put(c, name, timing, record, b"{}"), lambda durable: None)
+        core.writer.submit(lambda c: schedules.put(c, name, timing, record, b"{}"), lambda durable: None)
         rig.pump()
 
     def minutes(count: int) -> list[str]:

@@ -55,7 +55,7 @@ def test_who_waits_is_woken_once_and_not_before() -> None:
     assert pace is not None
     rig = Rig()
     worker(rig, "a")
-    group = rig.core.broker.groups.get(TEXT)
+    group = rig.core.groups.get(TEXT)
     assert group is not None
     pace.spend()
     for _ in range(3):
@@ -129,9 +129,9 @@ def test_paused_nothing_is_sent_again_either() -> None:
     for is_paused in (True, False):
 
         def decide(commit: Commit, is_paused: bool = is_paused) -> None:
-            rig.core.broker.pause_group(commit, group, is_paused=is_paused)
+            rig.core.groups.pause(commit, group, is_paused=is_paused)
 
-        rig.core.broker.submit(decide, lambda is_durable: None)
+        rig.core.writer.submit(decide, lambda is_durable: None)
         rig.pump()
         if is_paused:
             first.disconnect()
@@ -152,8 +152,8 @@ def test_a_group_that_waits_goes_on_when_it_may_be_faster(how: str) -> None:
     if how == "subscribe":
         assert first.subscribe(TEXT, qos=1, user_properties=(("rate", "2"),)) == (1,)
     else:
-        rig.core.broker.submit(
-            lambda commit: _none(rig.core.broker.open_group(commit, TEXT, keeping=Keeping(rate=2.0))),
+        rig.core.writer.submit(
+            lambda commit: _none(rig.core.groups.make(commit, TEXT, keeping=Keeping(rate=2.0))),
             lambda is_durable: None,
         )
     passed(rig, 3)

@@ -57,6 +57,6 @@ def test_a_session_that_is_taken_over_counts_once() -> None:
     for _ in range(3):
         rig.lasting("a").subscribe("t", "$share/g/t")
         assert _quota(rig).count == 2
-    rig.core.broker.drop("a")
+    rig.core.clients.drop("a")
     rig.pump()
     assert (_quota(rig).count, _quota(rig).bytes, len(rig.core.router)) == (0, 0, 0)

@@ -149,7 +149,7 @@ def test_the_store_fails_while_a_message_is_retained() -> None:
     rig.store.fail_writes = False
     assert rig.recover()
     rig.pump()
-    rig.core.broker.submit(lambda commit: None, lambda durable: None)
+    rig.core.writer.submit(lambda commit: None, lambda durable: None)
     rig.pump()
     rig.crash()
     rig.pump()
@@ -463,7 +463,7 @@ def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
     for subscriber in (rig.core.sessions.get("s"), rig.core.sessions.get("o")):
         assert subscriber is not None
         subscriber.session.fall_behind(rig.core.horizon.position)
-        rig.core.broker.read_on(subscriber)
+        rig.core.groups.read_on(subscriber)
     while not rig.core.replay.is_idle:
         order.append(rig.core.replay._ready._queue[0].session.client_id)
         rig.core.replay.turn()

@@ -41,7 +41,7 @@ def requeue(rig: Rig, after_ms: int = 0, *, pump: bool = True) -> None:
         for place in places:
             rig.core.letters.requeue(commit, place, due_ms, lambda *_: True)  # type: ignore[arg-type]
 
-    rig.core.broker.submit(decide, lambda durable: None)
+    rig.core.writer.submit(decide, lambda durable: None)
     if pump:
         rig.pump()
 
@@ -122,8 +122,8 @@ def test_a_rewind_gives_it_again_to_its_addressee_and_to_nobody_else(is_in_tail:
         peer = rig.lasting(name)
         subscriber = rig.core.sessions.get(name)
         assert subscriber is not None
-        rig.core.broker.submit(
-            lambda commit, s=subscriber: rig.core.broker.rewind(commit, s, START),  # type: ignore[misc]
+        rig.core.writer.submit(
+            lambda commit, s=subscriber: rig.core.replay.rewind(commit, s, START),  # type: ignore[misc]
             lambda durable: None,
         )
         rig.pump()
@@ -192,7 +192,7 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     record = decode(_stored(rig, "bad"))
     retry = Retry(b"a", attempts=7, counted=2, reason=b"busy")
     made = retry_of(record, MessageId(5), rig.clock.now_ms, retry)
-    rig.core.broker.submit(lambda commit: put_retry(commit, made, is_owed=True), lambda durable: None)
+    rig.core.writer.submit(lambda commit: put_retry(commit, made, is_owed=True), lambda durable: None)
     rig.pump()
     peer = rig.peers[0]
     assert peer.payloads()[-1] == "bad"
@@ -265,7 +265,7 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
     ended: list[int] = []
     retry = decode(value).retry
     assert retry is not None
-    rig.core.broker.submit(
+    rig.core.writer.submit(
         lambda commit: ended.append(end_retries(commit, message_of(row.id), retry.addressee)),
         lambda durable: None,
     )
@@ -291,7 +291,7 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
             rig.pass_ms(3_000)
         durable: list[bool] = []
         decide = partial(end_retries, message=message_of(row.id), addressee=b"a")
-        rig.core.broker.submit(decide, durable.append)
+        rig.core.writer.submit(decide, durable.append)
         for _ in range(steps):
             rig.micro()
         rig.crash(survivors)
@@ -388,7 +388,7 @@ class DeadLetters(RuleBasedStateMachine):
         place, _ = list(self.rig.core.letters.read())[index]
         due_ms = self.rig.clock.now_ms + after_ms
         letters = self.rig.core.letters
-        self.rig.core.broker.submit(
+        self.rig.core.writer.submit(
             lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), lambda durable: None
         )
         if how:
@@ -408,7 +408,7 @@ class DeadLetters(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.dead) - 1))
         place, _ = list(self.rig.core.letters.read())[index]
         letters = self.rig.core.letters
-        self.rig.core.broker.submit(
+        self.rig.core.writer.submit(
             lambda commit: letters.drop(commit, place, lambda *_: True), lambda durable: None
         )
         self.rig.pump()

@@ -74,7 +74,7 @@ def test_room_to_wait_is_free_when_a_member_has_it_and_when_the_group_ends() -> 
     assert returned(rig) == (0, 0)
     other.disconnect()
     assert returned(rig) == (SHOWN, 0)
-    rig.core.broker.submit(lambda commit: rig.core.broker.end_group(commit, group(rig, 1)), lambda _: None)
+    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group(rig, 1)), lambda _: None)
     rig.pump()
     assert returned(rig) == (0, 0)
     back.disconnect()
@@ -108,7 +108,7 @@ def test_groups_read_nothing_new_while_as_many_have_failed_and_cannot_be_written
 
     with monkeypatch.context() as broken:
         broken.setattr(rig.core.writer, "submit", refuse)
-        rig.core.broker.leave(next(iter(group(rig, 0).members)), is_clean=False)
+        rig.core.clients.leave(next(iter(group(rig, 0).members)), is_clean=False)
         assert returned(rig) == (0, SHOWN)
     assert rig.core.writer.submit == submit
     other = worker(rig, 1)

@@ -177,9 +177,9 @@ def test_it_ends_with_its_last_member() -> None:
     assert b.take_all() == ["3"]
     b.drop()
     rig.connected("b", clean=True)
-    assert len(rig.core.broker.groups) == 0
+    assert len(rig.core.groups) == 0
     rig.crash()
-    assert len(rig.core.broker.groups) == 0
+    assert len(rig.core.groups) == 0
 
 
 def test_an_expired_session_leaves_its_groups() -> None:
@@ -187,8 +187,8 @@ def test_an_expired_session_leaves_its_groups() -> None:
     (a,) = _members(rig, "a", expiry=5)
     a.drop()
     rig.pass_ms(6_000)
-    assert rig.core.broker.end_expired(list(rig.core.sessions)) == 1
-    assert len(rig.core.broker.groups) == 0
+    assert rig.core.clients.end_expired(list(rig.core.sessions)) == 1
+    assert len(rig.core.groups) == 0
     assert len(rig.core.router) == 0
 
 
@@ -202,7 +202,7 @@ def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
     theirs += b.publishes()
     rig.pass_ms(500)
     rig.core.cursors.recover()
-    rig.core.broker.submit(lambda commit: None, lambda durable: None)
+    rig.core.writer.submit(lambda commit: None, lambda durable: None)
     rig.pump()
     getattr(rig, how)()
     rig.pump()
@@ -243,7 +243,7 @@ def test_the_group_s_place_does_not_hang_on_who_made_it() -> None:
     assert b.payloads() == ["1"]
     rig.connected("z", clean=True).disconnect()
     rig.pass_ms(200)
-    rig.core.broker.submit(lambda commit: None, lambda durable: None)
+    rig.core.writer.submit(lambda commit: None, lambda durable: None)
     rig.pump()
     rig.crash()
     rig.pump()
@@ -304,7 +304,7 @@ def _timed(rig: Rig, *names: str, lasting: bool = True) -> list[Peer]:
 
 
 def _in_flight(rig: Rig) -> int:
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     return len(group.session.flights)
 
@@ -464,7 +464,7 @@ def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
     clean.subscribe("$share/g/t/#", qos=2)
     (lasting,) = _members(rig, "m")
     _send(rig, "1", "2", "3", "4", qos=2)
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert sorted(map(len, group.lent.values())) == [2, 2]
     clean.drop()
@@ -524,7 +524,7 @@ def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill() -
     rig.store.survivors = 0
     assert rig.recover()
     rig.pump()
-    rig.core.broker.submit(lambda commit: None, lambda is_durable: None)
+    rig.core.writer.submit(lambda commit: None, lambda is_durable: None)
     rig.pump()
     rig.crash()
     rig.pump()
@@ -600,7 +600,7 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
     b = rig.connected("b")
     b.subscribe("$share/g/t/#")
     assert a.unsubscribe("$share/g/t/#") == (0,)
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights
     assert not group.lent
@@ -640,7 +640,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     (delivery,) = guest.publishes()
     guest.unsubscribe("$share/g/t/#")
     guest.ack(wire.PUBACK, delivery.packet_id)
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert rig.core.sessions.get("guest") not in group.rota._shown
     assert len(group.lent) == 1
@@ -698,17 +698,17 @@ def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() 
     came = worker.take_all()
     assert came == large
     assert tiny.inbox == []
-    assert rig.core.broker.traffic.dropped == 0
+    assert rig.core.publishing.traffic.dropped == 0
     _send(rig, "a", "b")
     assert len(worker.take_all() + tiny.take_all()) == 2
     # When it is gone what it had comes back, and nobody takes that.
     _send(rig, large[0])
     worker.disconnect()
     rig.pump()
-    assert rig.core.broker.traffic.dropped == 1
+    assert rig.core.publishing.traffic.dropped == 1
     _send(rig, "c", large[1], "d")
     assert tiny.take_all() == ["c", "d"]
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights
 
@@ -728,6 +728,6 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
     assert a.is_closed
     rig.pass_ms(1_000)
     assert sorted(b.take_all()) == ["0", "1", "2", "3"]
-    group = rig.core.broker.groups.get("$share/g/t/#")
+    group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights

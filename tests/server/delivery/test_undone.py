@@ -56,7 +56,7 @@ def letters(rig: Rig) -> list[tuple[str, str, int, str]]:
 
 
 def in_flight(rig: Rig, name: str = "a") -> int:
-    group = rig.core.broker.groups.get(GROUP)
+    group = rig.core.groups.get(GROUP)
     subscriber = group if name == GROUP else rig.core.sessions.get(name)
     assert subscriber is not None
     return len(subscriber.session.flights)
@@ -371,14 +371,14 @@ def test_a_door_may_lend_for_a_time_of_its_own() -> None:
     (packet,) = member.publishes()
     subscriber = rig.core.sessions.get("m")
     assert subscriber is not None
-    broker = rig.core.broker
-    assert broker.lease(subscriber, packet.packet_id, 5_000)
-    assert broker.extend(subscriber, packet.packet_id, 8_000)
+    core = rig.core
+    assert core.settling.lease(subscriber, packet.packet_id, 5_000)
+    assert core.settling.extend(subscriber, packet.packet_id, 8_000)
     rig.pass_ms(7_999)
     assert waiting(rig) == []
     rig.pass_ms(251)
     assert waiting(rig) == ["job"]
-    assert not broker.lease(subscriber, packet.packet_id, 5_000)
+    assert not core.settling.lease(subscriber, packet.packet_id, 5_000)
 
 
 # -- connections
@@ -412,7 +412,7 @@ def test_whose_connection_is_lost_has_failed(how: str) -> None:
     elif how == "taken over":
         rig.lasting("a")
     else:
-        rig.core.broker.submit(lambda _: rig.core.broker.drop("a"), lambda _: None)
+        rig.core.writer.submit(lambda _: rig.core.clients.drop("a"), lambda _: None)
         rig.pump()
     assert b.inbox == []
     rig.pass_ms(1_000)
@@ -484,7 +484,7 @@ def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
     assert subscriber is not None
     with monkeypatch.context() as patch:
         patch.setattr(rig.core.undone, "_writer", SimpleNamespace(submit=_full, broken=None))
-        assert rig.core.broker.nack(
+        assert rig.core.settling.nack(
             subscriber, first.packet_id, delay_ms=1_000, reason="no", done=told.append
         )
         rig.pump()
@@ -586,7 +586,9 @@ def test_what_has_expired_or_would_comes_no_more() -> None:
 def test_late_drop_is_about_the_first_delivery() -> None:
     rig = Rig()
     peer = session(rig)
-    rig.core.broker.publish([(Wish(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)])
+    rig.core.publishing.publish(
+        [(Wish(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)]
+    )
     rig.pump()
     (packet,) = peer.publishes()
     nack(peer, packet, "5s")
@@ -631,8 +633,8 @@ def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
     (packet,) = [*a.publishes(), *b.publishes()]
     nack(a, packet, "5s", pump=False)
     nack(b, packet, "5s", pump=False)
-    rig.core.broker.groups.forget(rig.core.sessions.get("a"))  # type: ignore[arg-type]
-    rig.core.broker.groups.forget(rig.core.sessions.get("b"))  # type: ignore[arg-type]
+    rig.core.groups.forget(rig.core.sessions.get("a"))  # type: ignore[arg-type]
+    rig.core.groups.forget(rig.core.sessions.get("b"))  # type: ignore[arg-type]
     rig.pump()
     rig.pass_ms(6_000)
     assert a.inbox == b.inbox == []
@@ -680,9 +682,9 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
     session = rig.core.sessions.get("one")
     assert session is not None
     assert not session.session.flights
-    assert rig.core.broker.undone.retried < 40
+    assert rig.core.undone.retried < 40
     rig.pump()
-    assert rig.core.broker.undone.retried == 40 + 1
+    assert rig.core.undone.retried == 40 + 1
 
 
 def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
@@ -691,7 +693,7 @@ def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
     peer = rig.lasting("a")
     peer.subscribe(*(f"$share/g{number}/t/#" for number in range(20)), qos=1)
     publish(rig, *map(str, range(16)))
-    groups = list(rig.core.broker.groups)
+    groups = list(rig.core.groups)
     assert [len(group.session.flights) for group in groups] == [16] * 20
     peer.drop(pump=False)
     for _ in range(2):
@@ -718,7 +720,7 @@ def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: p
         return decide(self, commit, failure)
 
     monkeypatch.setattr(Undone, "_decide", slow)
-    rig.core.broker.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
+    rig.core.clients.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
     counts = []
     while rig.core.undone._waiting or rig.core.undone._under_way:
         rig.compose()

@@ -159,12 +159,12 @@ def test_a_session_that_is_deleted_publishes_it() -> None:
     rig = Rig()
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(50))
-    rig.core.broker.drop("a")
+    rig.core.clients.drop("a")
     rig.pump()
     assert peer.gone_with == 0x98
     assert watch.take_all() == ["gone"]
     rig.lasting("b", will=_delayed(50)).drop()
-    rig.core.broker.drop("b")
+    rig.core.clients.drop("b")
     rig.pump()
     assert watch.take_all() == ["gone"]
 
@@ -274,7 +274,7 @@ def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
     assert watch.take_all() == ["gone"], "once"
     rig.pass_ms(20_000)
     assert watch.inbox == []
-    assert len(rig.core.broker.wills) == 0
+    assert len(rig.core.wills) == 0
     rig.crash()
     rig.pass_ms(20_000)
     assert rig.lasting("watch").take_all() == []
@@ -288,7 +288,7 @@ def test_a_stored_will_without_a_place_survives_a_kill(delay: int) -> None:
     rig.core.writer.fail(StoreFailed("told to"))
     rig.store.fail_writes = True
     peer.drop()
-    assert len(rig.core.broker.wills) == 1
+    assert len(rig.core.wills) == 1
     rig.store.fail_writes = False
     rig.crash()
     rig.pass_ms(10_000)
@@ -365,7 +365,7 @@ def test_a_client_that_returns_takes_back_a_will_that_waits() -> None:
     rig.lasting("a", will=_delayed(5)).drop()
     rig.core.writer._max_queued = 5
     _fill(rig)
-    rig.core.broker.wills.recall(rig.core.sessions.get("a"), at_once=False)  # type: ignore[arg-type]
+    rig.core.wills.recall(rig.core.sessions.get("a"), at_once=False)  # type: ignore[arg-type]
     rig.pass_ms(10_000)
     assert watch.inbox == []
 
@@ -391,12 +391,12 @@ def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> Non
     for _ in range(3):
         assert rig.peer().connect("a", clean=False, expiry=60, will=Will(b"w", b"new", 1)).reason == 0x88
         rig.pump()
-        assert len(rig.core.broker.wills) == 1
+        assert len(rig.core.wills) == 1
     rig.store.fail_writes = False
     assert rig.recover()
     rig.pass_ms(20_000)
     assert watch.take_all() == ["gone"]
-    assert not rig.core.broker.wills._underway
+    assert not rig.core.wills._underway
     # And who does come back has none that is published.
     peer = rig.lasting("a", will=_delayed(5))
     rig.core.writer.fail(StoreFailed("told to"))
@@ -405,7 +405,7 @@ def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> Non
     rig.lasting("a")
     rig.pass_ms(20_000)
     assert watch.take_all() == []
-    assert not rig.core.broker.wills._underway
+    assert not rig.core.wills._underway
 
 
 def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
@@ -416,7 +416,7 @@ def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     rig.store.fail_writes = True
     for peer in peers:
         peer.drop()
-    assert (len(rig.core.broker.wills), rig.core.broker.wills.lost) == (3, 2)
+    assert (len(rig.core.wills), rig.core.wills.lost) == (3, 2)
     rig.store.fail_writes = False
     assert rig.recover()
     rig.pass_ms(3_000)
@@ -427,7 +427,7 @@ def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     rig.store.fail_writes = True
     for peer in peers:
         peer.drop()
-    assert (len(rig.core.broker.wills), rig.core.broker.wills.lost) == (2, 2)
+    assert (len(rig.core.wills), rig.core.wills.lost) == (2, 2)
 
 
 def test_a_will_does_not_overtake_what_its_client_sent_before() -> None:

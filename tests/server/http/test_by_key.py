@@ -332,7 +332,7 @@ async def test_a_key_that_came_over_mqtt(server: Running) -> None:
     packet = Publish(b"a/b", b"x", 1, False, False, 1, Properties(user_properties=users))
     ids: list[int] = []
     wish = read_publish(packet, b"device-7", START_MS, 10**12)
-    server.app.core.broker.publish([(wish, lambda reason, message: ids.append(message))])
+    server.app.core.publishing.publish([(wish, lambda reason, message: ids.append(message))])
     await server.app.quiet()
     await server.call("GET", BY_KEY + "k", status=404)
     path = BY_KEY + "k?door=mqtt"

@@ -46,7 +46,7 @@ async def test_a_step_of_nothing_dispatches_what_is_due(server: Running) -> None
 
 async def test_a_session_expires_on_the_way(server: Running) -> None:
     subscriber, _ = await server.connect("c", "#", expiry_s=3_600)
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     await server.call("POST", ADVANCE, {"by": "30m"})
     await server.call("GET", "/v1/sessions/c")
     await server.call("POST", ADVANCE, {"by": "31m"})

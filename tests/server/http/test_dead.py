@@ -34,7 +34,7 @@ async def give_up(server: Running, name: str, filters: str) -> Subscriber:
     """What the session was sent and has not acked is given up: it comes back, once was enough."""
     known = server.app.core.sessions.get(name)
     if known is not None and known.link is not None:
-        server.app.core.broker.leave(known, is_clean=False)
+        server.app.core.clients.leave(known, is_clean=False)
     subscriber, _ = await server.connect(name)
     await server.app.quiet()
     return subscriber
@@ -359,11 +359,11 @@ async def _owned_letter(keyed: Keyed, owner: str, client_id: str) -> str:
     subscriber.owner, subscriber.rights = owner, core_rights(keyed, owner, client_id)
     name = await keyed.schedule("ops", "jobs/1", deliver_in=0)
     await server.app.quiet()
-    core.broker.leave(subscriber, is_clean=False)
+    core.clients.leave(subscriber, is_clean=False)
     link = FakeLink()
-    again, _ = core.broker.claim(link, client_id, clean=False, expiry_s=3_600, window=10)
+    again, _ = core.clients.claim(link, client_id, clean=False, expiry_s=3_600, window=10)
     assert again is subscriber
-    core.broker.resume(subscriber)
+    core.clients.resume(subscriber)
     await server.app.quiet()
     return name
 

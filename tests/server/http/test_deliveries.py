@@ -50,8 +50,8 @@ async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running
     await server.app.quiet()
     (packet_id,) = member.session.flights
     became: list[Nacked] = []
-    broker = server.app.core.broker
-    broker.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
+    core = server.app.core
+    core.settling.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
     await server.app.quiet()
     group = {"group": "workers", "filter": "jobs/#", "reason": "db is down"}
     assert became == [Nacked.AGAIN]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.delivery.broker import END_MEMBERS
+from server.delivery.membership import END_MEMBERS
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config
 from shards.store import Table
@@ -152,7 +152,7 @@ async def test_it_is_set_back(server: Running) -> None:
     await server.app.quiet()
     member, link = await server.connect("w", TEXT, expiry_s=0)
     for flight in list(member.session.flights):
-        server.app.core.broker.ack(member, flight)
+        server.app.core.settling.ack(member, flight)
     await server.call("POST", f"{ONE}:replay", {"from": "PT1H"})
     await server.app.quiet()
     assert link.topics == ["jobs/1", "jobs/1"]
@@ -189,7 +189,7 @@ async def test_ended_its_members_hold_it_no_more_not_even_after_a_restart(
     async with running(tmp_path, config, clock) as server:
         present, link = await server.connect("present", TEXT)
         away, _ = await server.connect("away", TEXT, "own")
-        server.app.core.broker.leave(away, is_clean=True)
+        server.app.core.clients.leave(away, is_clean=True)
         for n in range(END_MEMBERS + 10):
             await server.connect(f"w{n}", TEXT, expiry_s=0)
         await server.call("DELETE", ONE, status=204)

@@ -24,13 +24,13 @@ def _ack_all(server: Running, *names: str) -> None:
         for flight in list(member.session.flights.values()):
             member.session.ack(flight.packet_id)
             assert flight.loan is not None
-            server.app.core.broker.groups.acked(member, (flight,))
+            server.app.core.groups.acked(member, (flight,))
 
 
 async def test_a_group_stands_among_the_sessions(server: Running) -> None:
     await server.connect("w1", TEXT)
     second, _ = await server.connect("w2", TEXT, "other")
-    server.app.core.broker.leave(second, is_clean=False)
+    server.app.core.clients.leave(second, is_clean=False)
     for n in range(3):
         await server.schedule("a/x", deliver_in=60 * (n + 1))
     await server.pass_time(5 * MINUTE_MS)
@@ -62,7 +62,7 @@ async def test_a_group_that_is_away_is_behind_and_its_members_are_not(server: Ru
     member, _ = await server.connect("w", TEXT)
     await server.schedule("a/0")
     await server.app.quiet()
-    server.app.core.broker.leave(member, is_clean=True)
+    server.app.core.clients.leave(member, is_clean=True)
     await server.schedule("a/1", deliver_in=60)
     await server.schedule("b", deliver_in=120)
     await server.pass_time(5 * MINUTE_MS)
@@ -109,7 +109,7 @@ async def test_a_group_set_back_is_so_after_a_restart(
         await server.schedule("a/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
         _ack_all(server, "w")
-        server.app.core.broker.leave(member, is_clean=False)
+        server.app.core.clients.leave(member, is_clean=False)
         body = (await server.call("POST", f"{PATH}:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
@@ -139,7 +139,7 @@ async def test_what_nobody_may_subscribe_to_is_no_lag(
     denied = replace(config, mqtt=replace(config.mqtt, deny_subscribe=("a/secret",)))
     async with running(tmp_path, denied, clock) as server:
         subscriber, _ = await server.connect("w", "a/#")
-        server.app.core.broker.leave(subscriber, is_clean=False)
+        server.app.core.clients.leave(subscriber, is_clean=False)
         await server.schedule("a/secret")
         await server.schedule("a/open")
         await server.app.quiet()

@@ -46,7 +46,7 @@ async def test_probes(server: Running) -> None:
 async def test_metrics_follow_what_happens(server: Running) -> None:
     await server.connect("c", "#")
     away, _ = await server.connect("away", "a")
-    server.app.core.broker.leave(away, is_clean=False)
+    server.app.core.clients.leave(away, is_clean=False)
     for n in (30, 60, 90):
         await server.schedule(f"t/{n}", deliver_in=n, expires_in=20)
     await server.call("GET", "/v1/messages/nope", status=404)

@@ -225,7 +225,7 @@ async def test_delivered_once_in_order_over_a_split(work: Work) -> None:
 async def test_who_was_away_reads_on_over_split_slices(work: Work) -> None:
     server = work.server
     subscriber, gone = await server.connect("reader", "t/+/x", expiry_s=365 * 86_400)
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     await work.split(CUTS)
     await server.call("POST", "/v1/clock:advance", {"by": "P11D"})
     _, link = await server.connect("reader", expiry_s=365 * 86_400)

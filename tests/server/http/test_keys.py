@@ -604,13 +604,13 @@ async def test_the_server_s_own_programs_have_a_key(keyed: Keyed) -> None:
 
 async def connected(keyed: Keyed, name: str, client_id: str, *filters: str) -> None:
     """A session whose client has shown the key of that name."""
-    broker, link = keyed.server.app.core.broker, FakeLink()
+    core, link = keyed.server.app.core, FakeLink()
     rights = keyed.server.app.keyring.rights_of(name, client_id)
-    subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
+    subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
     assert subscriber is not None
     for text in filters:
-        broker.subscribe(subscriber, Subscription(text, 1, broker.horizon), None)
-    broker.store(subscriber, lambda durable: None)
+        core.subscriptions.subscribe(subscriber, Subscription(text, 1, core.horizon.position), None)
+    core.clients.store(subscriber, lambda durable: None)
     await keyed.server.app.quiet()
 
 
@@ -645,11 +645,11 @@ async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else
         keyed.add(name, "read")
     await connected(keyed, "a", "a1", "$share/g/t")
     core = keyed.server.app.core
-    group = core.broker.groups.get("$share/g/t")
+    group = core.groups.get("$share/g/t")
     assert group is not None
     await keyed.call("a", "POST", "/v1/sessions/%24share%2Fg%2Ft:replay", {"from": "PT1H"}, status=200)
     sent: list[Position] = []
-    monkeypatch.setattr(core.broker, "rewind", lambda commit, subscriber, to: sent.append(to))
+    monkeypatch.setattr(core.replay, "rewind", lambda commit, subscriber, to: sent.append(to))
     submit = core.writer.submit
 
     def joined(*args: Any, **options: Any) -> None:

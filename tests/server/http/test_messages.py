@@ -334,7 +334,7 @@ async def test_concurrent_requests_share_a_group(server: Running) -> None:
 
 async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     subscriber, _ = await server.connect("away", "#")
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     await server.app.quiet()
     packet = Publish(
         b"a/b",
@@ -347,7 +347,7 @@ async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     )
     wish = read_publish(packet, b"device-7", START_MS, 10**12)
     ids: list[int] = []
-    server.app.core.broker.publish([(wish, lambda reason, message: ids.append(message))])
+    server.app.core.publishing.publish([(wish, lambda reason, message: ids.append(message))])
     await server.app.quiet()
     got = (await server.call("GET", f"/v1/messages/{ids[0]:032x}")).body
     assert got["payload"] == "/w=="
@@ -380,7 +380,7 @@ class TestTail:
         self, server: Running
     ) -> None:
         subscriber, _ = await server.connect("away", "#")
-        server.app.core.broker.leave(subscriber, is_clean=False)
+        server.app.core.clients.leave(subscriber, is_clean=False)
         await server.app.quiet()
         dropped = await server.schedule("t/dropped", deliver_in=60, late="drop")
         for n in range(20):

@@ -50,7 +50,7 @@ async def test_of_large_messages_fewer_are_counted(server: Running, monkeypatch:
     monkeypatch.setattr(sessions, "LIST_LOOK_ROWS", 100)
     monkeypatch.setattr(lag, "LOOK_ROW_BYTES", 10)
     subscriber, _ = await server.connect("away", "a/#")
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     for _ in range(5):
         await server.schedule("a/x", "x" * 400, deliver_in=60)
     await server.pass_time(2 * MINUTE_MS)
@@ -78,7 +78,7 @@ async def test_those_of_a_page_are_found_in_steps(server: Running, turns_taken: 
 
 async def test_one_that_is_away_falls_behind_by_what_it_wants(server: Running) -> None:
     subscriber, _ = await server.connect("away", "a/#")
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     for n in range(5):
         await server.schedule("a/x", deliver_in=60 * (n + 1))
         await server.schedule("other", deliver_in=60 * (n + 1))
@@ -95,8 +95,8 @@ async def test_one_that_is_away_falls_behind_by_what_it_wants(server: Running) -
 async def test_what_nobody_sent_is_no_lag(server: Running) -> None:
     subscriber, _ = await server.connect("away", "a/#")
     bare, _ = await server.connect("bare")
-    server.app.core.broker.leave(subscriber, is_clean=False)
-    server.app.core.broker.leave(bare, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(bare, is_clean=False)
     await server.schedule("other")
     await server.pass_time(HOUR_MS)
     for body in (await server.call("GET", SESSIONS)).body["sessions"]:
@@ -107,7 +107,7 @@ async def test_lag_is_counted_only_so_far(server: Running, monkeypatch: pytest.M
     monkeypatch.setattr(sessions, "LOOK_ROWS", 4)
     monkeypatch.setattr(sessions, "LIST_LOOK_ROWS", 2)
     subscriber, _ = await server.connect("away", "a/#")
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     for n in range(6):
         await server.schedule("other" if n < 3 else "a/x", deliver_in=60 * (n + 1))
     await server.pass_time(10 * MINUTE_MS)
@@ -159,7 +159,7 @@ async def test_a_forgotten_session_stays_forgotten_after_a_restart(
 async def test_a_session_that_is_dropped_leaves_no_rows(server: Running) -> None:
     await server.connect("c", "#")
     assert server.app.core.reader.get(Table.SESSIONS, b"c") is not None
-    server.app.core.broker.drop("c")
+    server.app.core.clients.drop("c")
     await server.app.quiet()
     assert server.app.core.reader.get(Table.SESSIONS, b"c") is None
     assert server.app.core.reader.get(Table.CURSORS, b"c") is None
@@ -201,7 +201,7 @@ async def test_a_session_set_back_is_so_after_a_restart(
         subscriber, _ = await server.connect("c", "t/#")
         await server.schedule("t/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
-        server.app.core.broker.leave(subscriber, is_clean=False)
+        server.app.core.clients.leave(subscriber, is_clean=False)
         body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
@@ -217,7 +217,7 @@ async def test_a_session_that_is_not_stored_leaves_no_rows_behind(server: Runnin
 
 async def test_what_has_been_dropped_is_not_asked_for(server: Running) -> None:
     subscriber, _ = await server.connect("c", "#")
-    server.app.core.broker.leave(subscriber, is_clean=False)
+    server.app.core.clients.leave(subscriber, is_clean=False)
     server.app.core.directory.floor = before(START_MS - MINUTE_MS)
     body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "P1D"})).body
     assert body["read_position"] == {"at": "2026-11-21T07:59:00.000Z", "seq": 0}
@@ -253,7 +253,7 @@ async def test_one_that_goes_while_it_is_set_back_is_not_found(
     def late(decide: Decide, done: Done, *, cost: int, size: int) -> None:
         if cost:  # a heartbeat has none
             monkeypatch.undo()
-            server.app.core.broker.drop("c")
+            server.app.core.clients.drop("c")
         submit(decide, done, cost=cost, size=size)
 
     monkeypatch.setattr(writer, "submit", late)

@@ -6,7 +6,7 @@ from server.codec import wire
 from server.codec.packets import AckRun, Publish
 from server.codec.publish import ack
 from server.codec.reasons import Reason
-from server.delivery.broker import Broker
+from server.delivery.publishing import Publishing
 from server.delivery.subscriber import Subscriber
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
@@ -91,7 +91,7 @@ def test_members_of_a_group_ack_in_runs(monkeypatch: pytest.MonkeyPatch) -> None
     for peer in (a, b):
         peer.subscribe(GROUP, qos=1)
     publish(rig, 30)
-    group = rig.core.broker.groups.get(GROUP)
+    group = rig.core.groups.get(GROUP)
     assert group is not None
     assert len(group.session.flights) == 30
     theirs = [packet.packet_id for packet in a.publishes()]
@@ -139,7 +139,7 @@ def test_acks_behind_a_publish_that_waits_are_bounded_one_by_one(monkeypatch: py
     rig = Rig()
     peer = rig.connected("a", level=4)
     is_congested = True
-    monkeypatch.setattr(Broker, "is_congested", property(lambda _: is_congested))
+    monkeypatch.setattr(Publishing, "is_congested", property(lambda _: is_congested))
     peer.send(Publish(b"t", b"", 0), pump=False)
     peer.send_bytes(b"\x40\x02\x12\x34" * 100, pump=False)
     waiting = peer.connection._backlog.packets

@@ -150,7 +150,7 @@ def test_a_payload_above_the_limit(topic: str, qos: int, level: int) -> None:
     watch.subscribe("t", qos=0)
     peer = rig.connected("a", level)
     packet_id = peer.publish(topic, "12345", qos)
-    assert rig.core.broker.traffic.refused == 1
+    assert rig.core.publishing.traffic.refused == 1
     if qos and level == 4:
         assert (peer.is_closed, peer.inbox) == (True, [])
         peer = rig.connected("a", level)

@@ -99,7 +99,8 @@ async def test_one_address_has_so_many_over_all_listeners(
 @OPENED
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
-    links = Links(rig.core.broker, Metrics(), Outgoing(rig.clock.mono))
+    core, clock = rig.core, rig.clock
+    links = Links(core.config.limits, clock, core.publishing, Metrics(), Outgoing(clock.mono))
     admitted = Counter[str]()
 
     class One:

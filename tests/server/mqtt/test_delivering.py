@@ -467,7 +467,7 @@ def test_wildcards_do_not_match_the_server_s_topics() -> None:
     own.subscribe("$SYS/#", "$SYS/broker/+")
     from server.reports.figures import sys_records
 
-    rig.core.broker.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
+    rig.core.publishing.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()
     assert wild.inbox == []
     assert len(own.publishes()) > 5

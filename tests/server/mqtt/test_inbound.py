@@ -307,7 +307,7 @@ class TestDelayedRuns:
         watch = rig.connected("w")
         watch.subscribe("#", qos=1)
         peer = rig.connected("p", level)
-        before = rig.core.broker.traffic.received
+        before = rig.core.publishing.traffic.received
         packets = [
             Publish(b"$delayed/%d/t/%d" % (n % 3, n), b"p%d" % n, n % 2, packet_id=n % 2 and n + 1)
             for n in range(20)
@@ -315,7 +315,7 @@ class TestDelayedRuns:
         peer.send(*packets, pump=False)
         assert rig.core.writer.queued == 20
         rig.pump()
-        assert rig.core.broker.traffic.received == before + 20
+        assert rig.core.publishing.traffic.received == before + 20
         acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
         assert [ack.packet_id for ack in acks] == list(range(2, 21, 2))
         names = ids_of(acks)
@@ -368,7 +368,7 @@ class TestDelayedRuns:
         acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
         assert [ack.reason for ack in acks] == [0, 0, 0, 0x97, 0x97]
         assert [name is not None for name in ids_of(acks)] == [True] * 3 + [False] * 2
-        assert rig.core.broker.traffic.refused == 2
+        assert rig.core.publishing.traffic.refused == 2
         assert rig.core.opened.waiting.pending == 3
 
     def test_of_a_run_that_finds_no_room_all_are_refused(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
-from server.delivery.broker import Broker
+from server.delivery.publishing import Publishing
 from server.delivery.subscriber import Closing, Subscriber
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
@@ -86,7 +86,8 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker, Metrics(), Outgoing(self.rig.clock.mono))
+        core, clock = self.rig.core, self.rig.clock
+        self.links = Links(core.config.limits, clock, core.publishing, Metrics(), Outgoing(clock.mono))
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -97,7 +98,7 @@ class Served:
 
     def begin(self) -> tuple[MqttLink, Transport]:
         rig, transport = self.rig, Transport()
-        link = MqttLink(rig.core.broker, asyncio.get_running_loop(), self.links, rig.door, "127.0.0.1")
+        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.door, "127.0.0.1")
         link.connection_made(cast("Any", transport))
         return link, transport
 
@@ -139,7 +140,7 @@ async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> N
     link.shut(Closing.STOPPING)
     link.connection_lost(None)
     assert not served.links
-    assert served.rig.core.broker.sessions.get("a") is None
+    assert served.rig.core.sessions.get("a") is None
 
 
 # -- what is not handled when it ends
@@ -165,14 +166,14 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[byt
     watcher = served.rig.connected("watcher")
     watcher.subscribe("first", "last", qos=0)
     link, _ = await served.link("a")
-    broker = served.rig.core.broker
+    core = served.rig.core
     link.data_received(_much(*behind))
     started = time.thread_time()
     if how == "fin":
         link.eof_received()
     link.connection_lost(None)
     assert time.thread_time() - started < LONGEST_S
-    assert broker.sessions.get("a") is not None
+    assert core.sessions.get("a") is not None
     seen = 0
     longest = 0.0
     while len(served.links):
@@ -180,12 +181,12 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[byt
             started = time.thread_time()
             step()
             longest = max(longest, time.thread_time() - started)
-            subscriber = broker.sessions.get("a")
+            subscriber = core.sessions.get("a")
             if subscriber is not None:
                 seen = max(seen, len(subscriber.session.subscriptions))
         await asyncio.sleep(0)
     assert longest < LONGEST_S
-    assert broker.sessions.get("a") is None
+    assert core.sessions.get("a") is None
     assert seen == FILTERS
     served.rig.pump()
     assert [packet.topic for packet in watcher.publishes()] == [b"first", *behind]
@@ -223,7 +224,7 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     web.data_received(flood + b"\x81\x00")
     assert time.thread_time() - started < LONGEST_S
     assert transport.is_over or not connection_of(link).is_open
-    assert served.rig.core.broker.sessions.get("a") is None
+    assert served.rig.core.sessions.get("a") is None
     assert served.links.kept_bytes == 0
 
 
@@ -247,7 +248,7 @@ async def test_one_that_cannot_go_on_does_not_stop_the_queue(monkeypatch: pytest
     assert not any(transport.is_paused for _, transport in made)
     assert [transport.is_over for _, transport in made] == [True, False, False, False]
     assert b"\x83" in made[0][1].out
-    assert served.rig.core.broker.sessions.get("c0") is None
+    assert served.rig.core.sessions.get("c0") is None
 
 
 @OPENED
@@ -258,18 +259,18 @@ async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
     served = Served()
     other, _ = await served.link("other")
     link, transport = await served.link("a")
-    broker = served.rig.core.broker
+    core = served.rig.core
 
     def cannot(*_: object) -> bool:
         raise ValueError("one client's SUBSCRIBE")
 
-    monkeypatch.setattr(broker, "subscribe", cannot)
+    monkeypatch.setattr(core.subscriptions, "subscribe", cannot)
     subscribe = Subscribe(1, (("t", SubscribeOptions(1)),))
     link.data_received(encode(Publish(b"first", b"", 0), 5) + encode(subscribe, 5))
     await served.settle()
     assert transport.is_over
     assert b"\x83" in transport.out
-    assert broker.sessions.get("a") is None
+    assert core.sessions.get("a") is None
     assert connection_of(other).is_open
 
 
@@ -328,7 +329,7 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     publisher, publishing = await served.link("publisher")
     other, reading = await served.link("other")
     is_congested = True
-    monkeypatch.setattr(Broker, "is_congested", property(lambda _: is_congested))
+    monkeypatch.setattr(Publishing, "is_congested", property(lambda _: is_congested))
     publisher.data_received(encode(Publish(b"t", b"", 0), 5) + PING)
     assert publishing.is_paused
     other.data_received(PING)
@@ -354,8 +355,8 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
     """One may be a member of a thousand groups: 6 ms."""
     served = Served()
     links = [(await served.link(f"c{number}"))[0] for number in range(3)]
-    broker = served.rig.core.broker
-    leave, left = broker.leave, list[str]()
+    core = served.rig.core
+    leave, left = core.clients.leave, list[str]()
 
     def slow(subscriber: Subscriber, *, is_clean: bool) -> None:
         until = time.monotonic() + PIECE_S
@@ -364,7 +365,7 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
         left.append(subscriber.name)
         leave(subscriber, is_clean=is_clean)
 
-    monkeypatch.setattr(broker, "leave", slow)
+    monkeypatch.setattr(core.clients, "leave", slow)
     for link in links:
         link.connection_lost(None)
     counts = [len(left)]
@@ -373,4 +374,4 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
         counts.append(len(left))
     assert counts == [0, 1, 2, 3]
     assert left == ["c0", "c1", "c2"]
-    assert not len(broker.sessions)
+    assert not len(core.sessions)

@@ -599,12 +599,10 @@ def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: 
 # -- the queue of those that are held
 
 
-class _Server:
-    """What the queue asks of the server."""
+class _Publishing:
+    """What the queue asks."""
 
     def __init__(self) -> None:
-        self.config = Config()
-        self.clock = SystemClock()
         self.asked = 0
         self.congested = True
 
@@ -617,8 +615,8 @@ class _Server:
 @OPENED
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
-    server = _Server()
-    links = Links(cast("Any", server), Metrics(), Outgoing(SystemClock().mono))
+    publishing, clock = _Publishing(), SystemClock()
+    links = Links(Config().limits, clock, cast("Any", publishing), Metrics(), Outgoing(clock.mono))
     resumed: list[int] = []
 
     class Held:
@@ -628,20 +626,20 @@ async def test_held_links_wait_in_one_queue() -> None:
         def go_on(self) -> None:
             resumed.append(self.number)
             if len(resumed) == 100:
-                server.congested = True
+                publishing.congested = True
 
     for number in range(10_000):
         links.wait(cast("Any", Held(number)))
     await asyncio.sleep(0.1)
     assert not resumed
-    assert server.asked < 100
-    server.congested = False
+    assert publishing.asked < 100
+    publishing.congested = False
     async with asyncio.timeout(10):
-        while not server.congested:
+        while not publishing.congested:
             await asyncio.sleep(0)
     await asyncio.sleep(0.02)
     assert resumed == list(range(100))
-    server.congested = False
+    publishing.congested = False
     async with asyncio.timeout(10):
         while len(resumed) < 10_000:
             await asyncio.sleep(0)

@@ -283,7 +283,7 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     settings = with_keys(config(listen=(Address("127.1", 0, "ws"),)), keys.path, allow_anonymous=anonymous)
     app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.broker, settings, app.keyring, None, app.metrics, app.outgoing)
+    listeners = Listeners(app.core.mqtt, app.keyring, None, app.metrics, app.outgoing)
     try:
         (where,) = await listeners.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))

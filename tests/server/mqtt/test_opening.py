@@ -302,7 +302,7 @@ def test_anonymous_clients_can_be_refused() -> None:
     rig = Rig(config(allow_anonymous=False))
     assert rig.peer(5).connect("a").reason == 0x87
     assert rig.peer(4).connect("a").reason == 5
-    assert rig.core.broker.traffic.answered == {0x87: 2}
+    assert rig.core.publishing.traffic.answered == {0x87: 2}
 
 
 def test_what_connects_are_answered_with_is_counted() -> None:
@@ -310,7 +310,7 @@ def test_what_connects_are_answered_with_is_counted() -> None:
     for name in ("a", "b"):
         rig.connected(name)
     rig.peer().connect("c", auth_method="X")
-    assert rig.core.broker.traffic.answered == {0: 2, 0x8C: 1}
+    assert rig.core.publishing.traffic.answered == {0: 2, 0x8C: 1}
     assert [reason_name(one) for one in (0, 0x8C, 0x05)] == ["success", "bad_authentication_method", "0x05"]
 
 

@@ -18,7 +18,7 @@ from timeline.position import Position
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
     """A server with the group, and so many messages for it: "0", "1", ..."""
     rig = Rig(config(**settings))
-    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, TEXT), lambda durable: None)
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
     rig.pump()
     _send(rig, *(str(n) for n in range(count)))
     return rig, Puller(rig)
@@ -32,7 +32,7 @@ def _send(rig: Rig, *payloads: str, topic: str = "t", qos: int = 1) -> None:
 
 
 def _in_flight(rig: Rig) -> int:
-    return sum(len(group.session.flights) for group in rig.core.broker.groups)
+    return sum(len(group.session.flights) for group in rig.core.groups)
 
 
 def test_what_is_there_is_leased_and_acked() -> None:
@@ -99,7 +99,7 @@ def test_an_answer_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_answered_yet_is_bounded() -> None:
     rig = Rig(replace(config(), http=Http(buffered_bytes=150_000)))
-    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, TEXT), lambda durable: None)
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
     rig.pump()
     puller = Puller(rig)
     _send(rig, *("x" * 30_000 for _ in range(6)))
@@ -133,7 +133,7 @@ def test_members_of_both_kinds_share() -> None:
 def test_two_filters_of_a_name_are_asked_in_one_call() -> None:
     rig, _ = _rig()
     other = "$share/g/u"
-    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, other), lambda durable: None)
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
     rig.pump()
     both = Puller(rig, TEXT, other)
     _send(rig, "0")
@@ -272,9 +272,7 @@ def test_calls_that_wait_are_bounded() -> None:
     asked = [puller.ask(wait_ms=20_000) for _ in range(4)]
     with pytest.raises(Busy):
         puller.ask()
-    rig.core.broker.submit(
-        lambda commit: rig.core.broker.open_group(commit, "$share/h/t"), lambda durable: None
-    )
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, "$share/h/t"), lambda durable: None)
     rig.pump()
     others = Puller(rig, "$share/h/t")
     more = [others.ask(wait_ms=20_000) for _ in range(2)]
@@ -290,7 +288,7 @@ def test_the_calls_of_a_key_leave_room_for_those_of_another() -> None:
     rig, _ = _rig(waiting_pulls=8)
     texts = [f"$share/g{n}/t" for n in range(8)]
     for text in texts:
-        rig.core.broker.submit(partial(rig.core.broker.open_group, text=text), lambda durable: None)
+        rig.core.writer.submit(partial(rig.core.groups.make, text=text), lambda durable: None)
     rig.pump()
     greedy, other = (Rights(Principal(name, Grant(), rig.clock.mono), "") for name in ("greedy", "other"))
     for text in texts[:4]:
@@ -321,20 +319,20 @@ def test_what_was_never_sent_cannot_be_acked() -> None:
     (lease,) = puller.lease()
     ahead = lease._replace(position=Position(lease.position + (1 << 60)))
     assert puller.ack([ahead])[0].gone == [ahead]
-    assert not next(iter(rig.core.broker.groups)).session.finished
+    assert not next(iter(rig.core.groups)).session.finished
     assert puller.ack([lease])[0].done == 1
 
 
 def test_a_seat_that_stays_empty_is_dismissed_and_the_group_stays() -> None:
     rig, puller = _rig(1)
     leases = puller.lease(lease_ms=60_000)
-    (group,) = rig.core.broker.groups
+    (group,) = rig.core.groups
     rig.pass_ms(30_000)
     assert len(group.members) == 1
     puller.ack(leases)
     rig.pass_ms(int(IDLE_S * 1_000) + 1_000)
     assert len(group.members) == 0
-    assert rig.core.broker.groups.get(TEXT) is group
+    assert rig.core.groups.get(TEXT) is group
     _send(rig, "1")
     assert puller.ask().payloads == ["1"]
 
@@ -436,9 +434,7 @@ def test_a_group_has_as_many_leases_as_it_leaves_for_others() -> None:
     rig.pass_ms(500)
     assert waiting.answer is None
     other = Puller(rig, "$share/other/t")
-    rig.core.broker.submit(
-        lambda commit: rig.core.broker.open_group(commit, other.texts[0]), lambda durable: None
-    )
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other.texts[0]), lambda durable: None)
     rig.pump()
     _send(rig, *(str(n) for n in range(30)))
     assert len(other.lease(30)) == 5

@@ -25,7 +25,7 @@ async def figures(server: Running) -> dict[str, float]:
 async def test_a_session_that_is_away_is_behind(server: Running) -> None:
     away, _ = await server.connect("away", "a/#")
     await server.connect("here", "a/#")
-    server.app.core.broker.leave(away, is_clean=False)
+    server.app.core.clients.leave(away, is_clean=False)
     for n in range(3):
         await server.schedule(f"a/{n}", deliver_in=60)
     await server.pass_time(5 * MINUTE_MS)
@@ -46,7 +46,7 @@ async def test_a_group_is_told_of_with_its_members_and_what_came_again(server: R
     labels = '{filter="a/#",group="g"}'
     assert found[f"group_members{labels}"] == found[f"group_in_flight{labels}"] == 1
     assert (found["groups"], found["groups_without_consumers"]) == (1, 0)
-    server.app.core.broker.leave(first, is_clean=False)
+    server.app.core.clients.leave(first, is_clean=False)
     assert (await figures(server))["groups_without_consumers"] == 1
     await server.connect("w2", "$share/g/a/#")
     await server.app.quiet()
@@ -61,7 +61,7 @@ async def test_those_with_the_most_lag_are_told_of(
     async with running(tmp_path, replace(config, metrics=Metrics(top=top)), clock) as server:
         for n in range(5):
             away, _ = await server.connect(f"c{n}", f"t/{n}")
-            server.app.core.broker.leave(away, is_clean=False)
+            server.app.core.clients.leave(away, is_clean=False)
         for n in (3, 1):
             await server.schedule(f"t/{n}", deliver_in=60 * n)
         await server.pass_time(5 * MINUTE_MS)

@@ -1,0 +1,277 @@
+"""The verbs of a delivery: what a client, or a part of the server, says of a message that it was sent.
+
+    ack, ack_run          the message is done (QoS 1)
+    received, complete    the same at QoS 2, which has two steps
+    nack                  the client cannot do it now: the message comes again later, or is dead
+    extend, lease         the client needs more time: nobody else gets the message meanwhile
+    ack_named             a message that came on an earlier connection is done
+    pass_over             the client does not take messages of this size
+    put_back              the message reached nobody: another member gets it
+    part, dismiss         the connection has ended, with all that it had in flight
+
+A message of a group is in flight twice: in the session of the member, and in the group that lent it
+(shared.py). Here the member's flight ends. Membership, Undone and Late then decide about the group's.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+
+from timeline.position import MessageId
+from timeline.session import Flight
+
+from ..cursors import Cursors
+from ..membership import Membership
+from ..subscriber import Inside, Subscriber
+from .late import Late
+from .leases import Leases
+from .undone import Nacked, Undone
+
+GIVEN_BACK = "given back"
+"""Why a message comes again that had no room to wait for the next member."""
+TOGETHER_MAX = 100
+"""Shared subscriptions whose cursors go with that of a member who leaves, some 3 ms. If the member has more,
+they go in their turns."""
+
+
+class Receipt(Enum):
+    """What follows when the client says that it has received a QoS 2 message."""
+
+    UNKNOWN = auto()
+    """Nothing is in flight under this packet id."""
+    RETIRED = auto()
+    """The server has given the message up. The client must still end the exchange."""
+    WRONG = auto()
+    """The message under this packet id is not of QoS 2."""
+    ENDED = auto()
+    """The client does not want the message: the exchange is over."""
+    NOTED = auto()
+    """The message may be released."""
+    LATER = auto()
+    """The message may be released when the receipt is durable."""
+
+
+class Settling:
+    """Settles deliveries: decides what becomes of each."""
+
+    def __init__(
+        self, cursors: Cursors, groups: Membership, leases: Leases, undone: Undone, late: Late
+    ) -> None:
+        self._cursors = cursors
+        self._groups = groups
+        self._leases = leases
+        self._undone = undone
+        self._late = late
+
+    def restore(self) -> None:
+        """At start: restore the groups. A flight that has no room to wait for a member comes again."""
+        for group, flight in self._groups.restore():
+            self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+
+    def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
+        """The client has a QoS 1 message. False: the message under this packet id is not of QoS 1.
+
+        Written for speed, as it runs once for each delivery: the usual case is spelled out.
+        """
+        session = subscriber.session
+        flights = session.flights
+        flight = flights.get(packet_id)
+        if flight is None:
+            return True
+        if flight.qos != 1:
+            return False
+        if flight.loan is not None:
+            return self.ack_run(subscriber, (packet_id,))
+        del flights[packet_id]
+        if session.resends:
+            session.resends.discard(packet_id)
+        if flight.size:
+            session.flight_bytes -= flight.size
+        subscriber.dirty.add(subscriber)
+        if not session.tailing or subscriber.groups:
+            self._groups.read_on(subscriber)
+        return True
+
+    def ack_run(self, subscriber: Subscriber, packet_ids: Iterable[int]) -> bool:
+        """Ack several QoS 1 messages, then look once for what there is room for. False: one is not of QoS 1;
+        those before it are acked."""
+        ended, is_sound = subscriber.session.ack_run(packet_ids)
+        if ended:
+            subscriber.dirty.add(subscriber)
+            for group, lent in self._groups.acked(subscriber, ended):
+                self._late.finish(group, lent.position, lent.shard, _drop)
+            if subscriber.groups or not subscriber.session.tailing:
+                self._groups.read_on(subscriber)
+        return is_sound
+
+    def nack(
+        self,
+        subscriber: Subscriber,
+        packet_id: int,
+        *,
+        delay_ms: int | None,
+        reason: str,
+        done: Callable[[Nacked], None],
+        qos: int = 1,
+        is_attempt: bool = True,
+    ) -> bool:
+        """The client cannot do a message now: it comes again, to the session or to the group that lent it.
+
+        `delay_ms`: when; None: as the back-off says; NEVER: not at all, it is dead. `is_attempt`: False if a
+        message of a group was not tried, so that it does not count. The packet id is free. `done` is called
+        when the outcome is durable, or cannot be for now. False: the message under this packet id is of
+        another QoS, or its exchange is too far; `done` is not called.
+        """
+        flight = subscriber.session.flights.get(packet_id)
+        if qos == 2:
+            subscriber.session.retired.pop(packet_id, None)
+        if flight is None or flight.fate:
+            done(Nacked.GONE)
+            return True
+        if flight.qos != qos or flight.phase:
+            return False
+        if not flight.is_of_group:
+            group = self._groups.get(flight.loan.share) if flight.loan is not None else None
+            self._undone.fail(
+                subscriber, flight, reason, delay_ms=delay_ms, addressee=group, is_ended=True, told=done
+            )
+            return True
+        held = self._groups.take_back(subscriber, flight)
+        self._groups.read_on(subscriber)
+        if held is None:
+            done(Nacked.GONE)
+        else:
+            self._undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
+        return True
+
+    def ack_named(
+        self, member: Subscriber, text: str, message: MessageId, done: Callable[[bool | None], None]
+    ) -> None:
+        """The member has done a message of its group that came on an earlier connection.
+
+        `done`: as for a late ack (late.py); False if it is no member of that group.
+        """
+        group = self._groups.get(text)
+        if group is None or text not in member.groups:
+            done(False)
+        else:
+            self._late.finish_named(group, member, message, done)
+
+    def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
+        """The client keeps the message for `for_ms` from now on. False: it does not have it any more.
+
+        Changes nothing if the group has no ack timeout.
+        """
+        return self._keep(subscriber, packet_id, for_ms, is_lease=False)
+
+    def lease(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
+        """The same, and the message comes back after that time even if the group has no ack timeout."""
+        return self._keep(subscriber, packet_id, for_ms, is_lease=True)
+
+    def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, *, is_lease: bool) -> bool:
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None or flight.fate:
+            return False
+        loan = flight.loan
+        if loan is None or loan.flight is None:
+            return True
+        group = self._groups.get(loan.share)
+        if group is None or not group.is_held(flight):
+            return False
+        if loan.until_s or is_lease:
+            self._leases.extend(group, subscriber, flight, loan, for_ms)
+        return True
+
+    def received(
+        self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
+    ) -> Receipt:
+        """The client has received a QoS 2 message, or (not `is_taken`) does not want it.
+
+        After LATER `done` is called: True when the receipt is durable, False if it cannot be.
+        """
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None:
+            return Receipt.RETIRED if packet_id in subscriber.session.retired else Receipt.UNKNOWN
+        if flight.qos != 2:
+            return Receipt.WRONG
+        if not is_taken:
+            self._finish(subscriber, flight)
+            return Receipt.ENDED
+        if flight.phase == 2 or not subscriber.session.is_persistent:
+            flight.phase = 2
+            return Receipt.NOTED
+        flight.phase = 1
+
+        def stored(waiting: int) -> None:
+            if waiting >= 0:
+                flight.phase = 2
+            done(waiting >= 0)
+
+        self._cursors.secure(subscriber, stored)
+        return Receipt.LATER
+
+    def complete(self, subscriber: Subscriber, packet_id: int) -> bool:
+        """The client has ended a QoS 2 exchange. False: the exchange under this packet id is not so far."""
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None:
+            subscriber.session.retired.pop(packet_id, None)
+            return True
+        if flight.qos != 2 or not flight.phase:
+            return False
+        self._finish(subscriber, flight)
+        return True
+
+    def pass_over(self, subscriber: Subscriber, packet_id: int) -> None:
+        """The client does not take messages of this size: the message counts as acked."""
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is not None:
+            self._finish(subscriber, flight)
+
+    def put_back(self, member: Subscriber, packet_id: int) -> None:
+        """A part of the server could give the message to nobody: another member gets it, as if for the
+        first time."""
+        flight = member.session.flights.get(packet_id)
+        if flight is not None and flight.loan is not None:
+            held = self._groups.put_back(member, flight)
+            if held is not None:
+                self._undone.fail(*held, GIVEN_BACK, delay_ms=0)
+
+    def part(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+        """The connection has ended. What was on its way is in flight, and the read position stands still.
+
+        Messages of groups go to other members: at once (`is_clean`), or later, as failed deliveries.
+        """
+        subscriber.link = None
+        subscriber.session.resends.clear()
+        subscriber.unanswered = 0
+        subscriber.shut_gate()
+        failed = self._groups.part(subscriber, is_clean=is_clean)
+        subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
+        # What it still has of groups, it has alone.
+        flights = subscriber.session.flights.values()
+        subscriber.is_entangled |= any(flight.loan is not None for flight in flights)
+        for group, flight in failed:
+            if is_clean:
+                self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+            else:
+                self._undone.fail(group, flight, "connection lost")
+
+    def dismiss(self, member: Inside, *, is_clean: bool) -> None:
+        """A part of the server leaves its group: what it has not acked goes to another, or comes again.
+
+        `is_clean`: it leaves by itself, and has not failed.
+        """
+        self.part(member, is_clean=is_clean)
+        self._groups.forget(member)
+
+    def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
+        """The client has the message for good, or will never take it."""
+        subscriber.session.ack(flight.packet_id)
+        subscriber.dirty.add(subscriber)
+        for group, lent in self._groups.acked(subscriber, (flight,)):
+            self._late.finish(group, lent.position, lent.shard, _drop)
+        if subscriber.groups or not subscriber.session.tailing:
+            self._groups.read_on(subscriber)
+
+
+def _drop(_: object) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,179 @@
+"""Subscriptions of clients: checked, added, ended. They also end when the keys have changed and no longer
+allow them.
+
+A filter that begins with `$share/` makes the session a member of a group (membership.py). Any other filter
+leads messages to the session itself (router.py). Retained messages of a new subscription follow the answer
+to the client, before anything new.
+"""
+
+import logging
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from timeline.filters import SHARE_PREFIX, covers, parse_share
+from timeline.horizon import Horizon
+from timeline.position import Position
+from timeline.session import Subscription
+from timeline.slices import Directory
+
+from ..observe.logs import by, shown
+from ..settings.config import Config
+from .cursors import Cursors
+from .membership import Membership
+from .router import Router
+from .sessions import Sessions
+from .subscriber import Rights, Subscriber
+from .terms import UNSAID, Keeping
+
+log = logging.getLogger(__name__)
+
+
+class Denial(Enum):
+    """Why a filter may not be subscribed to."""
+
+    NOT_ALLOWED = auto()
+    OVER_QUOTA = auto()
+
+
+class Subscriptions:
+    """Adds and ends the subscriptions of sessions."""
+
+    def __init__(
+        self,
+        config: Config,
+        sessions: Sessions,
+        cursors: Cursors,
+        groups: Membership,
+        router: Router,
+        horizon: Horizon,
+        directory: Directory,
+    ) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._cursors = cursors
+        self._groups = groups
+        self._router = router
+        self._horizon = horizon
+        self._directory = directory
+
+    def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
+        """Why the client may not subscribe to a filter; None: it may. `text`: the filter with `$share`."""
+        session, is_shared = subscriber.session, text.startswith(SHARE_PREFIX)
+        if not self.may_ask(topic_filter, subscriber.rights, is_lasting=session.is_persistent or is_shared):
+            return Denial.NOT_ALLOWED
+        if text not in session.subscriptions and not self._sessions.quota.admits(session, text):
+            return Denial.OVER_QUOTA
+        if is_shared and not self._groups.admits(text):
+            return Denial.OVER_QUOTA
+        return None
+
+    def may_ask(self, topic_filter: str, rights: Rights | None, *, is_lasting: bool) -> bool:
+        """Whether these rights allow a subscription to the filter. `is_lasting`: one that outlives its
+        connection."""
+        if rights is not None and not rights.may_subscribe(topic_filter):
+            return False
+        if any(covers(denied, topic_filter) for denied in self._config.mqtt.deny_subscribe):
+            return False
+        is_all = topic_filter in ("#", "+/#")
+        return not is_all or not is_lasting or self._config.limits.hash_on_persistent
+
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        wanted: Subscription,
+        replay_from: Position | None,
+        keeping: Keeping = UNSAID,
+    ) -> bool:
+        """Add or replace a subscription, at once. True if the filter is new to the session.
+
+        `replay_from`: where to begin to read; None: now. `keeping`: what the client says of its group.
+        """
+        if replay_from is not None:
+            replay_from = max(replay_from, self._directory.floor)
+        if wanted.filter not in subscriber.session.subscriptions:
+            self._sessions.quota.add(wanted.filter)
+        if wanted.filter.startswith(SHARE_PREFIX):
+            subscriber.session.subscribe(wanted, self._horizon.position)
+            if replay_from is not None and wanted.filter not in self._groups:
+                wanted.since = min(wanted.since, replay_from)
+            is_new = self._groups.join(subscriber, wanted.filter, wanted, keeping)
+            subscriber.is_entangled = True
+            subscriber.dirty.add(subscriber.groups[wanted.filter])
+            return is_new
+        known = subscriber.session.subscriptions.get(wanted.filter)
+        if known is not None:
+            self._router.discard(subscriber, wanted.filter)
+        subscriber.session.subscribe(wanted, self._horizon.position, replay_from)
+        self._router.add(subscriber, wanted)
+        if not subscriber.session.tailing:
+            self._groups.read_on(subscriber)
+        return known is None
+
+    def hold_retained(self, subscriber: Subscriber) -> None:
+        """A SUBSCRIBE is being worked off: retained messages wait for `send_retained`."""
+        subscriber.unanswered += 1
+
+    def ask_retained(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        """Send the retained messages of this subscription, before anything new."""
+        subscriber.session.fall_behind(self._horizon.position)
+        subscriber.asked.add(subscription)
+
+    def send_retained(self, subscriber: Subscriber) -> None:
+        """The client has the answer to its SUBSCRIBE: retained messages may go out."""
+        subscriber.unanswered -= 1
+        if not subscriber.session.tailing:
+            self._groups.read_on(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
+        """End a subscription. False: there was none."""
+        if not subscriber.session.unsubscribe(topic_filter):
+            return False
+        self._sessions.quota.discard((topic_filter,))
+        if topic_filter in subscriber.groups:
+            self._groups.leave(subscriber, topic_filter, is_given_up=True)
+            return True
+        subscriber.asked.discard(topic_filter)
+        self._router.discard(subscriber, topic_filter)
+        return True
+
+    # -- keys have changed
+
+    def keep_allowed(self, known: Subscriber, rights: Rights) -> None:
+        """The session is another key's now: end the subscriptions that the new key does not allow."""
+        for text in list(known.session.subscriptions):
+            self._end_denied(known, text, rights)
+
+    def review(self) -> Iterator[None]:
+        """The keys have changed: end every subscription that its session's key no longer allows.
+
+        One step for each subscription, as there may be a million. Subscriptions of a revoked key stay: the
+        next key of that name finds those that it may have.
+        """
+        for subscriber in list(self._sessions):
+            has_ended = False
+            for text in list(subscriber.session.subscriptions):
+                yield
+                rights = subscriber.rights
+                if rights is None or not rights.is_live:
+                    break
+                has_ended = self._end_denied(subscriber, text, rights) or has_ended
+            if has_ended and subscriber.session.is_persistent:
+                self._cursors.secure(subscriber, _drop)
+        for group in list(self._groups):
+            yield
+            rights = None if group.members else group.rights
+            if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
+                log.info("group %s ends: %s may not", shown(group.text), rights.name, extra=by(rights.name))
+                self._groups.end(group)
+
+    def _end_denied(self, subscriber: Subscriber, text: str, rights: Rights) -> bool:
+        """End a subscription that these rights do not allow. False: they do."""
+        if rights.may_subscribe(parse_share(text)[1]) or not self.unsubscribe(subscriber, text):
+            return False
+        told = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
+        log.info("session %s no longer subscribes to %s: %s may not", *told, extra=by(rights.name))
+        return True
+
+
+def _drop(_: object) -> None:
+    """Nobody waits for this answer."""
