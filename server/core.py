@@ -23,6 +23,7 @@ from .delivery.quota import Quota
 from .delivery.ready import Ready
 from .delivery.replay import Replay
 from .delivery.retained import Retained
+from .delivery.retries import Retries
 from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
@@ -88,6 +89,7 @@ class Core:
         self.sessions.load()
         self.settling.restore()
         self.clients.restore()
+        self.retries.restore((*self.sessions, *self.groups))
 
     def _build_engine(
         self,
@@ -185,12 +187,13 @@ class Core:
             passed=self.opened.owned.passed,
         )
         self.publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        self.sent = Sent(self.reader, self.tail, self.retained, clock)
+        self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, wills, and how a place that was away reads on."""
         config, clock, writer = self.config, self.clock, self.writer
-        self.letters = Letters(self.opened.store, self.groups, config.dead, node=NODE)
+        self.retries = Retries(self.opened.store, self.horizon, self.ready, writer, clock, node=NODE)
+        self.letters = Letters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
         self.undone = Undone(
             config.sessions,
             self.cursors,
@@ -201,6 +204,7 @@ class Core:
             self.sent,
             self.publishing,
             self.letters,
+            self.retries,
             writer,
             clock,
             chance=chance,
@@ -219,6 +223,7 @@ class Core:
             self.cursors,
             self.groups,
             self.undone,
+            self.retries,
             self.sent,
             self.owners,
             wall_ms=clock.wall_ms,
@@ -268,6 +273,7 @@ class Core:
         self.wills.step()
         self.undone.step()
         self.late.step()
+        self.retries.step()
         is_due = is_due or self.horizon.needs_heartbeat
         if self._is_beating or not is_due or self.writer.broken is not None:
             return
@@ -299,6 +305,7 @@ class Core:
             and self.replay.is_idle
             and self.undone.is_settled
             and self.late.is_settled
+            and not self.retries.is_due_at(self.clock.wall_ms())
             and not self.dispatch.live
             and self.schedules.is_settled
             and self.mending.is_settled

@@ -65,7 +65,7 @@ def build_site(
     timeline = read_side(app)
     turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
     access, pages = Access(app.keyring), http_pages(config)
-    deliveries = Deliveries(core.reader, core.horizon, core.router, core.groups, core.letters)
+    deliveries = Deliveries(core.opened.store, core.horizon, core.router, core.groups, core.letters, clock)
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[

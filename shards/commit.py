@@ -22,7 +22,7 @@ from functools import partial
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import Slice
 
-from . import keys, retry_index
+from . import keys
 from .dedupe import Refused, keys_in_steps, known_keys, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
@@ -34,10 +34,8 @@ from .read import Found, row_at
 from .record import (
     CANCELLED,
     MOVED,
-    addressee_of,
     decode,
     id_at,
-    is_retry,
     is_stub,
     owner_of,
     stub,
@@ -199,7 +197,6 @@ class Commit:
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        self._forget_retry(found)
         self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
@@ -214,32 +211,14 @@ class Commit:
         spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(value, wanted, record.due_ms)
         taken = self._if_readable(value)
-        self._forget_retry(Found(wanted, place, None, value))
         self.open_group.let_go(place)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
-
-    def end_retry(self, found: Found) -> None:
-        """Nobody gets a retry by this row any more, who has not come to it.
-
-        One that the horizon has passed may wait there for who reads on, and is pending no more.
-        """
-        is_pending = retry_index.does_wait(found.spot, self.horizon.position)
-        if found.shard is None:
-            self.open_group.let_go(found.position)  # nobody was told its place: nobody will ask
-        else:
-            self._retire(found, CANCELLED)
-        self._forget_retry(found)
-        if is_pending:
-            self._waiting.cancelled()
-            owner = owner_of(found.value)
-            if owner:
-                self._owned.placed(owner, -1)
 
     # -- what requests are made of, also those of adopt.py
 
     def check_pending(self, count: int, owner: bytes) -> None:
         """Raise Refused if so many more would be more than may be pending, in all or of their owner."""
-        if count and self._waiting.pending + count > self.caps.pending:
+        if count and self._waiting.pending + self._waiting.retries + count > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
         quota = self._quota_of(owner) if owner and count else 0
         if quota and self._owned.pending(owner) + count > quota:
@@ -251,6 +230,12 @@ class Commit:
         """So many messages of an owner have been placed or re-homed that were not pending."""
         self._waiting.placed(count)
         if owner and count:
+            self._owned.placed(owner, count)
+
+    def retry_kept(self, count: int, owner: bytes) -> None:
+        """So many more of an owner's messages wait for their next try; fewer, if negative."""
+        self._waiting.retry_kept(count)
+        if owner:
             self._owned.placed(owner, count)
 
     def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
@@ -316,10 +301,6 @@ class Commit:
         is_held = spot[1] is None
         if not is_held:
             group.settle(value, record.stub)
-        if record.retry is not None:
-            if not record.stub:
-                self.note_retry(wanted, record.retry.addressee, row_id)
-            return row_id
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
         if taken and taken.id == wanted:  # else the key has gone to another message since this was cancelled
             place = id_position(row_id)
@@ -327,16 +308,6 @@ class Commit:
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
             group.row(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
-
-    def note_retry(self, message: MessageId, addressee: bytes, row: MessageId) -> None:
-        """A retry of the message has been placed in that row: it says nothing of where the message is."""
-        retry_index.note(self.open_group, message, addressee, row)
-
-    def _forget_retry(self, found: Found) -> None:
-        """The row holds no retry any more, if it did."""
-        if is_retry(found.value):
-            addressee = addressee_of(found.value)
-            retry_index.forget(self.open_group, found.id, addressee, found.spot)
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
         """`taken_by` for what has to be sent now: it does not wait for its key."""

@@ -33,6 +33,6 @@ def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
         directory.floor = max(directory.floor, Position(piece.end_ms << 48))
     for piece in gone:
         give_back(commit, piece)
+    group.clear(Table.RETRIES, *keys.dropped_range(directory.floor))
     group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
-    group.clear(Table.RETRIES, b"", keys.place(directory.floor))
     return gone

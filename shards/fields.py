@@ -6,8 +6,21 @@ A file of its own, because what uses it may be compiled, and a Struct must not b
 import msgspec
 
 
+class TryRow(msgspec.Struct, frozen=True, array_like=True):
+    """A delivery that came to nothing."""
+
+    at_ms: int
+    """When that was known, wall ms."""
+    by: str
+    """Who had it: a client id, or what a worker calls itself; empty: nobody in particular."""
+    outcome: str
+    reason: str
+    ms: int = 0
+    """How long it was in hand; 0: not known."""
+
+
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Of a row that is a message once more: who alone gets it, and what came before."""
+    """Of a message that is tried again: who alone gets it, and what came before."""
 
     addressee: bytes
     """The session or group, by the name that its rows have, UTF-8."""
@@ -17,6 +30,8 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """Those of them that count toward `sessions.max_attempts`."""
     reason: bytes = b""
     """Why the last of them came to nothing, UTF-8."""
+    tries: list[TryRow] = []
+    """The last ones, as far as they are known. No part of a record's bytes."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -8,11 +8,11 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
-    retries      at (6) · seq (6) of a retry on the timeline                        12
-                 ff · message id (16) · hash of the addressee's name (8)            25
-    dead         0 · at (6) · seq (6) of the death                                  13
-                 1 · hash of the group's name (8) · at (6) · seq (6)                21
+    retries,     0 · at (6) · seq (6) of the next try, or the death                 13
+    dead         1 · hash of whose it is (8) · at (6) · seq (6)                     21
                  2 · message id (16) · at (6) · seq (6)                             29
+                 3 · hash of whose they are (8)                                      9
+                 4 · message id (16) · hash of whose it was (8), of what is dropped 25
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, endpoints, retained: the name or topic, UTF-8
@@ -32,8 +32,6 @@ GROUP_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
-RETRIES_END = b"\xff"
-"""Above every position in `retries`, below the rows by message: no due is beyond the year 9999."""
 AT_BYTES = slice(10, 16)
 """Where `at` stands in a key of `messages`."""
 
@@ -102,34 +100,34 @@ def owner_in(key: bytes) -> bytes:
     return key[len(OWNED) :]
 
 
-def retries_range(start: Position, end: Position) -> tuple[bytes, bytes]:
-    """The bounds of the rows of `retries` by position with start <= position < end."""
-    return min(place(start), RETRIES_END), min(place(end), RETRIES_END)
+def kept(position: Position) -> bytes:
+    """The row of a retry or a dead letter."""
+    return b"\0" + place(position)
 
 
-def retries_of_message(message_id: MessageId) -> bytes:
-    """What the rows that name the retries of a message begin with."""
-    return RETRIES_END + message(message_id)
+def kept_of(whose: str) -> bytes:
+    """What the rows that name somebody's begin with. Two may have the same."""
+    return b"\1" + blake2b(whose.encode(), digest_size=8).digest()
 
 
-def retries_of(message_id: MessageId, addressee: bytes) -> bytes:
-    """The row that names those for one session or group. Two of these may have the same."""
-    return retries_of_message(message_id) + blake2b(addressee, digest_size=8).digest()
+def kept_of_message(message_id: MessageId) -> bytes:
+    """What the rows that name those of a message begin with."""
+    return b"\2" + message(message_id)
 
 
-def dead(place_: bytes) -> bytes:
-    """The row of a dead letter; `place_`: the key of the position of its death."""
-    return b"\0" + place_
+def kept_count(whose: bytes) -> bytes:
+    """The row that says how many somebody has; `whose`: as `kept_of` says."""
+    return b"\3" + whose[1:]
 
 
-def dead_of_group(group: str) -> bytes:
-    """What the rows that name a group's dead letters begin with. Two groups may have the same."""
-    return b"\1" + blake2b(group.encode(), digest_size=8).digest()
+def dropped(message_id: bytes, whose: bytes) -> bytes:
+    """The row that says that a place has dropped a message; `whose`: as `kept_of` says."""
+    return b"\4" + message_id + whose[1:]
 
 
-def dead_of_message(message_id: bytes) -> bytes:
-    """What the rows that name the dead letters of a message begin with."""
-    return b"\2" + message_id
+def dropped_range(floor: Position) -> tuple[bytes, bytes]:
+    """The bounds of those rows whose messages were written before `floor`."""
+    return b"\4", b"\4" + place(floor)[:6]
 
 
 def received(client_id: str, packet_id: int) -> bytes:

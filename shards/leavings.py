@@ -2,9 +2,9 @@
 
 A slice that expires is gone at once: it is in the directory no more and the retention floor lies behind it.
 Its rows, which belong to nobody then, stay for a while, because they are the only list of the names it had
-given out: a record has the hash of its idempotency key and, if it was moved here or is a retry, its id. So
-the rows of `dedupe` and `moved`, and those of `retries` by message, that have gone with it are found by
-reading it once, in steps, and not by looking through all that there are. Then the rows go too.
+given out: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of
+`dedupe` and `moved` that have gone with it are found by reading it once, in steps, and not by looking through
+all that there are. Then the rows go too.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
@@ -26,9 +26,9 @@ from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 from . import keys
 from .commit import Commit
 from .errors import Corrupt
-from .record import addressee_of, is_retry, names_of
+from .record import names_of
 from .store import Store, Table
-from .tables import dedupe_from, spots_from
+from .tables import dedupe_from
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ LEFT = b"left/"
 LEFT_END = b"left0"
 
 Name = tuple[Table, bytes]
-"""A row of `dedupe`, `moved` or `retries`, by table and key."""
+"""A row of `dedupe` or `moved`, by table and key."""
 
 
 class Look(NamedTuple):
@@ -73,8 +73,6 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
             names.append((Table.MOVED, name))
         if key_hash:
             names.append((Table.DEDUPE, key_hash))
-        if is_retry(value):
-            names.append((Table.RETRIES, keys.retries_of(keys.message_of(name), addressee_of(value))))
         size -= len(value)
         if looked >= rows or size <= 0:
             return Look(names, key + b"\0")
@@ -82,10 +80,8 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
 
 
 def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Position) -> Look:
-    """A step through all of `dedupe` or `moved`, or of the rows of `retries` by message: for what was left
-    without a note. Blocks."""
-    first = max(start, keys.RETRIES_END) if table is Table.RETRIES else start
-    looked = list(islice(readable(store, table, first, keys.LAST), rows))
+    """A step through all of `dedupe` or `moved`: for what was left without a note. Blocks."""
+    looked = list(islice(readable(store, table, start, keys.LAST), rows))
     names = [(table, key) for key, value in looked if _is_gone(table, key, value, floor)]
     return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
 
@@ -116,7 +112,5 @@ def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
 def _place(table: Table, value: bytes) -> Position:
     if table is Table.DEDUPE:
         return dedupe_from(value).position
-    if table is Table.RETRIES:
-        return max(END if number == HELD_SHARD else place for place, number in spots_from(value))
     row = keys.message_of(value)
     return END if id_shard(row) == HELD_SHARD else id_position(row)

@@ -1,47 +1,35 @@
 """Rows that point at others, checked: `moved` and `dedupe` at messages, `retained` by position and by topic,
-`retries` at rows of the timeline, by position and by message, and those that name dead letters.
+and those that name retries and dead letters.
 
 A row that points nowhere says nothing: whoever follows it finds what he would find without it (read.py,
 commit.py). So it is deleted; a message that cannot be read counts as there. A retained message without its
-row by position is given one, as are a retry without its row and a dead letter without its names; how many of
-these there are is counted.
+row by position is given one, as is a retry or a dead letter without its names; how many of these there are
+is counted.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
-from timeline.position import (
-    END,
-    HELD_SHARD,
-    START,
-    MessageId,
-    id_position,
-    id_shard,
-)
+from timeline.position import HELD_SHARD, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
-from timeline.structures import Structures
 
 from . import keys
-from .dead import names, size_of, stored_totals
+from .dead import DEAD
 from .errors import Corrupt
-from .read import Reader, Row, find, row_at
-from .record import decode, is_retry, is_stub
-from .recover import stored_cursor
-from .retry_index import SPOTS_MAX, spots_in, waiting
+from .kept import Kept, size_of
+from .read import find, row_at
+from .retries import RETRIES
 from .store import Store, Table
 from .tables import (
-    META_DEAD,
+    FORMAT,
+    META_FORMAT,
     META_RETAINED,
-    DeadTotals,
-    Spot,
-    dead_row_of,
-    dead_totals_value,
+    KeptTotals,
+    count_value,
     dedupe_from,
-    retry_from,
-    retry_value,
-    spots_value,
+    kept_row_of,
+    kept_totals_value,
 )
 from .unreadable import readable
 
@@ -73,8 +61,9 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
-    yield from _retries(store, directory)
-    yield from _dead(store)
+    if store.get(Table.META, META_FORMAT) == b"%d" % FORMAT:
+        yield from _kept(store, RETRIES)
+    yield from _kept(store, DEAD)
 
 
 def repair_pointers(store: Store, found: list[Pointer]) -> None:
@@ -111,76 +100,50 @@ def _has_expired(directory: Directory, row: MessageId) -> bool:
     return id_position(row) < directory.floor and id_shard(row) != HELD_SHARD
 
 
-def _retries(store: Store, directory: Directory) -> Iterator[Pointer]:
-    """Reads all messages: a retry is known by its row alone."""
-    reader = Reader(store, directory, Structures(max_structures=1))
-    for key, value in readable(store, Table.RETRIES, b"", keys.RETRIES_END):
-        if _points_nowhere(partial(_retry_at, reader, key, value)):
-            yield Pointer(Table.RETRIES, key, "names a retry that is not there")
-    rows: list[Row] = []
-    for place, shard, value in chain(reader.read(START, END), reader.held()):
-        if not is_retry(value) or is_stub(value):
-            continue
-        rows.append((place, shard, value))
-        key = keys.place(place)
-        if shard != HELD_SHARD and store.get(Table.RETRIES, key) is None:
-            message = MessageId(decode(value).id)
-            yield Pointer(Table.RETRIES, key, "is missing, of a retry", retry_value(message, shard))
-    yield from _by_message(store, reader, rows)
-
-
-def _retry_at(reader: Reader, key: bytes, value: bytes) -> bool:
-    return _is_retry_at(reader, (keys.place_of(key), retry_from(value)[1]))
-
-
-def _is_retry_at(reader: Reader, spot: Spot) -> bool:
-    """Raises Corrupt."""
-    value = reader.row(*spot)
-    is_there = value is not None and is_retry(value) and not is_stub(value)
-    return is_there or (spot[0] < reader.directory.floor and spot[1] != HELD_SHARD)
-
-
-def _by_message(store: Store, reader: Reader, rows: list[Row]) -> Iterator[Pointer]:
-    """The rows of `retries` by message. `rows`: all that are retries."""
-    wanted = waiting(rows, stored_cursor(store, 0).horizon)
-    for key, value in readable(store, Table.RETRIES, keys.RETRIES_END, _ROWS_END):
-        found = spots_in(value)
-        left = [spot for spot in found if not _points_nowhere(partial(_is_retry_at, reader, spot))]
-        missing = [spot for spot in wanted.pop(key, ()) if spot not in found and len(left) < SPOTS_MAX]
-        if missing or left != found:
-            right = spots_value([*left, *missing][-SPOTS_MAX:]) if left or missing else None
-            yield Pointer(Table.RETRIES, key, "names other retries of a message than there are", right)
-    for key, missing in wanted.items():
-        why = "is missing, which names retries of a message"
-        yield Pointer(Table.RETRIES, key, why, spots_value(missing))
-
-
-def _dead(store: Store) -> Iterator[Pointer]:
-    count = size = 0
-    for key, value in readable(store, Table.DEAD, b"\0", b"\1"):
+def _kept(store: Store, kept: Kept) -> Iterator[Pointer]:
+    """The rows that name retries or dead letters, and what is said of their number."""
+    table, count, size = kept.table, 0, 0
+    has: dict[bytes, int] = {}
+    for key, value in readable(store, table, b"\0", b"\1"):
         try:
-            named = names(keys.place_of(key), dead_row_of(value))
+            row = kept_row_of(value)
         except Corrupt:
             continue  # its own fault
+        _, *names = kept.keys(keys.place_of(key), row)
         count += 1
         size += size_of(value)
-        for name in named:
-            if store.get(Table.DEAD, name) is None:
-                yield Pointer(Table.DEAD, name, "is missing, which names a dead letter", b"")
-    for key, _ in readable(store, Table.DEAD, b"\1", _ROWS_END):
-        if _points_nowhere(partial(_dead_letter_of, store, key)):
-            yield Pointer(Table.DEAD, key, "names a dead letter that is not there")
-    said = stored_totals(store)
+        if kept.is_counted:
+            whose = kept.whose(row)
+            has[whose] = has.get(whose, 0) + 1
+        for name in names:
+            if store.get(table, name) is None:
+                yield Pointer(table, name, "is missing, which names what is kept", b"")
+    for key, _ in readable(store, table, b"\1", b"\3"):
+        if _points_nowhere(partial(_is_named, store, kept, key)):
+            yield Pointer(table, key, "names what is not kept")
+    yield from _counts(store, kept, has)
+    said = kept.stored_totals(store)
     if (said.count, said.bytes) != (count, size):
-        right = dead_totals_value(DeadTotals(count, size, START))
-        why = f"says that there are {said.count} dead letters, there are {count}"
-        yield Pointer(Table.META, META_DEAD, why, right)
+        right = kept_totals_value(KeptTotals(count, size, START))
+        why = f"says that {said.count} are kept in {table.value}, {count} are"
+        yield Pointer(Table.META, kept.meta, why, right)
 
 
-def _dead_letter_of(store: Store, name: bytes) -> bool:
+def _counts(store: Store, kept: Kept, has: dict[bytes, int]) -> Iterator[Pointer]:
+    """How many each place has."""
+    said = {key for key, _ in readable(store, kept.table, b"\3", b"\4")}
+    wanted = {keys.kept_count(whose): count for whose, count in has.items()}
+    for key in sorted(said | wanted.keys()):
+        count = wanted.get(key, 0)
+        if store.get(kept.table, key) != (count_value(count) if count else None):
+            right = count_value(count) if count else None
+            yield Pointer(kept.table, key, f"says another number than {count}, which a place has", right)
+
+
+def _is_named(store: Store, kept: Kept, name: bytes) -> bool:
     place = keys.place_of(name)
-    value = store.get(Table.DEAD, keys.dead(keys.place(place)))
-    return value is not None and name in names(place, dead_row_of(value))
+    row = kept.stored_at(store, place)
+    return row is not None and name in kept.keys(place, row)
 
 
 def _retained(store: Store) -> Iterator[Pointer]:

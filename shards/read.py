@@ -10,7 +10,6 @@ shard with such a stretch takes no more messages.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -29,11 +28,11 @@ from timeline.structures import Structures
 
 from . import keys
 from .errors import Corrupt
-from .record import is_moved, is_retry
+from .record import is_moved
 from .state import Journal
 from .store import Store, Table
-from .tables import Spot, spots_from
-from .unreadable import Unreadable, readable
+from .tables import Spot
+from .unreadable import Unreadable
 
 Row = tuple[Position, int, bytes]
 """(position, shard number, value)."""
@@ -101,22 +100,6 @@ class Reader:
         for key, value in self.unreadable.scan(self._store, Table.HELD, b"", keys.LAST):
             yield keys.place_of(key), HELD_SHARD, value
 
-    def next_retry(self, start: Position, end: Position) -> Position | None:
-        """Where the first retry of start <= position < end stands on the timeline."""
-        found = next(self._store.scan(Table.RETRIES, *keys.retries_range(start, min(end, END))), None)
-        return None if found is None else keys.place_of(found[0])
-
-    def count_retries(self, start: Position, end: Position) -> int:
-        """How many stand at start <= position < end. Blocks."""
-        return sum(1 for _ in self._store.scan(Table.RETRIES, *keys.retries_range(start, min(end, END))))
-
-    def retries(self, message: MessageId) -> Iterator[Spot]:
-        """Where retries of a message stand, by addressee. A row that cannot be read names none."""
-        start = keys.retries_of_message(message)
-        for _, value in readable(self._store, Table.RETRIES, start, start + keys.LAST):
-            with suppress(Corrupt):
-                yield from spots_from(value)
-
     def row(self, place: Position, number: int) -> bytes | None:
         """The stored value of a row on the timeline, or of one in `held`. Raises Corrupt."""
         if number == HELD_SHARD:
@@ -175,7 +158,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     now = wanted
     for _ in range(2):
         found = row_at(get, directory, wanted, now)
-        if found is not None and not is_moved(found.value) and not is_retry(found.value):
+        if found is not None and not is_moved(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
         if target is None:

@@ -422,11 +422,6 @@ def is_retry(value: bytes) -> bool:
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & RETRY)
 
 
-def is_message(value: bytes) -> bool:
-    """Whether a stored value is a message where it stands: neither a stub nor a retry."""
-    return not is_stub(value) and not is_retry(value)
-
-
 def addressee_of(value: bytes) -> bytes:
     """Who alone gets a retry, by name; of any other value empty. Raises Corrupt."""
     if not is_retry(value):
@@ -489,8 +484,9 @@ def is_stub(value: bytes) -> bool:
 
 
 def is_moved(value: bytes) -> bool:
-    """Whether a stored value is what a move left: the message stands elsewhere, whole."""
-    return is_stub(value) and bool(value[1] << 8 & MOVED)
+    """Whether the message of a stored value stands elsewhere, whole: what a move left, or what is left of a
+    retry that an older version had put on the timeline."""
+    return is_retry(value) or (is_stub(value) and bool(value[1] << 8 & MOVED))
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:

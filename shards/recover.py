@@ -5,7 +5,9 @@ they count, so that nothing has to be scanned but the slice the horizon is in (t
 messages are still pending). Ten million pending messages open as fast as ten.
 """
 
+import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +26,7 @@ from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import is_stub
+from .retries import RETRIES
 from .store import Store, Table
 from .tables import (
     FORMAT,
@@ -42,8 +45,10 @@ from .tables import (
     structure_from,
 )
 from .unreadable import Stretch, notes
+from .upgrade import raise_retries
 from .waiting import Waiting
 
+log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 
@@ -68,6 +73,11 @@ class Opened:
         return self.waiting.pending
 
     @property
+    def retries(self) -> int:
+        """Messages that wait for their next try, or are being tried again."""
+        return self.waiting.retries
+
+    @property
     def held(self) -> int:
         """Rows of `held`: messages that wait because the clock was set back."""
         return self.waiting.held
@@ -84,7 +94,9 @@ class Opened:
 
     def recount(self) -> None:
         """Count again what waits, from the rows. Raises what reading them raises."""
-        self.waiting.recounted(count_pending(self.reader, self.horizon.position), count_held(self.reader))
+        pending = count_pending(self.reader, self.horizon.position)
+        retries = RETRIES.stored_totals(self.store).count
+        self.waiting.recounted(pending, count_held(self.reader), retries)
 
 
 def open_timeline(
@@ -102,17 +114,21 @@ def open_timeline(
     A store of an older format becomes one of FORMAT. `quota_of`: how many of an owner's may be pending.
     Raises WrongFormat, Corrupt, StoreFailed.
     """
-    is_current = _is_current(store)
+    found = _format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
-    _write_anew(store, directory, is_current=is_current)
+    if found is None:
+        _write_format(store)
+    elif found < FORMAT:
+        _raise(store, directory, cursor, wall_ms)
+    _count_cut(store, directory)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
     owed = _tried(store, reader)
-    waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
+    waiting = Waiting()
     owned = Owned(store)
     open_group = OpenGroup(
         store,
@@ -126,7 +142,9 @@ def open_timeline(
         running_ms=cursor.running_ms,
     )
     commit = Commit(open_group, waiting, owned, caps=caps, quota_of=quota_of)
-    return Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, owed)
+    opened = Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, owed)
+    opened.recount()
+    return opened
 
 
 def reopen_store(store: Store) -> ShardsError | None:
@@ -137,7 +155,8 @@ def reopen_store(store: Store) -> ShardsError | None:
     """
     try:
         store.reopen()
-        _write_anew(store, (), is_current=_is_current(store))
+        if _format(store) is None:
+            _write_format(store)
     except ShardsError as error:
         return error
     return None
@@ -299,30 +318,45 @@ def check_own(store: Store) -> None:
         raise SharedData(f"the data is of a cluster's node, {place}")
 
 
-def _is_current(store: Store) -> bool:
-    """Whether the store has FORMAT; else it is new, or of an older one. Raises WrongFormat, Corrupt."""
+def _format(store: Store) -> int | None:
+    """The format of a store; None: it is new. Raises WrongFormat, Corrupt."""
     found = format_of(store)
     if found is None:
         _check_new(store, "the format")
-    return found == FORMAT
+    return found
 
 
-def _write_anew(store: Store, slices: Iterable[Slice], *, is_current: bool) -> None:
-    """Write what an older version has not: the format, and what the slices that it cut hold.
+def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: int) -> None:
+    """Make a store of an older format one of FORMAT, in one batch. Raises StoreFailed.
 
-    The log says so before it holds anything that only FORMAT has. The next group syncs it. Raises
-    StoreFailed, but not if the store `is_current`: then a later start writes the counts.
+    It is synced before anything else is written: what is lost after a failure is nothing that the rest needs.
     """
     batch = store.batch()
-    if not is_current:
-        batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    retries = raise_retries(store, batch, directory, cursor, wall_ms)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    store.write(batch)
+    store.flush()
+    log.warning("the data has format %d from now on: an older fasti does not open it", FORMAT)
+    if retries:
+        log.info("%d retries have been taken off the timeline, into a table of their own", retries)
+
+
+def _write_format(store: Store) -> None:
+    """The log says so before it holds anything that only FORMAT has; the next group syncs it."""
+    batch = store.batch()
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    store.write(batch)
+
+
+def _count_cut(store: Store, slices: Iterable[Slice]) -> None:
+    """Write what slices hold that an older version cut, which did not count.
+
+    If that cannot be written a later start does it."""
+    batch = store.batch()
     for piece in slices:
         key, value = keys.slice_key(piece.home), slice_value(piece)
         if piece.borrowed and store.get(Table.SLICES, key) != value:
             batch.put(Table.SLICES, key, value)
-    try:
+    with suppress(StoreFailed):
         if len(batch):
             store.write(batch)
-    except StoreFailed:
-        if not is_current:
-            raise

@@ -1,113 +1,111 @@
-"""A retry: a message once more, later, for one session or group alone.
+"""A retry: a message that waits for its next try, for one session or group alone (kept.py has its rows).
 
-The timeline is the log, so what is to come again is put on it again: a row at a later position, with the id,
-topic, owner and payload of the message, and an *addressee*. Dispatch and replay hand such a row to him and
-pass over it for everybody else; it is found by nobody who looks for the message, because it is no second one.
-It waits on disk as all do, survives what all survive, and is pending as long as it waits.
+It stands in the table `retries` under the time when it is due, and on the timeline no more: no other reader
+passes over it, no slice waits for it or takes it away. It stays while it is in flight again, so that the
+place that has it needs no more than its position, and goes in the batch with the cursor that has it done. So
+a message and a place have one retry at most, and a kill finds it once, in the table or in flight from there.
 
-    GET /v1/messages/{id}    the row that the message was written to          (at, seq)     dispatched
-    a retry                  same id, addressee "a", 3 attempts so far        (at', seq')   for "a" alone
+    GET /v1/messages/{id}    the row that the message was written to       (at, seq)     dispatched
+    a retry                  same id, 3 attempts so far, due at at'        (at', seq')   of one place
 
-Who asks how many messages there are does not mean retries, though shards count their rows: `retries` knows
-their positions, so that counts which are made of shards' figures (density, `count`) know where to look at
-rows instead. Its rows go when their slice has expired.
-
-A retry cannot be cancelled or moved: nobody is told its place. But whoever had the message may finish it
-late, while a retry waits: that is found by message and addressee (retry_index.py) and *ended*, by a stub in
-its row. One that the horizon has passed can be ended, too, for an addressee who has not read so far. One
-whose addressee is gone when it falls due goes nowhere.
+It is pending as long as it stands.
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
-from timeline.position import MessageId, Position, id_position
+from timeline.position import MessageId, Position, at_of, position
 
-from .commit import Commit, Draft
+from . import keys
+from .commit import Commit
 from .errors import Corrupt
 from .fields import Record, Retry
-from .read import Reader
-from .record import addressee_of, decode, encode, is_stub
-from .retry_index import does_wait, spots
-from .tables import Spot
+from .kept import Kept
+from .record import decode, owner_of
+from .store import Store, Table
+from .tables import META_RETRIES, KeptRow, encode_row, kept_row_of
+from .unreadable import readable
+
+
+def whose(addressee: str, incarnation: int) -> bytes:
+    """What the rows begin with that name the retries of a place."""
+    return keys.kept_of(f"{addressee}\0{incarnation}")
+
+
+def _whose(row: KeptRow) -> bytes:
+    return whose(row.addressee, row.incarnation)
+
 
 log = logging.getLogger(__name__)
+RETRIES = Kept(Table.RETRIES, META_RETRIES, _whose, is_counted=True)
 
 
-def retry_of(record: Record, message: MessageId, due_ms: int, retry: Retry) -> Record:
-    """A message as it stands on the timeline once more, due at `due_ms`."""
-    return msgspec.structs.replace(record, due_ms=due_ms, id=message, key=b"", zone=b"", retry=retry)
-
-
-def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
-    """In the writer: place a retry (`retry_of`) at its due; where it stands.
+def put_retry(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
+    """In the writer: have the message tried again at `due_ms`; where it stands.
 
     `is_owed`: it was promised before, however many are pending by now. Raises Refused, before anything is
     changed.
     """
-    assert record.retry is not None, "it says who gets it"
+    owner = owner_of(row.record)
     if not is_owed:
-        commit.check_pending(1, record.owner)
+        commit.check_pending(1, owner)
+    place = position(due_ms, commit.horizon.issue())
+    RETRIES.put(commit.open_group, place, row)
+    commit.retry_kept(1, owner)
+    return place
+
+
+def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
+    """In the writer: it is no retry any more; False if it was not."""
+    is_there = RETRIES.remove(commit.open_group, place, row)
+    if is_there:
+        commit.retry_kept(-1, owner_of(row.record))
+    return is_there
+
+
+def end_kept(commit: Commit, kept: Kept, place: Position) -> bool:
+    """In the writer: what stands there is kept no more, also if it cannot be read; False if nothing is."""
     group = commit.open_group
-    draft = Draft(record.due_ms, record.topic, encode(record))
-    (row,) = group.place([draft], group.reserve([draft]))
-    commit.placed(1, record.owner)
-    commit.note_retry(MessageId(record.id), record.retry.addressee, row)
-    return id_position(row)
-
-
-class Standing(NamedTuple):
-    """A retry that has not been ended: where it stands, and whose it is."""
-
-    place: Position
-    shard: int
-    """HELD_SHARD: it waits because the clock was set back."""
-    addressee: str
-    is_waiting: bool
-    """Dispatch has not come to it. Else its addressee may have it, or has done it, or has not read so far."""
-    retry: Retry
-
-
-def retries_of_message(reader: Reader, horizon: Position, message: MessageId) -> Iterator[Standing]:
-    """The retries of a message, whoever they are for: all that wait, and of the others some.
-
-    As they are stored. What cannot be read is passed over.
-    """
-    for spot in reader.retries(message):
-        with suppress(Corrupt):
-            value = reader.row(*spot)
-            if value is None or is_stub(value) or (retry := decode(value).retry) is None:
-                continue
-            yield Standing(*spot, retry.addressee.decode(errors="replace"), does_wait(spot, horizon), retry)
-
-
-def end_retries(commit: Commit, message: MessageId, addressee: bytes) -> int:
-    """In the writer: the addressee needs the message no more; how many retries of it were ended.
-
-    Those that wait, and those that the horizon has passed of which one may not have read so far; what is in
-    flight is nobody's concern here. O(1): there are 16 of them at most.
-    """
-    ended = 0
-    for spot in spots(commit.open_group, message, addressee):
-        ended += end_retry(commit, message, spot, addressee)
-    return ended
-
-
-def end_retry(commit: Commit, message: MessageId, spot: Spot, addressee: bytes) -> bool:
-    """In the writer: nobody gets the retry that stands there; False if it is no retry of theirs (any more).
-
-    One that cannot be read stays.
-    """
     try:
-        found = commit.at(message, spot)
-        if found is None or is_stub(found.value) or addressee_of(found.value) != addressee:
-            return False
+        row = kept.at(group, place)
     except Corrupt as error:
-        log.error("a retry is not ended: %s", error)
+        log.error("what is over cannot be read: %s", error)
+        group.row(kept.table, keys.kept(place), None)  # its names say nothing then
+        return True
+    if row is None:
         return False
-    commit.end_retry(found)
-    return True
+    return end_retry(commit, place, row) if kept is RETRIES else kept.remove(group, place, row)
+
+
+def note_dropped(commit: Commit, row: KeptRow) -> None:
+    """In the writer: its place gets the message no more, and nobody has it done. That is known for as long as
+    the message is."""
+    if keys.message_of(row.id) >> 80 >= at_of(commit.directory.floor):
+        left = msgspec.structs.replace(row, record=b"")
+        commit.row(Table.RETRIES, keys.dropped(row.id, _whose(row)), encode_row(left))
+
+
+def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
+    """The places that have dropped it."""
+    start = keys.dropped(keys.message(message), b"\0")
+    for _, value in readable(store, Table.RETRIES, start, start + keys.LAST):
+        with suppress(Corrupt):
+            yield kept_row_of(value)
+
+
+def record_of(row: KeptRow) -> Record:
+    """The message as its place is sent it once more. Raises Corrupt."""
+    retry = Retry(row.addressee.encode(), row.attempts, row.counted, row.reason.encode(), row.tries)
+    return msgspec.structs.replace(decode(row.record), id=keys.message_of(row.id), retry=retry)
+
+
+def end_retries(commit: Commit, message: MessageId, addressee: str, incarnation: int) -> list[Position]:
+    """In the writer: the place needs the message no more; where retries of it have ended."""
+    return [
+        place
+        for place, row in RETRIES.of_message_in(commit.open_group, message)
+        if (row.addressee, row.incarnation) == (addressee, incarnation) and end_retry(commit, place, row)
+    ]

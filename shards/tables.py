@@ -10,11 +10,10 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
-          "retries": empty, there when `retries` is indexed by message
+          "retrying": the same of retries
           "applied": up to which record of a log the rows are, sequence (8) · epoch (8)
-retries   id of the message (16) · shard (2)
-          in the rows by message for each retry: at (6) · seq (6) · shard (2), 0xffff: in `held`
-dead      MessagePack of `DeadRow` · empty in the rows that name one
+retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
+          in `retries`, by whose they are: how many (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
@@ -32,6 +31,7 @@ from timeline.slices import Counts, Shard, Slice
 
 from . import keys
 from .errors import Corrupt
+from .fields import TryRow
 
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
@@ -39,14 +39,15 @@ Spot = tuple[Position, int]
 """Where a row is that has been placed: its position, and the number of its shard."""
 
 FORMAT_FIRST = 1
-"""Of release 0.1.0. Opening raises it to FORMAT, and 2 and 3 too: no release wrote those."""
-FORMAT = 4
-"""What this program writes. 2 and 3 were never released."""
+"""Of release 0.1.0. Opening raises it to FORMAT, and 2 to 4 too: no release wrote those."""
+FORMAT = 5
+"""What this program writes. Since 5 a retry is a row of `retries` alone, none of the timeline."""
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
+META_RETRIES = b"retrying"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 
@@ -59,10 +60,8 @@ _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
-_DEAD = Struct(">QQ12s")
+_KEPT = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
-_RETRY = Struct(">16sH")
-_SPOT = Struct(">12sH")
 
 
 class Run(NamedTuple):
@@ -133,6 +132,8 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Position: the client may have had what is due before its ms and was placed up to its seq."""
     owner: str = ""
     """Name of the key that the client has shown; empty: none."""
+    incarnation: Whole = 0
+    """Which session of that client id it is; 0: an older version had no numbers."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -152,6 +153,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     client: str = ""
     """... and the client id."""
     is_paused: bool = False
+    incarnation: Whole = 0
+    """Which group of that name it is; 0: an older version had no numbers."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -181,10 +184,12 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
     finished: list[bytes] = []
     """Positions behind `place` that are done."""
+    reread: bytes = b""
+    """Position up to which it may have had what it reads, as somebody has set it back; empty: nowhere."""
 
 
-class DeadRow(msgspec.Struct, frozen=True, array_like=True):
-    """A message that a session or group was sent too often."""
+class KeptRow(msgspec.Struct, frozen=True, array_like=True):
+    """A message that is kept for one place: a retry, or a dead letter."""
 
     addressee: str
     """The session or group, by the name that its rows have, ..."""
@@ -194,26 +199,33 @@ class DeadRow(msgspec.Struct, frozen=True, array_like=True):
     attempts: int
     """Deliveries to it, in all."""
     reason: str
+    """Why the last of them came to nothing."""
     keeper: str
     """Name of the key that its clients had shown; empty: none, or several."""
     running_ms: int
-    """Running time of the server when it was given up, from which its retention counts."""
+    """Running time of the server when it was kept, from which the retention of a dead letter counts."""
     record: bytes
-    """The message as it was stored, but for what it said of a retry."""
+    """The message as it was stored, due of a retry when the next try is."""
+    incarnation: Whole = 0
+    """Which place of that name it is; 0: an older version had no numbers."""
+    counted: Whole = 0
+    """Of the deliveries those that count toward `max_attempts`."""
+    tries: list[TryRow] = []
+    """The last ones, the first of them first."""
 
 
-class DeadTotals(msgspec.Struct, frozen=True):
-    """How many dead letters there are, and their bytes."""
+class KeptTotals(msgspec.Struct, frozen=True):
+    """How many retries or dead letters there are, and their bytes."""
 
     count: int
     bytes: int
     oldest: Position
-    """None died before it."""
+    """None stands before it."""
 
 
 _session = msgspec.msgpack.Decoder(SessionRow)
 _group = msgspec.msgpack.Decoder(GroupRow)
-_dead_row = msgspec.msgpack.Decoder(DeadRow)
+_kept_row = msgspec.msgpack.Decoder(KeptRow)
 _cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
 _ARRAY_32 = 0xDD.to_bytes(1, "big")
@@ -234,9 +246,9 @@ def cursor_row_of(value: bytes) -> CursorRow:
     return decoded(_cursor_row, value)
 
 
-def dead_row_of(value: bytes) -> DeadRow:
+def kept_row_of(value: bytes) -> KeptRow:
     """Raises Corrupt."""
-    row = decoded(_dead_row, value)
+    row = decoded(_kept_row, value)
     if len(row.id) != ID_BYTES:
         raise Corrupt(f"{len(row.id)} bytes are no id")
     return row
@@ -377,35 +389,23 @@ def owned_from(value: bytes) -> tuple[int, int]:
     return placed, passed
 
 
-def dead_totals_value(totals: DeadTotals) -> bytes:
-    return _DEAD.pack(totals.count, totals.bytes, keys.place(totals.oldest))
+def kept_totals_value(totals: KeptTotals) -> bytes:
+    return _KEPT.pack(totals.count, totals.bytes, keys.place(totals.oldest))
 
 
-def dead_totals_from(value: bytes) -> DeadTotals:
+def kept_totals_from(value: bytes) -> KeptTotals:
     """Raises Corrupt."""
-    count, size, oldest = _unpacked(_DEAD, value)
-    return DeadTotals(count, size, keys.place_of(oldest))
+    count, size, oldest = _unpacked(_KEPT, value)
+    return KeptTotals(count, size, keys.place_of(oldest))
 
 
-def retry_value(message: MessageId, shard: int) -> bytes:
-    return _RETRY.pack(keys.message(message), shard)
+def count_value(count: int) -> bytes:
+    return _WALL.pack(count)
 
 
-def retry_from(value: bytes) -> tuple[MessageId, int]:
-    """The message, and the shard that its retry stands in. Raises Corrupt."""
-    message, shard = _unpacked(_RETRY, value)
-    return keys.message_of(message), shard
-
-
-def spots_value(spots: Iterable[Spot]) -> bytes:
-    return b"".join([_SPOT.pack(keys.place(place), number) for place, number in spots])
-
-
-def spots_from(value: bytes) -> list[Spot]:
-    """Where the retries of a message for one addressee stand, as they came. Raises Corrupt."""
-    if not value or len(value) % _SPOT.size:
-        raise Corrupt(f"row of {len(value)} bytes where {_SPOT.size} for each retry belong")
-    return [(keys.place_of(place), number) for place, number in _SPOT.iter_unpack(value)]
+def count_from(value: bytes) -> int:
+    """Raises Corrupt."""
+    return int(_unpacked(_WALL, value)[0])
 
 
 def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:

@@ -36,7 +36,6 @@ from .keys import (
     MESSAGE_KEY_BYTES,
     OWNED,
     OWNED_END,
-    RETRIES_END,
     is_of_group,
     owned,
     owner_in,
@@ -48,25 +47,24 @@ from .keys import (
 )
 from .read import Reader
 from .record import decode, is_stub, owner_of
+from .retries import RETRIES
 from .schedules import schedule_of
 from .store import Store, Table
 from .tables import (
     META_CURSOR,
     cursor_from,
     cursor_row_of,
-    dead_row_of,
     dedupe_from,
     group_of,
+    kept_row_of,
     owned_from,
     owned_value,
     prefixes_of,
-    retry_from,
     session_of,
     shard_from,
     shard_value,
     slice_from,
     slice_value,
-    spots_from,
     structure_from,
     wall_from,
 )
@@ -199,16 +197,9 @@ def _check_meta(key: bytes, value: bytes) -> None:
         cursor_from(value)
 
 
-def _check_retries(key: bytes, value: bytes) -> None:
-    if key.startswith(RETRIES_END):
-        spots_from(value)
-    else:
-        retry_from(value)
-
-
-def _check_dead(key: bytes, value: bytes) -> None:
+def _check_kept(key: bytes, value: bytes) -> None:
     if key.startswith(b"\0"):
-        decode(dead_row_of(value).record)
+        decode(kept_row_of(value).record)
 
 
 _RETAINED_HEAD = 14
@@ -226,8 +217,8 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.SCHEDULES: _value(schedule_of),
         Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,
-        Table.RETRIES: _check_retries,
-        Table.DEAD: _check_dead,
+        Table.RETRIES: _check_kept,
+        Table.DEAD: _check_kept,
         Table.META: _check_meta,
     }
 )
@@ -318,6 +309,9 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
     counted: Counter[bytes] = Counter()
     for _, _, value in chain(reader.held(), reader.read(Position(horizon + 1), END)):
         if not is_stub(value) and (owner := _owner_if_readable(value)):
+            counted[owner] += 1
+    for _, row in RETRIES.all(store):
+        if owner := _owner_if_readable(row.record):
             counted[owner] += 1
     faults = []
     for key, value in readable(store, Table.META, OWNED, OWNED_END):

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.read import Row
-from shards.record import is_moved, is_retry, schedule_name
+from shards.record import is_moved, schedule_name
 from shards.state import DISPATCHED, Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
@@ -177,7 +177,7 @@ class _Seen:
                 self.first = row[0]
             self.last = row[0]
             self.rows += 1
-            if not is_moved(row[2]) and not is_retry(row[2]):
+            if not is_moved(row[2]):
                 yield row
 
 

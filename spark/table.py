@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from shards.keys import MESSAGE_KEY_BYTES
 from shards.read import Row
-from shards.record import due_at, due_of, is_moved, is_retry, is_stub, topic_of
+from shards.record import due_at, due_of, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, Journal
 from timeline.position import AT_MAX, HELD_SHARD, Position, before
 from timeline.slices import Slice
@@ -239,7 +239,7 @@ def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
         if is_stub(value):
             if no_stubs or is_moved(value):
                 continue
-        elif only_stubs or is_retry(value):
+        elif only_stubs or is_moved(value):
             continue
         if wanted.has_topic and not wanted.wants_topic(topic_of(value).decode()):
             continue

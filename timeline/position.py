@@ -27,6 +27,8 @@ START = Position(0)
 END = Position((1 << 96) - 1)
 HELD_SHARD = 0xFFFF
 """The shard number in the id of a message that had to wait in the table `held`: no shard has it."""
+RETRY_SHARD = 0xFFFE
+"""In the place of a shard's number, of what is in flight: it stands in the table `retries`."""
 
 
 class BadId(ValueError):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
-from .position import Position
+from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
 RETIRED_MAX = 1_000
@@ -62,6 +62,19 @@ class Flight:
     """-1: not yet. What was given back before it was sent has 0 attempts."""
 
     @property
+    def is_stored(self) -> bool:
+        """Its message can be read again."""
+        return self.shard >= 0
+
+    @property
+    def origin(self) -> tuple[Position, int]:
+        """Where the row stands, or stood, that names the message, and in which shard."""
+        if self.shard != RETRY_SHARD or self.loan is None:
+            return self.position, self.shard
+        name = MessageId(self.loan.message)
+        return id_position(name), id_shard(name)
+
+    @property
     def is_of_group(self) -> bool:
         """The shared subscription remembers it, and gives it to another when this session is gone."""
         return self.loan is not None and self.loan.flight is not None
@@ -86,6 +99,8 @@ class Loan:
     """What the lease is called (server/delivery/settling/leases.py)."""
     is_overdue: bool = False
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
+    message: int = 0
+    """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
 
 
 class Returned:

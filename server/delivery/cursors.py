@@ -26,10 +26,13 @@ from itertools import chain
 
 from shards import keys
 from shards.commit import Commit
+from shards.dead import DEAD
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
+from shards.retries import RETRIES, end_kept
 from shards.store import Table
 from timeline.horizon import Horizon
+from timeline.position import Position
 
 from ..engine.clock import Clock
 from ..engine.rider import Done, Rider
@@ -98,6 +101,8 @@ class Cursors(Rider):
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
+        self._over: list[tuple[Subscriber, list[Position]]] = []
+        """What the batch that is open takes out of `retries` and `dead`, by whose it was."""
         writer.carry(self)
 
     def recover(self) -> None:
@@ -257,12 +262,18 @@ class Cursors(Rider):
         without them.
         """
         self._is_nudged = False
+        self._over = []
         gone, heirs, cost = self._erase_ended(commit)
         cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
+        over = self._over
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
+            for subscriber, places in over if is_durable else ():
+                subscriber.superseded.difference_update(places)
+                for place in places:
+                    subscriber.retrying.pop(place, None)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -307,7 +318,9 @@ class Cursors(Rider):
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
         now, self._now = self._now, {}
         for subscriber in now:
-            if self._is_to_store(subscriber) and subscriber not in asked and subscriber not in written:
+            if not self._is_to_store(subscriber):
+                self._end_over(commit, subscriber)
+            elif subscriber not in asked and subscriber not in written:
                 cost += self._write_cursor(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
@@ -333,6 +346,7 @@ class Cursors(Rider):
             if subscriber not in self.dirty:
                 continue
             if not self._is_to_store(subscriber):
+                self._end_over(commit, subscriber)
                 self.dirty.discard(subscriber)
             elif self._is_last or subscriber.even_at <= started + BURST_S:
                 try:
@@ -360,6 +374,8 @@ class Cursors(Rider):
             waiting += [other for other in one.bound() if self._go_together(one, other)]
             session = one.session
             key = session.client_id.encode()
+            if one.retrying or one.superseded:
+                self._end_over(commit, one)
             if one.stored_changes != session.changes:
                 one.is_stored = True
                 one.stored_changes = session.changes
@@ -376,6 +392,15 @@ class Cursors(Rider):
             self.dirty.discard(one)
         subscriber.even_at = max(subscriber.even_at, mono) + size / OWN_BYTES_PER_S
         return cost
+
+    def _end_over(self, commit: Commit, one: Subscriber) -> None:
+        """Its retries that are done, and dead letters of what it has read again, go with its cursor."""
+        over, dead = one.over(), list(one.superseded)
+        for kept, places in ((RETRIES, over), (DEAD, dead)):
+            for place in places:
+                end_kept(commit, kept, place)
+        if over or dead:
+            self._over.append((one, [*over, *dead]))
 
     def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
         is_bound = one.is_entangled or one.has_given_back or other.is_entangled

@@ -7,6 +7,7 @@ flight, which retries and dead letters there are of the message. The first of th
     retry        comes again at `retry_ms`
     waiting      not read yet, or given back and nobody has it
     dead         a dead letter
+    dropped      somebody has dropped it, or nobody wanted it any longer, before anybody had it done
     done         read, and nothing of it is left: acked, or it was not to be sent any more
 
 Told of are the groups that match the topic, that of the endpoint it is delivered to, and whoever has
@@ -15,19 +16,22 @@ them, LOOKS_MAX of what is in flight, ROWS_MAX retries and as many dead letters.
 answer says that there is more.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from shards.read import Reader
-from shards.retries import Standing, retries_of_message
-from shards.tables import DeadRow
+from shards.fields import TryRow
+from shards.kept import Letter
+from shards.retries import RETRIES, dropped_of
+from shards.store import Store
+from shards.tables import KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
+from ..engine.clock import Clock
 from .membership import Membership
 from .router import Router
 from .settling.letters import Letters
@@ -41,7 +45,7 @@ LOOKS_EACH = 50
 """... and so many for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
 
-DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "done"]
+DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "dropped", "done"]
 May = Callable[[Iterable[str]], bool]
 """Whether what belongs to clients that have shown these keys is there for who asks."""
 
@@ -60,16 +64,29 @@ class Delivery:
     retry_ms: int | None = None
     reason: str = ""
     """Why the last attempt came to nothing, if that is known."""
+    by: str = ""
+    """Who has it; empty: nobody, or it is the session itself."""
+    until_ms: int | None = None
+    """How long who has it may keep it, wall ms; None: for as long as it takes."""
+    tries: Sequence[TryRow] = ()
+    """The last that came to nothing."""
 
 
 class Deliveries:
     """Looks it up. Changes nothing."""
 
     def __init__(
-        self, reader: Reader, horizon: Horizon, router: Router, groups: Membership, letters: Letters
+        self,
+        store: Store,
+        horizon: Horizon,
+        router: Router,
+        groups: Membership,
+        letters: Letters,
+        clock: Clock,
     ) -> None:
-        self._reader = reader
+        self._store = store
         self._horizon = horizon
+        self._clock = clock
         self._router = router
         self._groups = groups
         self._letters = letters
@@ -83,38 +100,44 @@ class Deliveries:
         """
         standing, is_cut = self._standing(message)
         dead, is_cut_too = self._dead(message, may)
+        dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
         told: list[Delivery] = []
         looks = LOOKS_MAX
-        for subscriber in self._receivers(place, topic, deliver_to, [*standing, *dead]):
+        for subscriber in self._receivers(place, topic, deliver_to, [*standing, *dead, *dropped]):
             name = subscriber.session.client_id
             lent = _lent(subscriber) if qos == 2 else []
             members = len(subscriber.members) if isinstance(subscriber, Group) else 0
             looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(told) == TOLD_MAX or looks < 0:
                 return told, True
-            letter = dead.pop(name, None)
+            letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
-            found = self._one(subscriber, place, standing.get(name, []), letter, lent)
+            found = self._one(subscriber, place, standing.get(name), letter, drop, lent)
             if found is not None:
                 told.append(found)
-        for row in dead.values():
-            if self._groups.named(row.addressee) is not None:
-                continue
-            if len(told) == TOLD_MAX:
-                return told, True
-            told.append(_of_dead(row))
+        others: list[tuple[DeliveryState, dict[str, KeptRow]]] = [("dead", dead), ("dropped", dropped)]
+        for state, rows in others:
+            for row in rows.values():
+                if self._groups.named(row.addressee) is not None:
+                    continue
+                if len(told) == TOLD_MAX:
+                    return told, True
+                told.append(_kept(row, state))
         return told, is_cut or is_cut_too
 
-    def _standing(self, message: MessageId) -> tuple[dict[str, list[Standing]], bool]:
-        """The retries of a message by addressee, and whether there are more."""
-        standing: dict[str, list[Standing]] = {}
-        found = retries_of_message(self._reader, self._horizon.position, message)
-        for one in islice(found, ROWS_MAX):
-            standing.setdefault(one.addressee, []).append(one)
+    def _standing(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
+        """The retry of a message by addressee, and whether there are more."""
+        found = RETRIES.of_message(self._store, message)
+        standing = {one[1].addressee: one for one in islice(found, ROWS_MAX) if self._is_current(one[1])}
         return standing, next(found, None) is not None
 
-    def _dead(self, message: MessageId, may: May) -> tuple[dict[str, DeadRow], bool]:
+    def _is_current(self, row: KeptRow) -> bool:
+        """Whether it is of the place that has its name now."""
+        place = self._groups.named(row.addressee)
+        return place is not None and place.incarnation == row.incarnation
+
+    def _dead(self, message: MessageId, may: May) -> tuple[dict[str, KeptRow], bool]:
         """The last dead letter of a message by addressee, and whether there are more."""
         found = self._letters.of_message(message)
         dead = {row.addressee: row for _, row in islice(found, ROWS_MAX) if may((row.keeper,))}
@@ -142,32 +165,45 @@ class Deliveries:
         self,
         subscriber: Subscriber,
         place: Position,
-        standing: list[Standing],
-        dead: DeadRow | None,
+        standing: Letter | None,
+        dead: KeptRow | None,
+        dropped: KeptRow | None,
         lent: list[dict[int, Flight]],
     ) -> Delivery | None:
         """None: a session with which there is nothing left of it."""
-        places = {place: 0} | {one.place: one.retry.attempts for one in standing}
+        retry = None if standing is None else standing[1]
+        places = {place: 0} if standing is None else {place: 0, standing[0]: standing[1].attempts}
         flight = _flight(subscriber, places, lent)
+        reason, tries = ("", ()) if retry is None else (retry.reason, retry.tries)
         if flight is not None:
             is_back = subscriber.is_group and flight.packet_id in subscriber.session.resends
-            attempts = places[flight.position] + flight.attempts
-            reason = next((_reason(one) for one in standing if one.place == flight.position), "")
             state: DeliveryState = "waiting" if is_back or flight.fate else "in_flight"
-            return _told(subscriber, state, attempts, reason=reason)
-        read = subscriber.session.read_at(self._horizon.position)
-        unread = [one for one in standing if one.is_waiting or one.place > read]
-        if unread:
-            first = min(unread, key=lambda one: (one.is_waiting, one.place))
-            if first.is_waiting:
-                ms = at_of(first.place)
-                return _told(subscriber, "retry", first.retry.attempts, ms, _reason(first))
-            return _told(subscriber, "waiting", first.retry.attempts, reason=_reason(first))
-        if place > read and subscriber.is_group:
+            by, until_ms = self._holder(subscriber, flight)
+            attempts = places[flight.position] + flight.attempts
+            return _told(subscriber, state, attempts, None, reason, by, until_ms, tries)
+        if standing is not None and retry is not None:
+            ms = at_of(standing[0])
+            is_due = ms <= self._clock.wall_ms()
+            state = "waiting" if is_due else "retry"
+            return _told(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
+        if place > subscriber.session.read_at(self._horizon.position) and subscriber.is_group:
             return _told(subscriber, "waiting", 0)
         if dead is not None:
-            return _of_dead(dead)
+            return _kept(dead, "dead")
+        if dropped is not None and dropped.incarnation == subscriber.incarnation:
+            return _kept(dropped, "dropped")
         return _told(subscriber, "done") if subscriber.is_group else None
+
+    def _holder(self, subscriber: Subscriber, flight: Flight) -> tuple[str, int | None]:
+        """Which member of a group has it, and until when, wall ms."""
+        if isinstance(subscriber, Group):
+            for member, theirs in subscriber.lent.items():
+                for lent in theirs.values():
+                    if lent is flight or (lent.loan is not None and lent.loan.flight is flight):
+                        until_s = 0.0 if lent.loan is None else lent.loan.until_s
+                        left_ms = round((until_s - self._clock.mono()) * 1_000)
+                        return member.name, self._clock.wall_ms() + left_ms if until_s else None
+        return "", None
 
 
 def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:
@@ -198,16 +234,16 @@ def _told(
     attempts: int | None = None,
     retry_ms: int | None = None,
     reason: str = "",
+    by: str = "",
+    until_ms: int | None = None,
+    tries: Sequence[TryRow] = (),
 ) -> Delivery:
     topic_filter = parse_share(subscriber.text)[1] if isinstance(subscriber, Group) else None
-    return Delivery(subscriber.name, topic_filter, state, attempts, retry_ms, reason)
+    return Delivery(subscriber.name, topic_filter, state, attempts, retry_ms, reason, by, until_ms, tries)
 
 
-def _of_dead(row: DeadRow) -> Delivery:
+def _kept(row: KeptRow, state: DeliveryState) -> Delivery:
+    """Of a dead letter, or of what was dropped."""
     text = row.addressee.removeprefix(KEY_PREFIX)
     topic_filter = parse_share(text)[1] if text != row.addressee else None
-    return Delivery(row.group, topic_filter, "dead", row.attempts, reason=row.reason)
-
-
-def _reason(one: Standing) -> str:
-    return one.retry.reason.decode(errors="replace")
+    return Delivery(row.group, topic_filter, state, row.attempts, reason=row.reason, tries=row.tries)

@@ -16,9 +16,6 @@ in turns of their own. What is taken from the wheel at once follows from what th
 
 A message that says where it is delivered to goes to the group of that endpoint besides, whatever its topic.
 
-A retry (shards/retries.py) goes to its addressee alone, if it subscribes to the topic; one whose addressee
-does not, or is there no more, goes to nobody and is counted.
-
 What its owner may not send (any more) goes to nobody and is not retained (server/delivery/owners). A plain
 publish that is not stored was checked when it came, a moment ago.
 
@@ -34,7 +31,6 @@ from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
-from shards.fields import Retry
 from shards.properties import headers_of
 from shards.read import Reader
 from timeline.horizon import Horizon
@@ -78,8 +74,6 @@ class Counts:
     dispatched: int = 0
     expired: int = 0
     early: int = 0
-    nowhere: int = 0
-    """Retries whose addressee did not subscribe any more."""
     turns: int = 0
     late_ms: list[int] = field(default_factory=list)
     """Lateness of the messages of the last turns, for the histogram."""
@@ -349,9 +343,7 @@ class Dispatch(Rider):
             if is_dropped(record, message.due_ms, wall_ms):
                 self.counts.expired += 1
                 return len(targets)
-            if record.retry is not None:
-                targets = self._addressed(targets, record.retry)
-            elif record.retain:
+            if record.retain:
                 self._retain(message)
         is_unstored = message.shard < 0
         most = TURN_COST
@@ -377,15 +369,6 @@ class Dispatch(Rider):
         name, attempt = message.id_text(self._node) if message.is_stored else "", message.try_number(0)
         is_told = traces.dispatched(headers, message.topic, name, message.due_ms, message.late_ms, attempt)
         return DISPATCH_COST if is_told else 0
-
-    def _addressed(self, targets: Targets, retry: Retry) -> Targets:
-        """Who gets a retry: its addressee, or nobody."""
-        subscriber = self._groups.named(retry.addressee.decode(errors="replace"))
-        subscriptions = None if subscriber is None else targets.get(subscriber)
-        if subscriber is None or subscriptions is None:
-            self.counts.nowhere += 1
-            return {}
-        return {subscriber: subscriptions}
 
     def _pass_over(
         self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]

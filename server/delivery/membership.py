@@ -115,7 +115,7 @@ class Membership:
             since[text] = min(since.get(text, subscription.since), subscription.since)
         for text, subscription, member in shared:
             if text not in self._by_text:
-                self._sessions.restore_cursor(self._open(text, since[text]))
+                self._sessions.restore_cursor(self._open(text, since[text], 0))
             self._take_in(self._by_text[text], member, subscription)
         for member in self._sessions:
             for flight in member.session.flights.values():
@@ -137,7 +137,7 @@ class Membership:
     def _restore(self, text: str, row: GroupRow) -> None:
         """A group as its row has it."""
         stored = subscription_of(row.subscription)
-        group = self._open(text, stored.since)
+        group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
         group.agree(stored.terms, Keeping(row.expiry_s, row.rate))
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
@@ -446,12 +446,20 @@ class Membership:
         self._pause(group)
         self._cursors.store(commit, group)
 
-    def _open(self, text: str, since: Position) -> Group:
+    def _open(self, text: str, since: Position, incarnation: int | None = None) -> Group:
+        """`incarnation`: as it is stored; None: it is a new one."""
         _, topic_filter = parse_share(text)
         returned, cursors = self.returned, self._cursors
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW, returned=returned)
         group = Group(
-            session, cursors.dirty, cursors.secure, self._leases, self._settings, self._paces, returned
+            session,
+            cursors.dirty,
+            cursors.secure,
+            self._leases,
+            self._settings,
+            self._paces,
+            returned,
+            incarnation=self._horizon.issue() if incarnation is None else incarnation,
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)

@@ -13,7 +13,7 @@ perhaps a due. So the replay of a backlog takes three quarters of the time.
 from shards.fate import is_over
 from shards.fields import Record
 from shards.record import decode, id_at, usual
-from timeline.position import MessageId, Position, id_text
+from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
 OVERHEAD_BYTES = 600
 """What a message costs in RAM besides its topic, payload and properties."""
@@ -138,6 +138,14 @@ class Message:
     def id_text(self, node: int) -> str:
         """The message id as users know it."""
         return id_text(self.id(node))
+
+    @property
+    def origin(self) -> tuple[Position, int]:
+        """Where the row stands, or stood, that names it, and in which shard: of a retry the message's own."""
+        if self.shard != RETRY_SHARD:
+            return self.position, self.shard
+        name = MessageId(self.record.id)
+        return id_position(name), id_shard(name)
 
     @property
     def attempts_before(self) -> int:

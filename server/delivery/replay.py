@@ -7,8 +7,11 @@ soon rather than some have all. A session without room leaves the queue and come
 when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
 and joined without a pause in between.
 
-A retry that is another's is passed over. So is what its owner may not send any more
-(server/delivery/owners); it stays where it is, for who reads again when the owner may.
+One that has retries which are due (retries.py) is given these and what it has not read in turns, ALTERNATE of
+each: neither waits for the end of the other.
+
+What its owner may not send any more (server/delivery/owners) is passed over; it stays where it is, for who
+reads again when the owner may.
 
 What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
@@ -23,11 +26,10 @@ from operator import itemgetter
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
-from shards.fields import Retry
 from shards.read import Reader, Row
-from shards.record import addressee_of, deliver_to_of, encode, is_stub, topic_of, usual
+from shards.record import deliver_to_of, encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
@@ -39,10 +41,11 @@ from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
+from .retries import Retries
 from .router import Router
 from .run import RUN_MAX, Run
 from .sent import Sent
-from .settling.undone import Undone
+from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
+ALTERNATE = 8
+"""Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
 """Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -93,6 +98,7 @@ class Replay:
         cursors: Cursors,
         groups: Membership,
         undone: Undone,
+        retries: Retries,
         sent: Sent,
         owners: Owners,
         *,
@@ -109,6 +115,7 @@ class Replay:
         self._cursors = cursors
         self._groups = groups
         self._undone = undone
+        self._retries = retries
         self._sent = sent
         self._owners = owners
         self._wall_ms = wall_ms
@@ -123,7 +130,9 @@ class Replay:
 
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
         """In the writer: the session or group reads again from `to`, or from where retention begins."""
-        subscriber.session.rewind(None, max(to, self.floor), self._horizon.position)
+        session, horizon = subscriber.session, self._horizon.position
+        subscriber.reread = max(subscriber.reread, session.read_at(horizon))
+        session.rewind(None, max(to, self.floor), horizon)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 
@@ -152,7 +161,8 @@ class Replay:
         session = subscriber.session
         session.fall_behind(self._horizon.position)
         session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
-        if session.resends or subscriber.asked or not session.join(self._horizon.position):
+        has_more = session.resends or subscriber.asked or self._retries.is_due(subscriber)
+        if has_more or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> Progress:
@@ -183,8 +193,12 @@ class Replay:
             and subscriber.may_receive(message.topic)
             and self._owners.allow(message.record)
         )
-        if message is None or not may_have or self._is_over(message, flight):
-            self._forget(subscriber, flight, message)
+        if message is None and flight.is_stored:
+            self._undone.fail(subscriber, flight, UNREADABLE, delay_ms=NEVER)
+        elif subscriber.is_group and message is not None and self._is_over(message, flight):
+            self._undone.fail(subscriber, flight, EXPIRED, delay_ms=NEVER)
+        elif message is None or not may_have or self._is_over(message, flight):
+            self._groups.give_up(subscriber, flight)
         elif (
             0
             < self._undone.terms(subscriber, message).max_attempts
@@ -199,12 +213,6 @@ class Replay:
     def _is_over(self, message: Message, flight: Flight) -> bool:
         """It has expired meanwhile. What was begun at QoS 2 is finished: [MQTT-4.3.3-7]."""
         return flight.qos == 1 and message.is_expired(self._wall_ms())
-
-    def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
-        """End a flight that cannot be sent again."""
-        self._groups.give_up(subscriber, flight)
-        if message is None:
-            self._sent.note_missing(flight)
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight is due to: its group's, or the session's own that match."""
@@ -255,11 +263,7 @@ class Replay:
     def _read_on(self, subscriber: Subscriber) -> bool:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
-        lost = self._sent.lost
         resent = self._resend(subscriber)
-        if self._sent.lost > lost:
-            gone = self._sent.lost - lost
-            log.warning("%s: retention has dropped %d messages in flight", shown(session.client_id), gone)
         progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
         if progress is not Progress.DONE:
             return progress is Progress.MORE
@@ -268,18 +272,64 @@ class Replay:
             self.lost += 1
             log.warning("%s has lost what expired before it was read", shown(session.client_id))
         subscriber.dirty.add(subscriber)
-        has_room = self._read_stretch(subscriber, horizon)
+        if self._retries.is_due(subscriber):
+            return self._take_turns(subscriber, horizon)
+        has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
         self._owed.passed(subscriber, session.read)
         return has_room and not session.join(self._horizon.position)
 
-    def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
-        """Move the read position over a stretch; False if there was no room for a message.
+    def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
+        """Retries that are due and messages that are unread, some of each; True if there may be more.
+
+        Whose turn it is stays over the calls: with room for one message at a time each is next every other
+        time.
+        """
+        for _ in range(2):
+            before = subscriber.delivered
+            if subscriber.reads_next:
+                has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
+                self._owed.passed(subscriber, subscriber.session.read)
+            else:
+                has_room = self._give_retries(subscriber)
+            if has_room or subscriber.delivered > before:
+                subscriber.reads_next = not subscriber.reads_next
+            if not has_room:
+                return False
+        return self._retries.is_due(subscriber) or not subscriber.session.join(self._horizon.position)
+
+    def _give_retries(self, subscriber: Subscriber) -> bool:
+        """Some of those that are due; False if there was no room for one."""
+        wall_ms = self._wall_ms()
+        for message in islice(self._retries.due(subscriber), ALTERNATE):
+            place = message.position
+            asked = self._asked_again(subscriber, message)
+            if not asked or message.is_expired(wall_ms):
+                subscriber.retrying[place] = MessageId(message.record.id)
+                flight = subscriber.session.launch(place, message.shard, 1)
+                why = EXPIRED if asked else "no subscription fits any more"
+                self._undone.fail(subscriber, flight, why, delay_ms=NEVER, is_attempt=False)
+            elif self._owners.allow(message.record):
+                subscriber.retrying[place] = MessageId(message.record.id)
+                if not subscriber.offer(message, asked):
+                    del subscriber.retrying[place]
+                    return False
+                subscriber.dirty.add(subscriber)
+            self._retries.gave(subscriber, place)
+        return True
+
+    def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
+        """The subscriptions that a retry goes by. A group's own are its group's, whatever its filter."""
+        if subscriber.is_group:
+            return tuple(subscriber.session.subscriptions.values())
+        return self._router.route(message.topic).get(subscriber, ())
+
+    def _read_stretch(self, subscriber: Subscriber, horizon: Position, left: int) -> bool:
+        """Move the read position over a stretch, `left` messages at most; False if there was no room for one.
 
         Usual messages that come by the same subscriptions are gathered and sent as a run.
         """
         session = subscriber.session
-        rows, left = TURN_ROWS, TURN_SENT if self._ready else TURN_ROWS
-        read = session.read
+        rows, read = TURN_ROWS, session.read
         self._owners.take_cost()  # what others have spent
         owners = self._owners
         run: list[Message] = []
@@ -288,6 +338,8 @@ class Replay:
         for place, message, found in self._stretch(subscriber, read, horizon):
             read = place
             rows -= 1
+            if place <= subscriber.reread and message is not None:
+                message = message if self._retries.may_read(subscriber, message) else None
             if message is not None:
                 if run and (found is not by or message.qos != run[0].qos or not message.is_usual):
                     if not self._send(subscriber, run, by):
@@ -344,7 +396,7 @@ class Replay:
                 is_wanted = (
                     found
                     and not _is_missed(subscriber, message)
-                    and (message.is_usual or self._is_wanted(subscriber, message, wall_ms))
+                    and (message.is_usual or self._is_wanted(message, wall_ms))
                 )
                 yield place, message.as_of(wall_ms) if is_wanted else None, found
             return
@@ -355,9 +407,8 @@ class Replay:
                 yield place, Message(place, shard, None, wall_ms, value, layout) if found else None, found
                 continue
             try:
-                is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
                 found = ()
-                if is_theirs:
+                if not is_moved(value) and not is_stub(value):
                     deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
                     found = self._wanted(subscriber, place, topic_of(value), deliver_to)
                 whole = Message(place, shard, None, wall_ms, value) if found else None
@@ -390,14 +441,9 @@ class Replay:
             return found
         return tuple(s for s in found if s.since < place)
 
-    def _is_wanted(self, subscriber: Subscriber, message: Message, wall_ms: int) -> bool:
+    def _is_wanted(self, message: Message, wall_ms: int) -> bool:
         """Of a message of the tail that is not usual: whether the subscriber is to get it, as it is now."""
-        return (
-            _is_for(subscriber, message.record.retry)
-            and not self._is_dropped(message, wall_ms)
-            and not self._is_ended(message)
-            and self._owners.allow(message.record)
-        )
+        return not self._is_dropped(message, wall_ms) and self._owners.allow(message.record)
 
     def _is_dropped(self, message: Message, wall_ms: int) -> bool:
         """Expired by now, or dispatched so late that it was to be dropped."""
@@ -409,16 +455,6 @@ class Replay:
         dispatched_ms = self._dispatched_ms(message.position)
         return dispatched_ms is not None and is_too_late(message.due_ms, dispatched_ms)
 
-    def _is_ended(self, message: Message) -> bool:
-        """A retry that was done after all when dispatch had passed it: its row says so, the tail does not."""
-        if message.record.retry is None:
-            return False
-        try:
-            value = self._reader.value_at(message.position, message.shard)
-        except Corrupt:
-            return False  # what is in the tail is whole
-        return value is not None and is_stub(value)
-
 
 def _most(subscriber: Subscriber) -> int:
     """How many messages are read before they are sent: no more than there may be room for."""
@@ -426,16 +462,6 @@ def _most(subscriber: Subscriber) -> int:
         return 1
     session = subscriber.session
     return max(1, min(RUN_MAX, session.window - len(session.flights)))
-
-
-def _is_for(subscriber: Subscriber, retry: Retry | None) -> bool:
-    """Whether a message is for everybody, or for this one."""
-    return retry is None or _is_addressed(subscriber, retry.addressee)
-
-
-def _is_addressed(subscriber: Subscriber, addressee: bytes) -> bool:
-    """`addressee`: whose retry it is; empty: it is for everybody."""
-    return not addressee or addressee == subscriber.session.client_id.encode()
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

@@ -1,6 +1,7 @@
 """The message of a flight: what was sent is not kept, it is read again where it stands.
 
 stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
+a retry         its row in `retries`
 not stored      the tail, for as long as it is there
 """
 
@@ -9,7 +10,9 @@ import logging
 from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import decode, id_at, is_stub
-from timeline.position import MessageId, Position
+from shards.retries import RETRIES, record_of
+from shards.store import Store
+from timeline.position import RETRY_SHARD, MessageId, Position
 from timeline.session import Flight
 from timeline.tail import Tail
 
@@ -23,7 +26,10 @@ log = logging.getLogger(__name__)
 class Sent:
     """Looks up what is in flight. `lost`: how many retention has dropped, or cannot be read."""
 
-    def __init__(self, reader: Reader, tail: Tail[Message], retained: Retained, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, reader: Reader, tail: Tail[Message], retained: Retained, clock: Clock
+    ) -> None:
+        self._store = store
         self._reader = reader
         self._tail = tail
         self._retained = retained
@@ -35,6 +41,8 @@ class Sent:
         if flight.shard < 0:
             return self._in_tail(flight.position)
         try:
+            if flight.shard == RETRY_SHARD:
+                return self.retry_at(flight.position)
             value = self._reader.value_at(flight.position, flight.shard)
             if value is None:
                 return self._retained.find(flight.position)
@@ -46,19 +54,31 @@ class Sent:
             self.lost += 1
             return None
 
+    def retry_at(self, place: Position) -> Message | None:
+        """A message that waits for its next try, or is in flight once more. Raises Corrupt."""
+        row = RETRIES.stored_at(self._store, place)
+        if row is None:
+            return None
+        return Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
+
     def name_at(self, place: Position, shard: int, node: int) -> MessageId | None:
-        """What the message of a row is called, also if that is a stub by now; None: it cannot be known."""
+        """What the message of a row is called, also if that is a stub by now, or has gone with its slice.
+
+        None: it cannot be known."""
+        if shard < 0:
+            return None
         try:
-            value = self._reader.value_at(place, shard) if shard >= 0 else None
-            return None if value is None else id_at(place, shard, node, decode(value).id)
+            value = self._reader.value_at(place, shard)
+            return id_at(place, shard, node, 0 if value is None else decode(value).id)
         except Corrupt as error:
             log.error("a row that was sent cannot be read: %s", error)
             return None
 
-    def note_missing(self, flight: Flight) -> None:
-        """A flight ends because its message is nowhere any more."""
-        if flight.shard >= 0 and flight.position < self._reader.directory.floor:
-            self.lost += 1
+    def note_missing(self, flight: Flight) -> bool:
+        """A flight ends because its message is nowhere any more; whether retention has dropped it."""
+        is_dropped = 0 <= flight.shard < RETRY_SHARD and flight.position < self._reader.directory.floor
+        self.lost += is_dropped
+        return is_dropped
 
     def _in_tail(self, place: Position) -> Message | None:
         found = self._tail.after(Position(place - 1), 1) if self._tail.covers(place) else []

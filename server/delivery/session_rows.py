@@ -39,6 +39,7 @@ def session_row(subscriber: Subscriber) -> bytes:
         left_running_ms=subscriber.left_running_ms,
         doubt=keys.place(subscriber.doubt) if subscriber.doubt else b"",
         owner=subscriber.owner,
+        incarnation=subscriber.incarnation,
     )
     will = subscriber.will or subscriber.unplaced
     if will is not None:
@@ -58,6 +59,7 @@ def group_row(group: Group) -> bytes:
         group.owner,
         group.client,
         group.is_paused,
+        group.incarnation,
     )
     return encode_row(row)
 
@@ -112,10 +114,13 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
         asked.topic,
         list(session.retired),
     )
-    if not session.finished:
+    if not session.finished and not subscriber.reread:
         return encode_row(row)
     session.forget_finished(horizon)
-    return encode_row((*row, [keys.place(one) for one in session.finished]))
+    if subscriber.reread <= session.read_at(horizon):
+        subscriber.reread = Position(0)
+    reread = keys.place(subscriber.reread) if subscriber.reread else b""
+    return encode_row((*row, [keys.place(one) for one in session.finished], reread))
 
 
 def _flight_row(flight: Flight) -> bytes:
@@ -147,6 +152,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
     session.retire(cursor.retired)
     session.read = keys.place_of(cursor.place)
     session.finished = dict.fromkeys(map(keys.place_of, cursor.finished))
+    subscriber.reread = keys.place_of(cursor.reread) if cursor.reread else Position(0)
     session.restore(
         [
             Flight(

@@ -92,7 +92,13 @@ class Sessions:
         if len(self._by_id) >= self._max_sessions:
             raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
         session = self._session(client_id, expiry_s, window)
-        subscriber = Subscriber(session, self.cursors.dirty, self.cursors.secure, self._gate_bytes)
+        subscriber = Subscriber(
+            session,
+            self.cursors.dirty,
+            self.cursors.secure,
+            self._gate_bytes,
+            incarnation=self._horizon.issue(),
+        )
         self._by_id[client_id] = subscriber
         return subscriber
 
@@ -193,6 +199,7 @@ class Sessions:
             will_id=keys.message_of(row.will_id) if row.will_id else 0,
             owner=row.owner,
             rights=self.rights_of(row.owner, session.client_id),
+            incarnation=row.incarnation,
         )
         self.leave(subscriber)
         subscriber.left_running_ms = row.left_running_ms or subscriber.left_running_ms

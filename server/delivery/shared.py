@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from shards.keys import GROUP_PREFIX
 from timeline.filters import SHARE_PREFIX, parse_share
+from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..settings.config import Sessions
@@ -76,10 +77,12 @@ class Group(Subscriber):
         paces: Paces,
         all_returned: Returned,
         keeping: Keeping = UNSAID,
+        *,
+        incarnation: int = 0,
     ) -> None:
         """`settings`: what holds where its terms say nothing. `paces`: where it waits if it has been fast.
         `all_returned`: what no member has, of all groups."""
-        super().__init__(session, dirty, secure)
+        super().__init__(session, dirty, secure, incarnation=incarnation)
         self._leases = leases
         self.paces = paces
         self.pace = paces.of(keeping.rate)
@@ -263,9 +266,16 @@ class Group(Subscriber):
             theirs = self.lent[member] = {}
         theirs[lent.packet_id] = lent
 
+    def flying_retries(self) -> set[Position]:
+        lent = (flight for theirs in self.lent.values() for flight in theirs.values())
+        # At QoS 2 it is in flight with the member alone.
+        alone = {one.position for one in lent if one.shard == RETRY_SHARD and not one.is_of_group}
+        return super().flying_retries() | alone
+
     def forget(self, member: Subscriber) -> None:
         """The member's session is over, with what it had in flight."""
-        self.lent.pop(member, None)
+        if self.lent.pop(member, None) and self.retrying:
+            self.dirty.add(self)
 
     def bequeath(self, *, is_last: bool) -> list[Subscriber]:
         """The group ends (`is_last`), or its rows: what was lent is theirs who have it, whom it returns.
@@ -280,6 +290,8 @@ class Group(Subscriber):
                     self._leases.end(loan)
                 if loan is not None and loan.flight is not None and not loan.is_overdue:
                     self.session.ack(loan.flight.packet_id)
+                if lent.shard == RETRY_SHARD:
+                    heir.session.ack(lent.packet_id)  # its row is the group's, and goes with it
             heir.dirty.add(heir)
         return heirs
 
@@ -294,6 +306,8 @@ class Group(Subscriber):
             theirs.pop(lent.packet_id, None)
             if not theirs:
                 del self.lent[member]
+        if self.retrying:
+            self.dirty.add(self)
         flight = loan.flight
         if flight is None or self.session.flights.get(flight.packet_id) is not flight:
             return None
@@ -324,6 +338,10 @@ class Group(Subscriber):
             self.rota.acked(member, len(run))
         if len(own) < held:
             self.dirty.add(self)
+        elif self.retrying:
+            # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
+            self.dirty.add(self)
+            member.is_entangled = True
         return late
 
     def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:
@@ -364,6 +382,8 @@ class Group(Subscriber):
         packet_id = 0
         if qos:
             loan = Loan(self.text, flight)
+            if message.shard == RETRY_SHARD:
+                loan.message = message.record.id
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
             self.note_loan(member, lent)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
+from shards.retries import whose
 from timeline.asked import Asked
-from timeline.position import Position, at_of, seq_of
-from timeline.session import Flight, Loan, Session, Subscription
+from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
+from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
 from .run import Run
@@ -132,6 +133,7 @@ class Subscriber:
         "gate_bytes_max",
         "groups",
         "has_given_back",
+        "incarnation",
         "is_entangled",
         "is_gate_planned",
         "is_ready",
@@ -140,12 +142,16 @@ class Subscriber:
         "left_running_ms",
         "link",
         "owner",
+        "reads_next",
         "redelivered",
+        "reread",
+        "retrying",
         "rights",
         "secure",
         "session",
         "stored_at",
         "stored_changes",
+        "superseded",
         "unanswered",
         "unplaced",
         "will",
@@ -169,9 +175,22 @@ class Subscriber:
         will_id: int = 0,
         owner: str = "",
         rights: Rights | None = None,
+        incarnation: int = 0,
     ) -> None:
         """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
         self.session = session
+        self.incarnation = incarnation
+        """Which place of its name it is: what an earlier one has left is not its own. 0: an older version had
+        no numbers."""
+        self.retrying: dict[Position, MessageId] = {}
+        """Its rows in `retries` that are in flight. One that is not any more is over: the row goes in the
+        batch with the next cursor."""
+        self.superseded: set[Position] = set()
+        """Dead letters of messages that it has read again since: their rows go in the same way."""
+        self.reread = Position(0)
+        """Up to here it may have had what it reads: somebody has set it back. 0: nowhere."""
+        self.reads_next = False
+        """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
         """The server's set of those whose cursor on disk is behind."""
         self.secure = secure
@@ -223,6 +242,26 @@ class Subscriber:
         self.delivered = 0
         self.redelivered = 0
         """Messages that had to come again."""
+
+    @property
+    def whose(self) -> bytes:
+        """How the rows begin that name its retries."""
+        return whose(self.session.client_id, self.incarnation)
+
+    def over(self) -> list[Position]:
+        """Of `retrying` what is in flight no more. O(flights)."""
+        if not self.retrying:
+            return []
+        flying = self.flying_retries()
+        return [place for place in self.retrying if place not in flying]
+
+    def flying_retries(self) -> set[Position]:
+        """Where its retries stand that are in flight."""
+        return {
+            flight.position
+            for flight in self.session.flights.values()
+            if flight.shard == RETRY_SHARD and flight.fate != SETTLED
+        }
 
     @property
     def name(self) -> str:

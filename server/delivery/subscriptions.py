@@ -103,6 +103,9 @@ class Subscriptions:
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self._router.discard(subscriber, wanted.filter)
+        if replay_from is not None:
+            read = subscriber.session.read_at(self._horizon.position)
+            subscriber.reread = max(subscriber.reread, read)
         subscriber.session.subscribe(wanted, self._horizon.position, replay_from)
         self._router.add(subscriber, wanted)
         if not subscriber.session.tailing:

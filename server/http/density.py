@@ -2,9 +2,8 @@
 
 A shard knows how many live messages it holds and where the first and the last row stand. If both fall into
 one bucket the number is the answer and nothing is read, which is so for every whole slice when buckets are
-wide. Rows are read only of shards that straddle a bucket's end or the horizon, of slices in which a retry
-waits (which is no message), or when a topic filter decides, and then only of shards whose structure can hold
-such a topic.
+wide. Rows are read only of shards that straddle a bucket's end or the horizon, or when a topic filter
+decides, and then only of shards whose structure can hold such a topic.
 
     buckets of 1 h, 50,000 messages a day far ahead     a slice of 6 h: its rows are read
     buckets of 1 day                                    four slices' numbers each
@@ -16,7 +15,7 @@ it began, as far as nobody changes it meanwhile.
 from collections.abc import Callable
 
 from shards.read import Row
-from shards.record import is_message
+from shards.record import is_stub
 from timeline.position import Position, at_of, before
 from timeline.slices import Shard, Slice
 
@@ -47,7 +46,7 @@ class Density:
         self,
         turn: Turn,
         topic: str = "",
-        wanted: Wanted = lambda row: is_message(row[2]),
+        wanted: Wanted = lambda row: not is_stub(row[2]),
         is_abandoned: Callable[[], bool] = lambda: False,
         *,
         is_all: bool = True,
@@ -85,10 +84,9 @@ class Density:
         A split, or the copying after it, may come in between: the number of a row's shard stays.
         """
         left = []
-        is_told = is_exact and not self._timeline.has_retries(piece)
         for shard in piece.over(self._low, self._end, structures):
             is_own = shard.number in piece.shards
-            if is_told and is_own and self._is_inside(shard):
+            if is_exact and is_own and self._is_inside(shard):
                 self._add(shard.first, shard.live)
             elif shard.live:
                 left.append((shard.number, *piece.within(self._low, self._end)))

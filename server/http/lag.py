@@ -9,7 +9,7 @@ has nothing to read is not behind.
 
 import msgspec
 
-from shards.record import addressee_of, deliver_to_of, is_stub, topic_of
+from shards.record import deliver_to_of, is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
@@ -66,9 +66,7 @@ def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: b
         found = router.posted(deliver_to_of(value)).get(subscriber, ())
     else:
         found = router.route(topic_of(value)).get(subscriber, ())
-    addressee = addressee_of(value)
-    is_theirs = not addressee or addressee == subscriber.session.client_id.encode()
-    return is_theirs and any(s.since < place for s in found)
+    return any(s.since < place for s in found)
 
 
 def position_of(text: str, now_ms: int) -> Position:

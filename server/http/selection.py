@@ -16,8 +16,7 @@ being read have `http.buffered_bytes`: when a filter matches little it is short,
 there. The reading is done in steps, each in a turn of its own (turns.py).
 
 A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
-whole slice is one number, and without a range the server has the sum at hand. A retry (shards/retries.py) is
-no message, so while one waits its slice is read.
+whole slice is one number, and without a range the server has the sum at hand.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from typing import NamedTuple
 
 from shards.fields import Record
 from shards.read import Found, Row
-from shards.record import MOVED, decode, is_message, is_retry, is_stub, topic_of
+from shards.record import decode, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
@@ -48,6 +47,7 @@ VIEW_BYTES = 1_000
 """What a message that is shown takes in RAM besides its row."""
 TOPICS_MAX = 10_000
 ALL = "all"
+EVERYTHING = "#"
 
 _place = itemgetter(0)
 
@@ -77,9 +77,10 @@ class Query:
 def query_over(
     topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
 ) -> Query:
-    """A query over since <= due < until, ms; None: unbounded, any topic. Raises FieldError for the topic."""
+    """A query over since <= due < until, ms; None: unbounded, any topic. `#` is everything, also what has no
+    topic. Raises FieldError for the topic."""
     check_selects(topic)
-    return Query(*span_of(since_ms, until_ms), topic or "", state, limit)
+    return Query(*span_of(since_ms, until_ms), "" if topic in (None, EVERYTHING) else topic, state, limit)
 
 
 def check_selects(topic: str | None) -> None:
@@ -178,13 +179,13 @@ class Selection:
     def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
         """The record, its state and when it was dispatched, if the query asks for it."""
         query = self._query
-        if (query.state == PENDING and is_stub(value)) or is_retry(value):
+        if is_moved(value):
+            return None
+        if query.state == PENDING and is_stub(value):
             return None
         if self._is_chosen and not self._has_topic(topic_of(value)):
             return None
         record = decode(value)
-        if record.stub == MOVED:
-            return None
         is_held = number == HELD_SHARD
         state, at_ms = state_of(place, record, self._horizon, self._journal, is_held=is_held)
         return (record, state, at_ms) if query.state in (state, ALL) else None
@@ -192,7 +193,7 @@ class Selection:
     def counts(self, place: Position, number: int, value: bytes) -> bool:
         """Whether `shows` would show it; cheaper for pending ones."""
         if self._query.state == PENDING:
-            return is_message(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
+            return not is_stub(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
         return self.shows(place, number, value) is not None
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
@@ -223,9 +224,9 @@ async def count(
     if query.state != PENDING or query.topic or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
     start = max(query.start, Position(timeline.horizon.position + 1))
-    if query.is_whole and not timeline.held and timeline.reader.next_retry(start, query.end) is None:
+    if query.is_whole and not timeline.held:
         return timeline.pending
-    held = [place for place, _, value in timeline.reader.held() if is_message(value)]
+    held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
     await turn.begin()
@@ -236,7 +237,7 @@ async def count(
             await turn.begin()
             continue  # the directory may be another by now
         first, last = before(piece.start_ms), before(piece.end_ms)
-        if start <= first and last <= query.end and not timeline.has_retries(piece):
+        if start <= first and last <= query.end:
             total += piece.live
         else:
             part = replace(query, start=max(start, first), end=min(query.end, last))

@@ -13,8 +13,7 @@ from shards.recover import Opened
 from shards.state import Journal, State, state_of
 from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
-from timeline.position import MessageId, Position, before, message_id
-from timeline.slices import Slice
+from timeline.position import MessageId, Position, message_id
 
 
 class Timeline:
@@ -29,18 +28,13 @@ class Timeline:
 
     @property
     def pending(self) -> int:
-        """Messages neither dispatched nor cancelled, retries among them."""
+        """Messages neither dispatched nor cancelled."""
         return self._opened.pending
 
     @property
     def held(self) -> int:
         """Rows that wait because the clock was set back."""
         return self._opened.held
-
-    def has_retries(self, piece: Slice) -> bool:
-        """Whether retries wait in the slice: its figures count these, too, which are no messages."""
-        start = max(before(piece.start_ms), Position(self.horizon.position + 1))
-        return self.reader.next_retry(start, before(piece.end_ms)) is not None
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""

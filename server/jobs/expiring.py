@@ -17,7 +17,6 @@ from shards.expiry import expire
 from shards.handover import sources_of
 from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
-from timeline.position import before
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
@@ -80,14 +79,7 @@ class Expiries:
             raise JobRefused("nothing-to-expire", "no slice is behind retention")
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
         job.sources = [sources_of(piece) for piece in pieces]
-
-        def prepare() -> None:
-            job.row.slices = [
-                msgspec.structs.replace(row, live=row.live - self._retries(piece))
-                for row, piece in zip(job.row.slices, pieces, strict=True)
-            ]
-
-        return await self._pipeline.created(job, prepare=prepare)
+        return await self._pipeline.created(job)
 
     async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
         """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
@@ -119,10 +111,6 @@ class Expiries:
         gone: list[Slice] = await self._ask(lambda commit: expire(commit, chosen))
         self.dropped += len(gone)
         return gone
-
-    def _retries(self, piece: Slice) -> int:
-        """How many retries stand in a slice, which are no messages. Blocks."""
-        return self._opened.reader.count_retries(before(piece.start_ms), before(piece.end_ms))
 
 
 def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:

@@ -40,7 +40,7 @@ class Leavings:
         self._directory = opened.directory
         self._workers = workers
         self._running = asyncio.Lock()
-        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b"", Table.RETRIES: b""}
+        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._is_stopping = False
         self.forgotten = 0
         """Rows of `dedupe`, `moved` and `retries` that have gone."""

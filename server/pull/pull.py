@@ -26,6 +26,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
+from timeline.position import id_position, id_shard
 
 from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
@@ -401,15 +402,20 @@ class Pull:
         """In whose hands it is, if it is the one that it was leased to."""
         for seat in self._seats.get(lease.text, {}).values():
             flight = seat.member.session.flights.get(lease.packet_id)
-            if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
+            if flight is not None and flight.origin == (lease.position, lease.shard):
                 return seat.member, lease.packet_id
         return None
 
     def _returned(self, lease: LeaseId) -> Place | None:
         """With the group, which nobody has it of: it was leased before a restart."""
         group = self._groups.get(lease.text)
-        flight = None if group is None else group.session.resends.at(lease.position)
-        return None if group is None or flight is None else (group, flight.packet_id)
+        if group is None:
+            return None
+        # Of a retry the lease says where the message stood at first.
+        names = [(at, (id_position(name), id_shard(name))) for at, name in group.retrying.items()]
+        place = next((at for at, spot in names if spot == (lease.position, lease.shard)), lease.position)
+        flight = group.session.resends.at(place)
+        return None if flight is None else (group, flight.packet_id)
 
 
 def _term_ms(group: Group | None) -> int:

@@ -103,8 +103,6 @@ class Figures(Collector):
         yield "retries", text, self._core.undone.retried
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
-        text = "Retries whose session or group did not subscribe any more when they fell due"
-        yield "retries_nowhere", text, counts.nowhere
         endpoint = "Webhook posts that "
         posts = self._webhooks.posted
         yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]

@@ -350,7 +350,9 @@ class App:
         """Nothing to do at once: wait for the next due message."""
         if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
-        next_ms = self.core.wheel.next_ms()
+        next_ms, retry_ms = self.core.wheel.next_ms(), self.core.retries.next_ms
+        if retry_ms is not None:
+            next_ms = retry_ms if next_ms is None else min(next_ms, retry_ms)
         delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))

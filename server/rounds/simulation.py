@@ -91,4 +91,8 @@ class Simulation:
         if first is not None:
             return first if first <= target_ms else None
         rows = reader.read(Position(now + 1), before(target_ms + 1))
-        return next((at_of(place) for place, _, value in rows if not is_stub(value)), None)
+        first = next((at_of(place) for place, _, value in rows if not is_stub(value)), None)
+        retry_ms = self._core.retries.next_ms
+        if retry_ms is None or retry_ms > target_ms:
+            return first
+        return retry_ms if first is None else min(first, retry_ms)

@@ -11,8 +11,8 @@ from typing import Any
 
 from server.delivery.message import Message
 from server.delivery.settling.undone import Nacked
-from server.delivery.shared import KEY_PREFIX
-from shards.record import addressee_of, decode, is_stub
+from shards.record import decode, is_stub
+from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock
 from timeline.position import END, MessageId, Position
@@ -129,17 +129,17 @@ def _places(hand: Hand) -> dict[str, list[str]]:
     if group is None:
         return found
     for flight in group.session.flights.values():
-        value = hand.core.reader.value_at(flight.position, flight.shard)
-        if value is not None:
-            found.setdefault(decode(value).payload.decode(), []).append("in flight")
+        message = hand.core.sent.message(flight)
+        if message is not None:
+            found.setdefault(message.payload.decode(), []).append("in flight")
     read = group.session.read_at(hand.core.horizon.position)
     for place, _, value in hand.core.reader.read(Position(read + 1), END):
-        if not is_stub(value) and addressee_of(value) in (b"", (KEY_PREFIX + SHARE).encode()):
-            record = decode(value)
-            if record.topic == b"a" and place not in group.session.finished:
-                found.setdefault(record.payload.decode(), []).append(
-                    "waits" if record.retry else "to be read"
-                )
+        record = decode(value)
+        if not is_stub(value) and record.topic == b"a" and place not in group.session.finished:
+            found.setdefault(record.payload.decode(), []).append("to be read")
+    for place, row in RETRIES.all(hand.core.opened.store):
+        if place not in group.retrying:
+            found.setdefault(decode(row.record).payload.decode(), []).append("waits")
     for _, row in hand.core.letters.read():
         found.setdefault(decode(row.record).payload.decode(), []).append("dead")
     return found

@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from shards.record import addressee_of, decode, is_retry, is_stub
+from shards.record import decode, is_stub
+from shards.retries import RETRIES
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
 from timeline.position import END, Position
@@ -124,13 +125,13 @@ class Work(RuleBasedStateMachine):
             assert message is not None
             found.setdefault(message.record.payload.decode(), []).append("in flight")
         read = group.session.read_at(core.horizon.position)
-        key = group.session.client_id.encode()
         for place, _, value in core.reader.read(Position(read + 1), END):
             if not is_stub(value) and place not in group.session.finished:
-                payload = decode(value).payload.decode()
-                if is_retry(value):
-                    assert addressee_of(value) == key
-                found.setdefault(payload, []).append("waits" if is_retry(value) else "unread")
+                found.setdefault(decode(value).payload.decode(), []).append("unread")
+        for place, row in RETRIES.all(core.opened.store):
+            assert (row.addressee, row.incarnation) == (group.session.client_id, group.incarnation)
+            if place not in group.retrying:
+                found.setdefault(decode(row.record).payload.decode(), []).append("waits")
         dead: dict[str, int] = {}
         for _, row in core.letters.read():
             payload = decode(row.record).payload.decode()

@@ -20,7 +20,6 @@ from server.codec.packets import (
     Unsuback,
 )
 from tests.support.rig import LONG_S, Peer, Rig, props
-from timeline.position import END, Position, at_of
 
 PUBLISHED, RELEASED = "published", "released"
 
@@ -177,7 +176,7 @@ def finish(rig: Rig, clients: list[Client]) -> None:
 
 def _wait_for_a_retry(rig: Rig) -> bool:
     """What came to nothing comes again later: let that time pass. False: nothing waits."""
-    place = rig.core.reader.next_retry(Position(rig.core.horizon.position + 1), END)
-    if place is not None:
-        rig.pass_ms(at_of(place) + 1 - rig.clock.now_ms)
-    return place is not None
+    next_ms = rig.core.retries.next_ms
+    if next_ms is not None:
+        rig.pass_ms(next_ms + 1 - rig.clock.now_ms)
+    return next_ms is not None

@@ -3,8 +3,8 @@
 A member has not acked in time, and does now. By then the message is one of these, and the ack ends it
 wherever it is:
 
-    waits for its time        the retry's row is stubbed (shards/retries.py)
-    has come, is not read     the same; of what is no retry the group remembers not to send it
+    waits for its next try    the retry goes (shards/retries.py)
+    has come, is not read     the group remembers not to send it
     in flight with another    the group's flight ends; when the other acks too, that is simply accepted
     a dead letter             it goes. That it was dead has been told at `$dead` already
     done                      nothing is left to do
@@ -31,7 +31,6 @@ from shards.dead import remove_of
 from shards.errors import Corrupt, StoreFailed
 from shards.record import decode, is_stub
 from shards.retries import end_retries
-from shards.retry_index import spots
 from timeline.filters import matches, parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
@@ -163,10 +162,11 @@ class Late:
         places = {place}
         ended = 0
         if message is not None:
-            addressee = group.session.client_id
-            places.update(place for place, _ in spots(commit.open_group, message, addressee.encode()))
-            ended += end_retries(commit, message, addressee.encode())
-            ended += remove_of(commit, message, addressee)
+            whose = group.session.client_id, group.incarnation
+            retries = end_retries(commit, message, *whose)
+            places.update(retries)
+            ended += len(retries)
+            ended += remove_of(commit, message, *whose)
         for place in places:
             flight = flights.get(place)
             if flight is not None and flight.fate != SETTLED:

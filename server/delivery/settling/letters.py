@@ -14,36 +14,26 @@ there no more, or is somebody else's by now, stays what it is.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
+from shards import keys
 from shards.commit import Commit
-from shards.dead import (
-    NONE,
-    Letter,
-    bury,
-    drop_older,
-    letter_at,
-    letters,
-    letters_of_group,
-    letters_of_message,
-    oldest_letter,
-    remove,
-    stored_totals,
-)
+from shards.dead import DEAD, bury, drop_older, oldest_letter
 from shards.errors import StoreFailed
-from shards.fields import Retry
+from shards.fields import TryRow
+from shards.kept import NONE, Letter
 from shards.keys import message as id_key
-from shards.keys import message_of
-from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX, decode, encode
-from shards.retries import put_retry, retry_of
+from shards.record import decode, encode
 from shards.store import Store
-from shards.tables import DeadRow, DeadTotals
+from shards.tables import KeptRow, KeptTotals
 from timeline.position import START, MessageId, Position
 
 from ...settings.config import Dead as Bounds
 from ..membership import Membership
 from ..message import Message
+from ..retries import Retries
 from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -51,16 +41,29 @@ log = logging.getLogger(__name__)
 SWEEP_LETTERS = 250
 """Dead letters that one step drops when their retention is over."""
 
-May = Callable[[DeadRow, Subscriber | None], bool]
+May = Callable[[KeptRow, Subscriber | None], bool]
 """Whether who asks may work with a dead letter, and have something sent to this session or group."""
+
+
+class Tried(NamedTuple):
+    """How often a message was tried for one place, and with what outcome."""
+
+    attempts: int
+    counted: int
+    """Of these, those that count toward `max_attempts`."""
+    reason: str
+    tries: list[TryRow]
 
 
 class Letters:
     """The dead letters of one server. `buried`, `crowded_out`, `expired`: how many since the start."""
 
-    def __init__(self, store: Store, groups: Membership, bounds: Bounds, *, node: int) -> None:
+    def __init__(
+        self, store: Store, groups: Membership, retries: Retries, bounds: Bounds, *, node: int
+    ) -> None:
         self._store = store
         self._groups = groups
+        self._retries = retries
         self._bounds = bounds
         self._node = node
         self._totals = NONE
@@ -69,39 +72,45 @@ class Letters:
     # -- reading
 
     @property
-    def totals(self) -> DeadTotals:
+    def totals(self) -> KeptTotals:
         """How many there are, and their bytes; while the store cannot be read, as it was before."""
         with suppress(StoreFailed):
-            self._totals = stored_totals(self._store)
+            self._totals = DEAD.stored_totals(self._store)
         return self._totals
 
     def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
         """In the order of dying, those that died at or behind `start`; of one group or session if named."""
         if group is None:
-            return letters(self._store, start)
-        return letters_of_group(self._store, group, start)
+            return DEAD.all(self._store, start)
+        found = DEAD.of(self._store, keys.kept_of(group), start)
+        return ((place, row) for place, row in found if row is not None and row.group == group)
 
     def of_message(self, message: MessageId) -> Iterator[Letter]:
         """Those of one message: a group each."""
-        return letters_of_message(self._store, message)
+        return DEAD.of_message(self._store, message)
 
     # -- in the writer
 
-    def bury(
-        self, commit: Commit, subscriber: Subscriber, message: Message, attempts: int, reason: str
-    ) -> int:
-        """Keep a message that the session or group gives up; how many others went for that."""
+    def row(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> KeptRow:
+        """A message as it is kept for a session or group."""
         owners = subscriber.owners
-        row = DeadRow(
+        return KeptRow(
             addressee=subscriber.session.client_id,
             group=subscriber.name,
             id=id_key(message.id(self._node)),
-            attempts=attempts,
-            reason=reason,
+            attempts=tried.attempts,
+            reason=tried.reason,
             keeper=min(owners) if len(owners) == 1 else "",
             running_ms=commit.open_group.running_ms,
             record=encode(msgspec.structs.replace(message.record, retry=None)),
+            incarnation=subscriber.incarnation,
+            counted=tried.counted,
+            tries=tried.tries,
         )
+
+    def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
+        """Keep a message that the session or group gives up; how many others went for that."""
+        row = self.row(commit, subscriber, message, tried)
         bounds = self._bounds
         return bury(commit, row, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes)
 
@@ -112,32 +121,34 @@ class Letters:
         if gone:
             log.warning("dead letters dropped, dead.max_messages or dead.max_bytes take no more: %d", gone)
 
-    def requeue(self, commit: Commit, place: Position, due_ms: int, may: May) -> bool:
-        """Send it again, to whom it was sent; False if one of them is there no more, or it is not allowed.
+    def requeue(
+        self, commit: Commit, place: Position, due_ms: int, may: May, to: Subscriber | None = None
+    ) -> bool:
+        """Try it again, for whom it was kept, or `to` another; False if the letter or the place is there no
+        more, or it is not allowed.
 
         Raises Refused, Corrupt, before anything is changed.
         """
-        row = letter_at(commit, place)
-        subscriber = None if row is None else self._groups.named(row.addressee)
+        row = DEAD.at(commit.open_group, place)
+        subscriber = to or (None if row is None else self._groups.named(row.addressee))
         if row is None or subscriber is None or not may(row, subscriber):
             return False
-        addressee = row.addressee.encode()
-        if len(addressee) > ADDRESSEE_BYTES_MAX:
-            return False
-        reason = row.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
-        retry = Retry(addressee, row.attempts, 0, reason)
-        record = retry_of(decode(row.record), message_of(row.id), due_ms, retry)
-        put_retry(commit, record, is_owed=False)
-        remove(commit, place, row)
-        return True
+        record = msgspec.structs.replace(decode(row.record), due_ms=due_ms, key=b"", zone=b"")
+        again = msgspec.structs.replace(
+            row,
+            addressee=subscriber.session.client_id,
+            group=subscriber.name,
+            incarnation=subscriber.incarnation,
+            record=encode(record),
+            counted=0,
+        )
+        self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
+        return DEAD.remove(commit.open_group, place, row)
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
         """Forget it; False if it is there no more, or that is not allowed. Raises Corrupt."""
-        row = letter_at(commit, place)
-        if row is None or not may(row, None):
-            return False
-        remove(commit, place, row)
-        return True
+        row = DEAD.at(commit.open_group, place)
+        return row is not None and may(row, None) and DEAD.remove(commit.open_group, place, row)
 
     # -- housekeeping
 

@@ -98,7 +98,7 @@ class Settling:
         if ended:
             subscriber.dirty.add(subscriber)
             for group, lent in self._groups.acked(subscriber, ended):
-                self._late.finish(group, lent.position, lent.shard, _drop)
+                self._late.finish(group, *lent.origin, _drop)
             if subscriber.groups or not subscriber.session.tailing:
                 self._groups.read_on(subscriber)
         return is_sound
@@ -268,7 +268,7 @@ class Settling:
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         for group, lent in self._groups.acked(subscriber, (flight,)):
-            self._late.finish(group, lent.position, lent.shard, _drop)
+            self._late.finish(group, *lent.origin, _drop)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)
 

@@ -1,10 +1,10 @@
 """What becomes of a delivery that came to nothing: the message comes again later, or is dead.
 
 A client says that it cannot do it now (nack), a member of a group does not ack in time (its lease lapses) or
-loses its connection, or something has been sent too often: one thing, with one answer. A *retry* of the
-message is placed on the timeline for that session or group alone (shards/retries.py), as late as was asked
-for or as the back-off of its subscription says; or, after `max_attempts` deliveries or when its client says
-that it never can, it is *buried*: a dead letter (letters.py), of which `$dead/...` is told by a copy.
+loses its connection, or something has been sent too often: one thing, with one answer. The message waits as
+a *retry* for that session or group alone (shards/retries.py), as long as was asked for or as the back-off of
+its subscription says; or, after `max_attempts` deliveries or when its client says that it never can, it is
+*buried*: a dead letter (letters.py), of which `$dead/...` is told by a copy.
 
     in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
                      ^                            |
@@ -12,8 +12,8 @@ that it never can, it is *buried*: a dead letter (letters.py), of which `$dead/.
 
 Either is decided in the writer and written in one batch with the cursor that has the flight no more, so that
 a kill leaves the message in flight, waiting or dead, never two of these and never none. The flight stays
-until that batch is durable; an ack that comes before it is decided wins. Of a message that has expired by
-then, or would before it comes again, the flight ends and that is all.
+until that batch is durable; an ack that comes before it is decided wins. One that has expired by then, or
+would before it comes again, is a dead letter, as is one that cannot be read: nothing ends without a word.
 
 Thousands of flights may fail at once, with a connection: UNDER_WAY of them at most are with the writer at a
 time, some 5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the
@@ -33,11 +33,12 @@ import msgspec
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_over
-from shards.fields import Record, Retry
+from shards.fields import Record, TryRow
 from shards.properties import user_property
-from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX
-from shards.retries import put_retry, retry_of
+from shards.record import encode
+from shards.tables import KeptRow
 from timeline.filters import TOPIC_BYTES_MAX
+from timeline.position import message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
@@ -49,6 +50,7 @@ from ..membership import Membership
 from ..message import Message
 from ..owners import Owners
 from ..publishing import Publishing
+from ..retries import Retries
 from ..router import Router
 from ..sent import Sent
 from ..shared import Group
@@ -56,7 +58,7 @@ from ..subscriber import Inside, Subscriber
 from ..terms import InForce, in_force
 from ..wish import Wish
 from .leases import Leases
-from .letters import Letters
+from .letters import Letters, Tried
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,13 @@ LOOK_S = 0.25
 """How often leases are looked at, ..."""
 LAPSED = 1_000
 """... and how many of those that have lapsed are taken in one look: some 2 ms."""
+EXPIRED = "expired"
+"""Why a message that had been tried is dead though it could be tried again."""
+KEPT_TOO_LONG = "kept too long"
+UNREADABLE = "unreadable"
+"""Why one is dead of which only the name is known: its slice has gone, or it cannot be read."""
+TRIES_MAX = 20
+"""Tries that are remembered of a message."""
 NEVER = -1
 """In the place of a delay: it does not come again, and is dead at once."""
 JITTER = 0.2
@@ -123,11 +132,24 @@ class Failure:
     """Dead letters that go for this one."""
     buried: tuple[str, str] = ("", "")
     """What the message is called and where it is buried, for the log."""
+    by: str = ""
+    """Who had it."""
 
     @property
     def attempts(self) -> int:
         """How often the message was tried from the row that is in flight."""
         return self.flight.attempts if self.is_attempt else self.flight.attempts - 1
+
+    def tried(self, wall_ms: int, message: Message) -> Tried:
+        """What is known of its tries, this one among them."""
+        retry = None if message.is_usual else message.record.retry
+        reason = "" if retry is None else retry.reason.decode(errors="replace")
+        before = [] if retry is None else retry.tries
+        if not self.is_attempt and self.delay_ms != NEVER:
+            return Tried(self.attempts + message.attempts_before, message.counted_before, reason, before)
+        made = [TryRow(wall_ms, self.by, "failed", self.reason)] if self.is_attempt else []
+        attempts, counted = message.attempts_before + self.attempts, message.counted_before + self.attempts
+        return Tried(attempts, counted, self.reason, [*before, *made][-TRIES_MAX:])
 
 
 class Undone:
@@ -144,6 +166,7 @@ class Undone:
         sent: Sent,
         publishing: Publishing,
         letters: Letters,
+        retries: Retries,
         writer: Writer,
         clock: Clock,
         *,
@@ -160,6 +183,7 @@ class Undone:
         self._sent = sent
         self._publishing = publishing
         self._letters = letters
+        self._retries = retries
         self._writer = writer
         self._clock = clock
         self._chance = chance
@@ -332,21 +356,34 @@ class Undone:
         if not _is_in_flight(holder, flight):
             return Nacked.GONE
         message = self._sent.message(flight)
-        if message is None or not self._is_there(addressee) or message.is_expired(commit.open_group.wall_ms):
-            if message is None:
-                self._sent.note_missing(flight)
+        if (message is None and not flight.is_stored) or not self._is_there(addressee):
             return self._settle(commit, failure, Nacked.GONE)
+        if message is None:
+            failure.reason = KEPT_TOO_LONG if self._sent.note_missing(flight) else UNREADABLE
+            return self._buried(commit, failure, self._nameless(holder, flight))
         terms = self.terms(addressee, message)
         counted = message.counted_before + failure.attempts
         is_spent = failure.is_attempt and 0 < terms.max_attempts <= counted
-        if failure.delay_ms == NEVER or is_spent or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
-            self._bury(commit, failure, message)
-            return self._settle(commit, failure, Nacked.DEAD)
+        if failure.delay_ms == NEVER or is_spent:
+            return self._buried(commit, failure, message)
         due_ms = commit.open_group.wall_ms + self._delay_ms(failure, terms, counted)
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
-            return self._settle(commit, failure, Nacked.GONE)
-        put_retry(commit, _again(message, self._node, due_ms, failure), is_owed=True)
+            failure.reason = f"{EXPIRED}; {failure.reason}" if failure.is_attempt else EXPIRED
+            return self._buried(commit, failure, message)
+        row = self._letters.row(commit, addressee, message, failure.tried(commit.open_group.wall_ms, message))
+        record = _again(message, due_ms)
+        self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
         return self._settle(commit, failure, Nacked.AGAIN)
+
+    def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
+        """Raises Refused, before anything is changed."""
+        self._bury(commit, failure, message)
+        return self._settle(commit, failure, Nacked.DEAD)
+
+    def _nameless(self, holder: Subscriber, flight: Flight) -> Message:
+        """What is left of a message that is nowhere: what it is called."""
+        name = holder.retrying.get(flight.position) or message_id(flight.position, flight.shard, self._node)
+        return Message(flight.position, flight.shard, Record(b"", b"", id=name), self._clock.wall_ms())
 
     def _settle(self, commit: Commit, failure: Failure, fate: Nacked) -> Nacked:
         """The flight is stored no more."""
@@ -425,8 +462,8 @@ class Undone:
         record = _obituary(addressee, message, failure.reason)
         if self._owners.allow(message.record) and self._publishing.place(commit, Wish(record)) is None:
             raise Refused("over-quota", "there is no room for it at $dead")
-        attempts = message.attempts_before + failure.attempts
-        failure.crowded_out = self._letters.bury(commit, addressee, message, attempts, failure.reason)
+        tried = failure.tried(commit.open_group.wall_ms, message)
+        failure.crowded_out = self._letters.bury(commit, addressee, message, tried)
         failure.buried = message.id_text(self._node), shown(record.topic)
 
 
@@ -434,23 +471,17 @@ def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:
     return holder.session.flights.get(flight.packet_id) is flight
 
 
-def _key(subscriber: Subscriber) -> bytes:
-    """The name that its rows have."""
-    return subscriber.session.client_id.encode()
-
-
-def _again(message: Message, node: int, due_ms: int, failure: Failure) -> Record:
+def _again(message: Message, due_ms: int) -> Record:
     """The message as it comes again. What is left of its expiry it keeps; late it is by being a retry."""
     record = message.record
-    reason = failure.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
-    if not failure.is_attempt:
-        reason = b"" if record.retry is None else record.retry.reason
-    attempts, counted = message.attempts_before, message.counted_before
-    addressee = _key(failure.addressee)
-    retry = Retry(addressee, attempts + failure.attempts, counted + failure.attempts, reason)
     left_ms = message.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
-    again = retry_of(record, message.id(node), due_ms, retry)
-    return msgspec.structs.replace(again, expires_ms=left_ms, drop_late=False)
+    return msgspec.structs.replace(
+        record, due_ms=due_ms, id=0, key=b"", zone=b"", retry=None, expires_ms=left_ms, drop_late=False
+    )
+
+
+def _with_record(row: KeptRow, record: Record) -> KeptRow:
+    return msgspec.structs.replace(row, record=encode(record))
 
 
 def _obituary(subscriber: Subscriber, message: Message, reason: str) -> Record:

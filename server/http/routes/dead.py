@@ -28,12 +28,12 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dead import Letter
 from shards.errors import Corrupt
+from shards.kept import Letter
 from shards.keys import message_of
 from shards.record import decode, topic_of
 from shards.state import DISPATCHED
-from shards.tables import DeadRow
+from shards.tables import KeptRow
 from timeline.filters import SHARE_PREFIX, matches
 from timeline.position import (
     END,
@@ -123,7 +123,7 @@ class Wanted:
     reason: str | None = None
     ids: tuple[MessageId, ...] | None = None
 
-    def fits(self, row: DeadRow) -> bool:
+    def fits(self, row: KeptRow) -> bool:
         """Raises Corrupt."""
         if self.group is not None and self.group not in (row.group, _subscription(row)):
             return False
@@ -272,7 +272,7 @@ class DeadRoutes:
                 return views, last
             start = Position(last + 1)
 
-    def _view(self, place: Position, row: DeadRow) -> shapes.DeadLetter | None:
+    def _view(self, place: Position, row: KeptRow) -> shapes.DeadLetter | None:
         """None: it cannot be read."""
         message = message_of(row.id)
         try:
@@ -406,7 +406,7 @@ def _until(end: Position, found: Iterator[Letter]) -> Iterator[Letter]:
         yield letter
 
 
-def _is_there(wanted: Wanted, row: DeadRow, may: May) -> bool:
+def _is_there(wanted: Wanted, row: KeptRow, may: May) -> bool:
     """Whether it is asked for, and there for who asks."""
     try:
         return wanted.fits(row) and may(row, None)
@@ -418,7 +418,7 @@ def _is_there(wanted: Wanted, row: DeadRow, may: May) -> bool:
 def _may(rights: Rights | None, topic_fits: Sees | None) -> May:
     """Which dead letters are there for who asks, as the rules are when it is called. It may raise Corrupt."""
 
-    def may(row: DeadRow, subscriber: Subscriber | None) -> bool:
+    def may(row: KeptRow, subscriber: Subscriber | None) -> bool:
         if not owns(rights, (row.keeper,)):
             return False
         if subscriber is not None and not is_own(rights, subscriber):
@@ -428,6 +428,6 @@ def _may(rights: Rights | None, topic_fits: Sees | None) -> May:
     return may
 
 
-def _subscription(row: DeadRow) -> str | None:
+def _subscription(row: KeptRow) -> str | None:
     """Of a group the whole subscription; None: it is a session's."""
     return row.addressee.removeprefix(KEY_PREFIX) if row.addressee.startswith(KEY_PREFIX) else None

@@ -332,7 +332,7 @@ def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "filter": shared.filter,
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
-        "lease_id": lease_head(given.packet_id, place, message.shard) + shared.tail,
+        "lease_id": lease_head(given.packet_id, *message.origin) + shared.tail,
         "lease_until": shared.until,
     }
 

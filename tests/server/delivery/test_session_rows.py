@@ -4,15 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from server.delivery import session_rows
+from server.delivery import retries, session_rows
 from server.delivery.session_rows import cursor_row
-from server.delivery.settling import undone
 from server.delivery.settling.undone import UNDER_WAY
 from server.delivery.subscriber import Subscriber
 from shards.commit import Commit, Refused
-from shards.fields import Record
+from shards.record import decode
 from shards.store import Table
-from shards.tables import CursorRow, FlightRow, cursor_row_of
+from shards.tables import CursorRow, FlightRow, KeptRow, cursor_row_of
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
@@ -130,14 +129,14 @@ def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pyte
 def test_one_that_has_no_place_does_not_keep_those_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     members = _held(rig, 32)
-    naive = undone.put_retry
+    naive = retries.put_retry
 
-    def refusing(commit: Commit, record: Record, *, is_owed: bool) -> Position:
-        if record.payload == b"7":
+    def refusing(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
+        if decode(row.record).payload == b"7":
             raise Refused("over-quota", "there is no place")
-        return naive(commit, record, is_owed=is_owed)
+        return naive(commit, row, due_ms, is_owed=is_owed)
 
-    monkeypatch.setattr(undone, "put_retry", refusing)
+    monkeypatch.setattr(retries, "put_retry", refusing)
     for member in members:
         member.drop(pump=False)
     rig.pump()
@@ -145,6 +144,6 @@ def test_one_that_has_no_place_does_not_keep_those_decided_with_it(monkeypatch: 
     assert group is not None
     assert rig.core.undone.retried == 31
     assert len(group.session.flights) == 1
-    monkeypatch.setattr(undone, "put_retry", naive)
+    monkeypatch.setattr(retries, "put_retry", naive)
     rig.pass_ms(1_000)
     assert rig.core.undone.retried == 32

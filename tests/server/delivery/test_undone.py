@@ -15,11 +15,12 @@ from server.engine.writer import Busy
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.fields import Record
-from shards.record import decode, is_retry, is_stub
+from shards.record import decode
+from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
-from timeline.position import END
+from timeline.position import before
 
 GROUP = "$share/g/t/#"
 
@@ -41,12 +42,8 @@ def said(packet: Publish, name: str) -> str | None:
 
 def waiting(rig: Rig) -> list[str]:
     """Payloads of the retries that are still to come."""
-    rows = rig.core.reader.read(rig.core.horizon.position, END)
-    return [
-        decode(value).payload.decode()
-        for place, _, value in rows
-        if is_retry(value) and not is_stub(value) and place > rig.core.horizon.position
-    ]
+    rows = RETRIES.all(rig.core.opened.store, before(rig.clock.wall_ms() + 1))
+    return [decode(row.record).payload.decode() for _, row in rows]
 
 
 def letters(rig: Rig) -> list[tuple[str, str, int, str]]:

@@ -1,0 +1,196 @@
+"""Retries that are due, given to the places that they wait for.
+
+A retry is a row of `retries` (shards/retries.py) and waits for nothing but its time. When that comes, by the
+wall clock, its place stops tailing, if it was, and reads on by itself (replay.py); there it is given what is
+due here and what it has not read in turns, so that neither waits for the end of the other.
+
+    of each place with retries   from where on the first one stands that is not in flight
+    a heap                       these positions of all places: what is due next
+    due                          the places of which one has come
+
+What a place is given stays in the table, and is noted as in flight (`Subscriber.retrying`): so a retry that
+is put before it, which sets the place back to there, does not make it come twice. It goes with the cursor in
+which it is in flight no more (cursors.py). RAM: one entry for each place that has any.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+
+from shards import keys
+from shards.commit import Commit
+from shards.dead import DEAD
+from shards.errors import Corrupt
+from shards.retries import RETRIES, put_retry, record_of
+from shards.store import Store, Table
+from shards.tables import KeptRow
+from shards.unreadable import readable
+from timeline.horizon import Horizon
+from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before
+
+from ..engine.clock import Clock
+from ..engine.rider import Done, Rider
+from ..engine.writer import Writer
+from .message import Message
+from .ready import Ready
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+
+class Retries(Rider):
+    """Which places have retries that are due."""
+
+    def __init__(
+        self, store: Store, horizon: Horizon, ready: Ready, writer: Writer, clock: Clock, *, node: int
+    ) -> None:
+        self._store = store
+        self._horizon = horizon
+        self._ready = ready
+        self._clock = clock
+        self._node = node
+        self._first: dict[Subscriber, Position] = {}
+        """Before it nothing of the place stands that is not in flight."""
+        self._heap: list[tuple[Position, int, Subscriber]] = []
+        self._count = count()
+        self._due: set[Subscriber] = set()
+        self._fresh: list[tuple[Subscriber, Position]] = []
+        """Put into the batch that is open."""
+        writer.carry(self)
+
+    def restore(self, places: Iterable[Subscriber]) -> None:
+        """At start: what these have in flight, and what waits for them."""
+        having = {key for key, _ in readable(self._store, Table.RETRIES, b"\3", b"\4")}
+        if not having:
+            return
+        for one in places:
+            if keys.kept_count(one.whose) in having:
+                for place in one.flying_retries():
+                    self._note(one, place)
+                self._added(one, START)
+
+    def _note(self, one: Subscriber, place: Position) -> None:
+        try:
+            row = RETRIES.stored_at(self._store, place)
+        except Corrupt as error:
+            log.error("a retry in flight cannot be read: %s", error)
+            row = None
+        one.retrying[place] = keys.message_of(row.id) if row is not None else MessageId(0)
+
+    # -- what comes
+
+    def put(self, commit: Commit, one: Subscriber, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
+        """In the writer: have the place try the message again at `due_ms`; where that stands.
+
+        `is_owed`: it was promised before. Raises Refused, before anything is changed.
+        """
+        place = put_retry(commit, row, due_ms, is_owed=is_owed)
+        self._fresh.append((one, place))
+        return place
+
+    def write(self, commit: Commit) -> Done:  # noqa: ARG002
+        """What has been put is given to nobody before it is durable."""
+        fresh, self._fresh = self._fresh, []
+
+        def done(answer: object) -> None:
+            for one, place in fresh if not isinstance(answer, Exception) else ():
+                self._added(one, place)
+
+        return done
+
+    def recover(self) -> None:
+        """Nothing of what was put may have survived."""
+        self._fresh.clear()
+
+    def _added(self, one: Subscriber, place: Position) -> None:
+        first = self._first.get(one)
+        if first is None or place < first:
+            self._first[one] = place
+            heappush(self._heap, (place, next(self._count), one))
+
+    def forget(self, one: Subscriber) -> None:
+        """The place has ended."""
+        self._first.pop(one, None)
+        self._due.discard(one)
+
+    # -- what is due
+
+    def step(self) -> None:
+        """Wake those of whom one is due by now."""
+        heap, now = self._heap, before(self._clock.wall_ms() + 1)
+        while heap and heap[0][0] < now:
+            place, _, one = heappop(heap)
+            if self._first.get(one) == place:
+                self._due.add(one)
+                one.session.fall_behind(self._horizon.position)
+                self._ready.wake(one)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `step` has something to do; None: nothing waits."""
+        return at_of(self._heap[0][0]) if self._heap else None
+
+    def is_due_at(self, wall_ms: int) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._heap) and at_of(self._heap[0][0]) <= wall_ms
+
+    def is_due(self, one: Subscriber) -> bool:
+        """Whether a place may have one that is due."""
+        return one in self._due
+
+    def due(self, one: Subscriber) -> Iterator[Message]:
+        """Those of a place that are due and not in flight, in the order of their times.
+
+        Who takes one says so (`gave`) before the next. One that cannot be read is passed over, and stays.
+        """
+        now = before(self._clock.wall_ms() + 1)
+        first = self._first.get(one, START)
+        for place, row in RETRIES.of(self._store, one.whose, first, now):
+            if place in one.retrying:
+                continue
+            if row is not None and (row.addressee, row.incarnation) != (
+                one.session.client_id,
+                one.incarnation,
+            ):
+                continue
+            try:
+                if row is None:
+                    continue
+                yield Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
+            except Corrupt as error:
+                log.error("a retry cannot be read: %s", error)
+        self._due.discard(one)
+        following = RETRIES.first_of(self._store, one.whose, now)
+        self._first.pop(one, None)
+        if following is not None:
+            self._added(one, following)
+
+    def gave(self, one: Subscriber, place: Position) -> None:
+        """It is in flight."""
+        self._first[one] = Position(place + 1)
+
+    # -- what is read again
+
+    def may_read(self, one: Subscriber, message: Message) -> bool:
+        """Whether a place that was set back is to be sent a message that it may have had; what it has kept of
+        it for its next try, or as a dead letter, ends then.
+
+        Not what it has in flight.
+        """
+        if any(flight.position == message.position for flight in one.session.flights.values()):
+            return False
+        name = message.id(self._node)
+        if name in one.retrying.values() and self._is_flying(one, name):
+            return False
+        for place, row in RETRIES.of_message(self._store, name):
+            if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
+                one.retrying[place] = name
+        for place, row in DEAD.of_message(self._store, name):
+            if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
+                one.superseded.add(place)
+        return True
+
+    def _is_flying(self, one: Subscriber, name: MessageId) -> bool:
+        over = set(one.over())
+        return any(other == name and place not in over for place, other in one.retrying.items())

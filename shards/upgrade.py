@@ -1,0 +1,217 @@
+"""Retries as formats 1 to 4 had them, made rows of `retries` alone (format 5).
+
+They stood on the timeline, for one session or group each, and `retries` knew where:
+
+    at · seq of the retry                  id of the message (16), shard (2)
+    ff · id of the message · addressee     where those that waited stood
+
+One that waits, is in flight or has not been read by whose it is becomes a row under the same position, and a
+flight that names it says so. Of one that is done, or whose session or group is gone, nothing stays. What it
+leaves on the timeline is a stub as a move leaves it.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from timeline.position import POSITION_BYTES, RETRY_SHARD, MessageId, Position
+from timeline.slices import Directory, Shard, Slice
+
+from . import keys
+from .errors import Corrupt
+from .fields import Record
+from .kept import size_of
+from .record import MOVED, decode, encode, is_retry, is_stub, stub
+from .retries import RETRIES
+from .store import Batch, Store, Table
+from .tables import (
+    META_RETRIES,
+    KeptRow,
+    KeptTotals,
+    StoredCursor,
+    count_value,
+    cursor_row_of,
+    encode_row,
+    kept_totals_value,
+    owned_from,
+    owned_value,
+    shard_value,
+    slice_value,
+)
+from .unreadable import readable
+
+log = logging.getLogger(__name__)
+
+_SPOT = Struct(">16sH")
+_ROWS_END = b"\xff" * 64
+_INDEXED = b"retries"
+"""A row of `meta` that is not needed any more."""
+
+
+class _Old(NamedTuple):
+    """A retry as it stood. `home`: its slice and shard; None: it was held."""
+
+    place: Position
+    record: Record
+    addressee: bytes
+    home: tuple[Slice, Shard] | None
+
+
+def raise_retries(
+    store: Store, batch: Batch, directory: Directory, cursor: StoredCursor, wall_ms: int
+) -> int:
+    """Put into the batch what makes rows of their own of them; how many. Changes counts in `directory`.
+
+    Raises StoreFailed. What cannot be read is passed over.
+    """
+    found = [*_on_timeline(store, directory), *_held(store)]
+    batch.delete_range(Table.RETRIES, b"", _ROWS_END)
+    batch.delete(Table.META, _INDEXED)
+    if not found:
+        return 0
+    flying = _mark_flights(store, batch, {old.place for old in found})
+    left = [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)]
+    _keep(batch, left, cursor.running_ms)
+    # What the horizon has passed is pending again, for as long as it stands.
+    for owner, more in Counter(old.record.owner for old in left if old.place <= cursor.horizon).items():
+        _own(store, batch, owner, more)
+    _leave_stubs(batch, found, wall_ms)
+    return len(left)
+
+
+def _on_timeline(store: Store, directory: Directory) -> Iterator[_Old]:
+    for key, value in readable(store, Table.RETRIES, b"", b"\xff"):
+        if len(key) != POSITION_BYTES or len(value) != _SPOT.size:
+            continue
+        place = keys.place_of(key)
+        piece = directory.find(place >> 48)
+        shard = None if piece is None else piece.shard(_SPOT.unpack(value)[1])
+        if piece is None or shard is None:
+            continue
+        with suppress(Corrupt):
+            old = _old(place, store.get(Table.MESSAGES, shard.prefix + key), (piece, shard))
+            if old is not None:
+                yield old
+
+
+def _held(store: Store) -> Iterator[_Old]:
+    for key, value in readable(store, Table.HELD, b"", keys.LAST):
+        with suppress(Corrupt):
+            old = _old(keys.place_of(key), value, None)
+            if old is not None:
+                yield old
+
+
+def _old(place: Position, value: bytes | None, home: tuple[Slice, Shard] | None) -> _Old | None:
+    """Raises Corrupt."""
+    if value is None or is_stub(value) or not is_retry(value):
+        return None
+    record = decode(value)
+    return None if record.retry is None else _Old(place, record, record.retry.addressee, home)
+
+
+def _mark_flights(store: Store, batch: Batch, places: set[Position]) -> set[Position]:
+    """Which of them are in flight: the cursors that have them say from now on where they stand."""
+    flying: set[Position] = set()
+    for key, value in readable(store, Table.CURSORS, b"", _ROWS_END):
+        try:
+            row = cursor_row_of(value)
+        except Corrupt as error:
+            log.error("a cursor cannot be read, what it has in flight comes again: %s", error)
+            continue
+        theirs = {flight.place for flight in row.flights if keys.place_of(flight.place) in places}
+        if theirs:
+            flights = [
+                msgspec.structs.replace(one, shard=RETRY_SHARD) if one.place in theirs else one
+                for one in row.flights
+            ]
+            batch.put(Table.CURSORS, key, encode_row(msgspec.structs.replace(row, flights=flights)))
+            flying.update(map(keys.place_of, theirs))
+    return flying
+
+
+def _is_over(store: Store, old: _Old, horizon: Position) -> bool:
+    """Whether nobody gets it any more: whose it is has gone, or has read it."""
+    if store.get(Table.SESSIONS, old.addressee) is None:
+        return True
+    if old.place > horizon or old.home is None:
+        return False
+    with suppress(Corrupt):
+        stored = store.get(Table.CURSORS, old.addressee)
+        row = None if stored is None else cursor_row_of(stored)
+        return row is not None and (
+            keys.place_of(row.place) >= old.place or keys.place(old.place) in row.finished
+        )
+    return False
+
+
+def _keep(batch: Batch, left: list[_Old], running_ms: int) -> None:
+    size = 0
+    counts: Counter[bytes] = Counter()
+    for old in left:
+        row = _row(old, running_ms)
+        name, *names = RETRIES.keys(old.place, row)
+        value = encode_row(row)
+        batch.put(Table.RETRIES, name, value)
+        for key in names:
+            batch.put(Table.RETRIES, key, b"")
+        size += size_of(value)
+        counts[keys.kept_count(RETRIES.whose(row))] += 1
+    for key, count in counts.items():
+        batch.put(Table.RETRIES, key, count_value(count))
+    batch.put(Table.META, META_RETRIES, kept_totals_value(KeptTotals(len(left), size, Position(0))))
+
+
+def _row(old: _Old, running_ms: int) -> KeptRow:
+    retry = old.record.retry
+    assert retry is not None, "only retries are looked at"
+    addressee = old.addressee.decode(errors="replace")
+    text = addressee.removeprefix(keys.GROUP_PREFIX)
+    # As people call it: of a group what stands between `$share/` and the filter.
+    name = text.split("/", 2)[1] if text != addressee and text.startswith("$share/") else text
+    return KeptRow(
+        addressee,
+        name,
+        keys.message(MessageId(old.record.id)),
+        retry.attempts,
+        retry.reason.decode(errors="replace"),
+        "",
+        running_ms,
+        encode(msgspec.structs.replace(old.record, id=0, retry=None)),
+        counted=retry.counted,
+    )
+
+
+def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:
+    if not owner:
+        return
+    key = keys.owned(owner)
+    with suppress(Corrupt):
+        stored = store.get(Table.META, key)
+        placed, passed = (0, 0) if stored is None else owned_from(stored)
+        batch.put(Table.META, key, owned_value(placed + more, passed))
+
+
+def _leave_stubs(batch: Batch, found: list[_Old], wall_ms: int) -> None:
+    pieces: dict[int, Slice] = {}
+    shards: dict[bytes, Shard] = {}
+    for old in found:
+        if old.home is None:
+            batch.delete(Table.HELD, keys.place(old.place))
+            continue
+        piece, shard = old.home
+        left = stub(msgspec.structs.replace(old.record, retry=None), MOVED, wall_ms)
+        batch.put(Table.MESSAGES, shard.prefix + keys.place(old.place), left)
+        if piece.retire(shard, old.place):
+            shards[shard.prefix] = shard
+        else:
+            pieces[piece.start_ms] = piece
+    for shard in shards.values():
+        batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
+    for piece in pieces.values():
+        batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
