@@ -23,7 +23,10 @@ What a call takes and gives
     worker.py           handlers for the messages of a group, and the loop that calls them; `Worker`
     groups.py           shared subscriptions: their terms, pause, replay; `Group`
     endpoints.py        where messages with `deliver_to` are posted; `Endpoint`
-    dead.py             what was delivered too often, to be sent again or dropped; `DeadLetter`
+    places.py           what they all have: what is undone, what becomes of it; `Undone`, `StillUndone`
+    dead.py             what was given up, to be sent again or dropped; `DeadLetter`
+    retries.py          what waits for its next try, to be tried now, buried or dropped; `WaitingRetry`
+    entries.py          what these two share; `Try`
     timeline.py         how many messages lie ahead; `Density`
     admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
     cluster.py          nodes of a cluster, who leads and how far the others are; `ClusterState`
@@ -55,13 +58,16 @@ from .client import Client
 from .cluster import ClusterNode, ClusterState
 from .dead import DeadLetter
 from .delivery import Delivery
-from .endpoints import Endpoint
+from .endpoints import Endpoint, Failing
+from .entries import Try
 from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
 from .groups import Group
 from .jobs import Job
-from .messages import ByKey, Handling, Message
+from .messages import ByKey, Claims, Handling, Message
+from .places import Skipped, StillUndone, Undone
 from .pull import Pull, Pulled
 from .ranges import BulkResult
+from .retries import WaitingRetry
 from .schedules import Fire, Schedule
 from .subscribe import Subscription
 from .timeline import Density
@@ -76,6 +82,7 @@ __all__ = [
     "BadArgument",
     "BulkResult",
     "ByKey",
+    "Claims",
     "Client",
     "ClusterNode",
     "ClusterState",
@@ -84,6 +91,7 @@ __all__ = [
     "Density",
     "Endpoint",
     "Error",
+    "Failing",
     "Figures",
     "Fire",
     "Group",
@@ -103,9 +111,14 @@ __all__ = [
     "Schedule",
     "Session",
     "Shard",
+    "Skipped",
     "Slice",
+    "StillUndone",
     "Subscription",
+    "Try",
+    "Undone",
     "Unreachable",
+    "WaitingRetry",
     "Worker",
     "instant_of_id",
     "sync",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from .places import Fate, Skipped, Undone, skip, undone_of
 from .transport import Transport, quoted
 from .wire import Json, When, dumps, instant, moment, parse_instant
 
@@ -107,6 +108,7 @@ class Session:
     lag_seconds: float | None
     members: tuple[Mapping[str, Any], ...]
     raw: Mapping[str, Any] = field(repr=False)
+    undone: Undone | None = None
 
     @classmethod
     def of(cls, said: Json) -> Self:
@@ -118,6 +120,7 @@ class Session:
             lag_seconds=said.get("lag_seconds"),
             members=tuple(said.get("members") or ()),
             raw=said,
+            undone=undone_of(said),
         )
 
     @property
@@ -150,6 +153,10 @@ class Sessions:
         body = dumps({"from": moment(since)})
         answer = await self._transport.call("POST", _session(client_id) + ":replay", body=body)
         return answer.body if isinstance(answer.body, dict) else {}
+
+    async def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
+        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        return await skip(self._transport, _session(client_id), {}, to, undone)
 
 
 class Slices:

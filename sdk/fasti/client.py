@@ -27,6 +27,7 @@ from .jobs import Jobs
 from .messages import Messages
 from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
+from .retries import Retries
 from .schedules import Schedules
 from .subscribe import Subscription, Wish
 from .timeline import Timeline
@@ -69,6 +70,7 @@ class Client:
         self.sessions = Sessions(self._transport)
         self.groups = Groups(self._transport)
         self.endpoints = Endpoints(self._transport)
+        self.retries = Retries(self._transport)
         self.dead = Dead(self._transport)
         self.slices = Slices(self._transport)
         self.jobs = Jobs(self._transport)

@@ -183,7 +183,7 @@ def message_outbox(transport: Transport) -> Outbox[Terms, Line, Json]:
 
 async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[Json | Error]:
     if len(lines) == 1:
-        return [await _send_one(transport, terms, *lines[0])]
+        return [await send_one(transport, terms, *lines[0])]
     answer = await transport.call(
         "POST",
         "/v1/messages:batch",
@@ -197,7 +197,8 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
     return [_result(r) for r in results]
 
 
-async def _send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
+async def send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
+    """One message in a request of its own; the server's object for it."""
     headers = {"Idempotency-Key": key} if key.isascii() else {}
     answer = await transport.call("POST", "/v1/messages", params=dict(terms), body=body, headers=headers)
     was_known = answer.headers.get("Idempotent-Replayed") == "true"

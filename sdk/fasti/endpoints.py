@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack
 
 from .groups import TERMS
 from .options import EndpointOptions, check
+from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
@@ -26,21 +27,50 @@ _TERMS: Mapping[str, Spell] = {
     "rate": as_is,
     "timeout": span,
     "retry": lambda retry: spelled(TERMS, retry),
+    "expiry": span,
 }
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """How an endpoint's last `of` tries went: `share` of them failed, the last one for `last_reason`."""
+
+    share: float
+    of: int
+    last_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint as the server knows it. `state`: active or paused."""
+    """An endpoint as the server knows it. `state`: active or paused.
+
+    `undone`, `incarnation` and `expiry`: as of a `Group`.
+    """
 
     name: str
     url: str
     state: str
     raw: Mapping[str, Any] = field(repr=False)
+    undone: Undone | None = None
+    failing: Failing | None = None
+    incarnation: int | None = None
+    expiry: timedelta | None = None
 
     @classmethod
     def of(cls, said: Json) -> Self:
-        return cls(name=said["name"], url=said["url"], state=str(said.get("state", "")), raw=said)
+        failing = said.get("failing")
+        return cls(
+            name=said["name"],
+            url=said["url"],
+            state=str(said.get("state", "")),
+            raw=said,
+            undone=undone_of(said),
+            failing=None
+            if failing is None
+            else Failing(failing["share"], failing["of"], failing.get("last_reason")),
+            incarnation=said.get("incarnation"),
+            expiry=expiry_of(said),
+        )
 
 
 class Endpoints:
@@ -69,9 +99,9 @@ class Endpoints:
             body["secret"] = None
         return Endpoint.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
-    async def delete(self, name: str) -> None:
-        """Forget it and its place. Raises NotFound."""
-        await self._transport.call("DELETE", _path(name))
+    async def delete(self, name: str, *, undone: Fate | None = None) -> None:
+        """Forget it and its place. `undone`, and what it raises: as for a group."""
+        await delete(self._transport, _path(name), {}, undone)
 
     async def pause(self, name: str) -> Endpoint:
         """Post nothing; its place stays. Raises NotFound."""
@@ -84,6 +114,10 @@ class Endpoints:
     async def replay(self, name: str, since: When | timedelta) -> Endpoint:
         """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
         return await self._ask(name, "replay", {"from": moment(since)})
+
+    async def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
+        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        return await skip(self._transport, _path(name), {}, to, undone)
 
     async def test(self, name: str) -> Json:
         """Have the server post a message for trial now, beside the queue. Raises NotFound.

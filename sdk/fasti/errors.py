@@ -4,6 +4,7 @@
       NotFound            404: no such message, session, slice; 410: it was there (`slug` "gone")
       AlreadyDispatched   409: too late, it is on its way or gone
       Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
+        StillUndone       409 `undone` (places.py): a group or endpoint is not deleted over its backlog
       Unreachable         no answer, after the retries
 
     BadArgument (a ValueError, no Error: nothing was sent) names the argument that cannot be meant.
@@ -86,6 +87,11 @@ class AlreadyDispatched(Error):
         """When, in RFC 3339, if the server said so."""
         at = (self.problem.raw or {}).get("dispatched_at")
         return at if isinstance(at, str) else None
+
+    @property
+    def deliveries(self) -> tuple[Mapping[str, Any], ...]:
+        """What is left of it and where, as the server says it; `fasti.Handling.of` reads one."""
+        return tuple((self.problem.raw or {}).get("deliveries") or ())
 
 
 class Refused(Error):

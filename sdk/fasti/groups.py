@@ -3,9 +3,8 @@
     await c.groups.put("workers", "jobs/#", max_attempts=5, backoff=["1s", "30s", "5m"])
     await c.groups.pause("workers")
 
-A group is there from the first member that subscribes, or from `put`, until its last member unsubscribes,
-until `delete`, or until nobody was there for its expiry. One name may have groups for several filters: what
-is said of the name alone is said of all of them.
+A group is there from its first member on, or from `put`, and stays until `delete`, if no `expiry` is said.
+One name may have groups for several filters: what is said of the name alone is said of all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, Self, Unpack
 
 from .names import check_group
 from .options import GroupOptions, check
+from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
@@ -32,7 +32,11 @@ TERMS: Mapping[str, Spell] = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as the server knows it. `state`: active or paused; `members`: its sessions there now."""
+    """A group as the server knows it. `state`: active or paused; `members`: its sessions there now.
+
+    `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
+    long it stays with nobody there, None: until it is deleted.
+    """
 
     name: str
     filter: str
@@ -41,6 +45,9 @@ class Group:
     in_flight: int
     lag_messages: int | None
     raw: Mapping[str, Any] = field(repr=False)
+    undone: Undone | None = None
+    incarnation: int | None = None
+    expiry: timedelta | None = None
 
     @classmethod
     def of(cls, said: Json) -> Self:
@@ -52,6 +59,9 @@ class Group:
             in_flight=int(said.get("in_flight") or 0),
             lag_messages=said.get("lag_messages"),
             raw=said,
+            undone=undone_of(said),
+            incarnation=said.get("incarnation"),
+            expiry=expiry_of(said),
         )
 
 
@@ -80,9 +90,13 @@ class Groups:
         body = {"filter": topic_filter, **spelled(TERMS, options)}
         return Group.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
-    async def delete(self, name: str, topic_filter: str | None = None) -> None:
-        """Forget its place; its members get nothing more. Raises NotFound."""
-        await self._transport.call("DELETE", _path(name), params=_chosen(topic_filter))
+    async def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
+        """Forget its place; its members get nothing more. Raises NotFound.
+
+        Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
+        "dead" or "drop".
+        """
+        await delete(self._transport, _path(name), _chosen(topic_filter), undone)
 
     async def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
         """Give out nothing, also after a restart; its place stays. Raises NotFound."""
@@ -97,6 +111,19 @@ class Groups:
     ) -> tuple[Group, ...]:
         """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
         return await self._ask(name, "replay", topic_filter, {"from": moment(since)})
+
+    async def skip(
+        self,
+        name: str,
+        to: When | timedelta = "now",
+        undone: Fate = "dead",
+        topic_filter: str | None = None,
+    ) -> Skipped:
+        """Leave the backlog behind: go on at `to`, an instant or how far back. Raises NotFound, Refused.
+
+        `undone`: what becomes of what is left out: "dead" letters, or "drop".
+        """
+        return await skip(self._transport, _path(name), _chosen(topic_filter), to, undone)
 
     async def _ask(
         self, name: str, verb: str, topic_filter: str | None, body: Json | None = None

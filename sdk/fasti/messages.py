@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
-from .coalesce import MAX_ITEMS, message_outbox
+from .coalesce import MAX_ITEMS, message_outbox, send_one
+from .entries import Try, tries_of
 from .errors import AlreadyDispatched, BadArgument, NotFound
 from .options import Door, Due, Listed, MessageOptions, Selection, State, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
@@ -32,6 +33,7 @@ from .wire import (
     message_line,
     new_key,
     parse_instant,
+    parsed,
 )
 
 _OPTIONS = MessageOptions.__optional_keys__
@@ -41,8 +43,9 @@ _OPTIONS = MessageOptions.__optional_keys__
 class Handling:
     """What has become of a dispatched message with one group (`group`, `filter`), or with one `session`.
 
-    `state`: "in_flight", "waiting" (not read yet), "retry" (comes again at `retry_at`), "dead", or "done"
-    (read, and nothing of it is left). `attempts`: deliveries so far, None where nobody counts them any more.
+    `state`: "in_flight" (until `lease_until`, where it is leased), "waiting" (not read yet), "retry" (comes
+    again at `retry_at`), "dead", "dropped" (its retry was), or "done" (read, and nothing of it is left).
+    `attempts`: deliveries so far, None where nobody counts them any more; `tries`: the last ones, at most 20.
     `reason`: why the last one came to nothing, "" if that is not known.
     """
 
@@ -53,17 +56,29 @@ class Handling:
     attempts: int | None = None
     retry_at: datetime | None = None
     reason: str = ""
+    lease_until: datetime | None = None
+    tries: tuple[Try, ...] = ()
 
     @classmethod
     def of(cls, said: Json) -> Self:
-        at = said.get("retry_at")
         names = ("group", "filter", "session", "attempts")
         return cls(
             state=said["state"],
-            retry_at=parse_instant(at) if isinstance(at, str) else None,
+            retry_at=parsed(said.get("retry_at")),
             reason=said.get("reason", ""),
+            lease_until=parsed(said.get("lease_until")),
+            tries=tries_of(said),
             **{name: said[name] for name in names if name in said},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """How many groups, endpoints and sessions would be sent the message, were it dispatched now."""
+
+    groups: int
+    endpoints: int
+    sessions: int
 
 
 @dataclass(slots=True)
@@ -106,22 +121,33 @@ class Message:
     @property
     def dispatched_at(self) -> datetime | None:
         """When it went out, or was dropped because it had expired or was late."""
-        at = self.raw.get("dispatched_at")
-        return parse_instant(at) if isinstance(at, str) else None
+        return parsed(self.raw.get("dispatched_at"))
+
+    @property
+    def claims(self) -> Claims | None:
+        """Who would get it, as `schedule(..., claims=True)` was told; None: it was not asked."""
+        found = self.raw.get("claims")
+        return None if found is None else Claims(found["groups"], found["endpoints"], found["sessions"])
 
     @property
     def deliveries(self) -> tuple[Handling, ...]:
         """With whom it is, once it was dispatched: each group, each session that has something left of it.
 
-        As the server said it when this message was last asked for alone (`get`, `refresh`); 100 at most.
+        As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
+        came too late; 100 at most.
         """
         return tuple(Handling.of(one) for one in self.raw.get("deliveries", ()))
 
     async def cancel(self) -> bool:
-        """True: nobody will get it. False: it was already dispatched."""
-        won = await self._calls.cancel(self.id)
-        self.state = "cancelled" if won else "dispatched"
-        return won
+        """True: nobody will get it. False: it was already dispatched, `deliveries` says what is left."""
+        try:
+            await self._calls.cancel(self.id, strict=True)
+        except AlreadyDispatched as error:
+            self.state = "dispatched"
+            self.raw = {**self.raw, "deliveries": error.deliveries}
+            return False
+        self.state = "cancelled"
+        return True
 
     async def reschedule(self, **when: Unpack[Due]) -> Self:
         """Move it; the id stays. Raises AlreadyDispatched when it is too late."""
@@ -156,9 +182,12 @@ class ByKey:
         """The message as it is now, in whatever state."""
         return await self._calls._get(self._path)
 
-    async def cancel(self) -> bool:
-        """True: nobody will get it (also if it was cancelled before). False: it was already dispatched."""
-        return await self._calls._cancel(self._path)
+    async def cancel(self, *, strict: bool = False) -> bool:
+        """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
+
+        With `strict` AlreadyDispatched is raised instead, which says what is left of it.
+        """
+        return await self._calls._cancel(self._path, strict=strict)
 
     async def reschedule(self, **when: Unpack[Due]) -> Message:
         """Move it; its id and its key stay. Raises AlreadyDispatched, and Refused if it was cancelled."""
@@ -179,6 +208,7 @@ class Messages:
         *,
         replace: bool = False,
         key_only: bool = False,
+        claims: bool = False,
         **options: Unpack[MessageOptions],
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
@@ -190,7 +220,9 @@ class Messages:
         With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
         was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
         it was another, or for another time.
-        Concurrent calls share requests. Within a span of OpenTelemetry the message takes its context along.
+        With `claims` the server also says who would get it now, in `claims` of the answer.
+        Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
+        message takes its context along.
         """
         check(_OPTIONS, options)
         key = options.get("key")
@@ -203,10 +235,13 @@ class Messages:
         headers = joined(body.get("headers"))
         if headers is not None:
             body["headers"] = headers
-        if self._outbox.is_full:
-            await self._outbox.room()
         line = message_line(body)
-        answer = await self._outbox.submit(terms, (line, key), len(line))
+        if claims:
+            answer = await send_one(self._transport, (*terms, ("claims", "true")), line, key)
+        else:
+            if self._outbox.is_full:
+                await self._outbox.room()
+            answer = await self._outbox.submit(terms, (line, key), len(line))
         if answer.get("replayed") is True and "state" not in answer:
             answer = await self._looked_up(answer)
         return self._handle({**body, **answer})
@@ -252,12 +287,12 @@ class Messages:
         answer = await self._transport.call("GET", _path(message_id) + "/explain")
         return answer.object()
 
-    async def cancel(self, message_id: str) -> bool:
+    async def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
 
-        Raises NotFound.
+        With `strict` AlreadyDispatched is raised instead, which says what is left of it. Raises NotFound.
         """
-        return await self._cancel(_path(message_id))
+        return await self._cancel(_path(message_id), strict=strict)
 
     async def reschedule(self, message_id: str, **when: Unpack[Due]) -> Message:
         """Move it to another time; the id stays. Raises AlreadyDispatched, NotFound, Refused (cancelled)."""
@@ -323,10 +358,12 @@ class Messages:
         answer = await self._transport.call("GET", path)
         return self._handle(answer.object())
 
-    async def _cancel(self, path: str) -> bool:
+    async def _cancel(self, path: str, *, strict: bool) -> bool:
         try:
             await self._transport.call("DELETE", path)
         except AlreadyDispatched:
+            if strict:
+                raise
             return False
         return True
 

@@ -112,6 +112,22 @@ class DeadSelection(TypedDict, total=False):
     died_to: When | None
 
 
+class RetrySelection(TypedDict, total=False):
+    """Which retries: of a group or session, of a topic filter, next tried in [`retry_from`, `retry_to`).
+
+    `group`: a group's name or a client id, or of a group `$share/{group}/{filter}`. `reason`: part of it.
+    `id`, `key`: of one message, by its id or its idempotency key.
+    """
+
+    group: str | None
+    topic: str | None
+    reason: str | None
+    id: str | None
+    key: str | None
+    retry_from: When | None
+    retry_to: When | None
+
+
 class RetryOptions(TypedDict, total=False):
     """How often a message is tried, and when again. What is not said is the server's default.
 
@@ -129,10 +145,10 @@ class SubscribeOptions(RetryOptions, total=False):
 
     `session`: a name under which the server keeps our place while we are away; two subscribers of one name
     push each other out. `group`: a name under which several subscribers share the messages; the server keeps
-    its place, its members need no session. `expiry`: how long the place is kept with nobody there (a
-    session's: as long as the server allows, a group's: its `sessions.group_expiry`, if not said). `qos`: 1
-    if not said. `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`:
-    most messages handed over and not acked, 64 if not said.
+    its place, its members need no session. `expiry`: how long the place is kept with nobody there, as long as
+    the server allows a session if not said; of a group also "never" or other text. `qos`: 1 if not said.
+    `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`: most messages
+    handed over and not acked, 64 if not said.
 
     `ack_timeout`: what is neither acked nor extended for so long goes to another member of the group. `rate`:
     a group gets so many messages a second at most.
@@ -143,7 +159,7 @@ class SubscribeOptions(RetryOptions, total=False):
     qos: Qos
     replay_from: When | timedelta | None
     max_in_flight: int
-    expiry: timedelta | None
+    expiry: Span | None
     ack_timeout: Span | None
     rate: float | None
 
@@ -151,7 +167,8 @@ class SubscribeOptions(RetryOptions, total=False):
 class GroupOptions(RetryOptions, total=False):
     """Of a group; what is not said is the server's default.
 
-    `expiry`: how long its place is kept with nobody there. `ack_timeout`: what is neither acked nor extended
+    `expiry`: how long its place is kept with nobody there, "never" (it stays until it is deleted) if not
+    said. `ack_timeout`: what is neither acked nor extended
     for so long goes to another. `rate`: so many messages a second at most.
     """
 
@@ -166,7 +183,7 @@ class EndpointOptions(TypedDict, total=False):
     `secret`: `whsec_` and base64, what the requests are signed with; left out it stays as it was, "" takes it
     away. `headers`: added to each request.
     `concurrency`: so many requests at once; `rate`: so many a second; `timeout`: how long one may take;
-    `retry`: how often a message is tried.
+    `retry`: how often a message is tried. `expiry`: as of a group.
     """
 
     secret: str | None
@@ -175,6 +192,7 @@ class EndpointOptions(TypedDict, total=False):
     rate: float | None
     timeout: Span | None
     retry: RetryOptions | None
+    expiry: Span | None
 
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:

@@ -61,7 +61,7 @@ from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Said, SentOn, Target
 from .names import check_group, check_text
 from .transport import Retry
-from .wire import Qos, Span, When, moment, span
+from .wire import Qos, Span, When, moment, seconds, span
 
 DEFAULT_IN_FLIGHT = 64
 LATE_S = 30.0
@@ -79,7 +79,7 @@ class Wish:
     group: str | None = None
     replay_from: When | timedelta | None = None
     max_in_flight: int = DEFAULT_IN_FLIGHT
-    expiry: timedelta | None = None
+    expiry: Span | None = None
     ack_timeout: Span | None = None
     max_attempts: int | None = None
     backoff: Sequence[Span] | None = None
@@ -98,8 +98,8 @@ class Wish:
             raise BadArgument("qos", f"must be 0, 1 or 2, not {self.qos!r}")
         if not 1 <= self.max_in_flight <= 0xFFFF:
             raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
-        if self.expiry is not None and self.expiry < timedelta():
-            raise BadArgument("expiry", "must not be negative")
+        if self.expiry is not None and not (isinstance(self.expiry, str) and self.session is None):
+            seconds("expiry", self.expiry)
         if self.max_attempts is not None and self.max_attempts < 0:
             raise BadArgument("max_attempts", f"must not be negative: {self.max_attempts}")
         if self.backoff is not None and (isinstance(self.backoff, str) or not self.backoff):
@@ -130,7 +130,7 @@ class Wish:
         """How long the server keeps a session of ours without a connection, in seconds, rounded up."""
         if self.session is None:
             return 0
-        return NEVER if self.expiry is None else min(NEVER, math.ceil(self.expiry.total_seconds()))
+        return NEVER if self.expiry is None else min(NEVER, math.ceil(seconds("expiry", self.expiry)))
 
     @property
     def terms(self) -> Said:

@@ -31,6 +31,7 @@ from . import groups as _groups
 from . import jobs as _jobs
 from . import messages as _messages
 from . import pull as _pull
+from . import retries as _retries
 from . import schedules as _schedules
 from . import subscribe as _subscribe
 from . import timeline as _timeline
@@ -44,7 +45,7 @@ from .delivery import Received
 from .endpoints import Endpoint
 from .groups import Group
 from .jobs import POLL_S, Job
-from .messages import Handling
+from .messages import Claims, Handling
 from .options import (
     DeadSelection,
     Door,
@@ -53,13 +54,16 @@ from .options import (
     GroupOptions,
     Listed,
     MessageOptions,
+    RetrySelection,
     ScheduleOptions,
     Selection,
     SubscribeOptions,
     Timing,
 )
+from .places import Fate, Skipped
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Leased
 from .ranges import BulkResult, Progress
+from .retries import WaitingRetry
 from .schedules import Fires, Schedule
 from .timeline import Density
 from .transport import PAGE_MAX, Retry
@@ -78,6 +82,7 @@ __all__ = [
     "Messages",
     "Pull",
     "Pulled",
+    "Retries",
     "Schedules",
     "Server",
     "Sessions",
@@ -103,9 +108,12 @@ class ByKey(Value[_messages.ByKey]):
         """The message as it is now, in whatever state."""
         return Message(self._loop, self._loop.run(self._inner.get()))
 
-    def cancel(self) -> bool:
-        """True: nobody will get it (also if it was cancelled before). False: it was already dispatched."""
-        return self._loop.run(self._inner.cancel())
+    def cancel(self, *, strict: bool = False) -> bool:
+        """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
+
+        With `strict` AlreadyDispatched is raised instead, which says what is left of it.
+        """
+        return self._loop.run(self._inner.cancel(strict=strict))
 
     def reschedule(self, **when: Unpack[Due]) -> Message:
         """Move it; its id and its key stay. Raises AlreadyDispatched, and Refused if it was cancelled."""
@@ -136,6 +144,7 @@ class Client(Facade[_client.Client]):
         self.sessions = Sessions(self._loop, inner.sessions)
         self.groups = Groups(self._loop, inner.groups)
         self.endpoints = Endpoints(self._loop, inner.endpoints)
+        self.retries = Retries(self._loop, inner.retries)
         self.dead = Dead(self._loop, inner.dead)
         self.slices = Slices(self._loop, inner.slices)
         self.jobs = Jobs(self._loop, inner.jobs)
@@ -228,7 +237,10 @@ class Dead(Facade[_dead.Dead]):
         page: int = PAGE_MAX,
         **chosen: Unpack[DeadSelection],
     ) -> Iterator[DeadLetter]:
-        """Dead letters in the order of dying. `reason`: part of it; `limit` bounds the whole listing."""
+        """Dead letters, ordered by the time at which they died.
+
+        `reason`: part of it; `limit` bounds the whole listing.
+        """
         return self._loop.iterate(self._inner.list(reason=reason, limit=limit, page=page, **chosen))
 
     def get(self, message_id: str) -> tuple[DeadLetter, ...]:
@@ -240,15 +252,17 @@ class Dead(Facade[_dead.Dead]):
         ids: Iterable[str] | None = None,
         *,
         delay: Span | None = None,
+        to: str | None = None,
         dry_run: bool = False,
         **chosen: Unpack[DeadSelection],
     ) -> BulkResult:
         """Have them sent again, each to the session or group that gave it up: at once, or after `delay`.
 
-        Give `ids` (of all groups, or of `group`), or at least one of the others. `changed` leaves out those
-        whose session or group is there no more. Raises Refused; not repeated when the connection is lost.
+        Give `ids` (of all groups, or of `group`), or at least one of the others. `to`: another place gets
+        them, `$share/{group}/{filter}` or an endpoint's name. `changed` leaves out those whose session or
+        group no longer exists. Raises Refused; not repeated when the connection is lost.
         """
-        return self._loop.run(self._inner.requeue(ids, delay=delay, dry_run=dry_run, **chosen))
+        return self._loop.run(self._inner.requeue(ids, delay=delay, to=to, dry_run=dry_run, **chosen))
 
     def drop(
         self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[DeadSelection]
@@ -335,9 +349,9 @@ class Endpoints(Facade[_endpoints.Endpoints]):
         """
         return self._loop.run(self._inner.put(name, url, **options))
 
-    def delete(self, name: str) -> None:
-        """Forget it and its place. Raises NotFound."""
-        self._loop.run(self._inner.delete(name))
+    def delete(self, name: str, *, undone: Fate | None = None) -> None:
+        """Forget it and its place. `undone`, and what it raises: as for a group."""
+        self._loop.run(self._inner.delete(name, undone=undone))
 
     def pause(self, name: str) -> Endpoint:
         """Post nothing; its place stays. Raises NotFound."""
@@ -350,6 +364,10 @@ class Endpoints(Facade[_endpoints.Endpoints]):
     def replay(self, name: str, since: When | timedelta) -> Endpoint:
         """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
         return self._loop.run(self._inner.replay(name, since))
+
+    def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
+        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.skip(name, to, undone))
 
     def test(self, name: str) -> Json:
         """Have the server post a message for trial now, beside the queue. Raises NotFound.
@@ -378,9 +396,13 @@ class Groups(Facade[_groups.Groups]):
         """
         return self._loop.run(self._inner.put(name, topic_filter, **options))
 
-    def delete(self, name: str, topic_filter: str | None = None) -> None:
-        """Forget its place; its members get nothing more. Raises NotFound."""
-        self._loop.run(self._inner.delete(name, topic_filter))
+    def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
+        """Forget its place; its members get nothing more. Raises NotFound.
+
+        Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
+        "dead" or "drop".
+        """
+        self._loop.run(self._inner.delete(name, topic_filter, undone=undone))
 
     def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
         """Give out nothing, also after a restart; its place stays. Raises NotFound."""
@@ -395,6 +417,15 @@ class Groups(Facade[_groups.Groups]):
     ) -> tuple[Group, ...]:
         """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
         return self._loop.run(self._inner.replay(name, since, topic_filter))
+
+    def skip(
+        self, name: str, to: When | timedelta = "now", undone: Fate = "dead", topic_filter: str | None = None
+    ) -> Skipped:
+        """Leave the backlog behind: go on at `to`, an instant or how far back. Raises NotFound, Refused.
+
+        `undone`: what becomes of what is left out: "dead" letters, or "drop".
+        """
+        return self._loop.run(self._inner.skip(name, to, undone, topic_filter))
 
 
 class Jobs(Facade[_jobs.Jobs]):
@@ -480,15 +511,21 @@ class Message(Value[_messages.Message]):
         return self._inner.dispatched_at
 
     @property
+    def claims(self) -> Claims | None:
+        """Who would get it, as `schedule(..., claims=True)` was told; None: it was not asked."""
+        return self._inner.claims
+
+    @property
     def deliveries(self) -> tuple[Handling, ...]:
         """With whom it is, once it was dispatched: each group, each session that has something left of it.
 
-        As the server said it when this message was last asked for alone (`get`, `refresh`); 100 at most.
+        As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
+        came too late; 100 at most.
         """
         return self._inner.deliveries
 
     def cancel(self) -> bool:
-        """True: nobody will get it. False: it was already dispatched."""
+        """True: nobody will get it. False: it was already dispatched, `deliveries` says what is left."""
         return self._loop.run(self._inner.cancel())
 
     def reschedule(self, **when: Unpack[Due]) -> Self:
@@ -512,6 +549,7 @@ class Messages(Facade[_messages.Messages]):
         *,
         replace: bool = False,
         key_only: bool = False,
+        claims: bool = False,
         **options: Unpack[MessageOptions],
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
@@ -523,12 +561,16 @@ class Messages(Facade[_messages.Messages]):
         With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
         was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
         it was another, or for another time.
-        Concurrent calls share requests. Within a span of OpenTelemetry the message takes its context along.
+        With `claims` the server also says who would get it now, in `claims` of the answer.
+        Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
+        message takes its context along.
         """
         return Message(
             self._loop,
             self._loop.run(
-                self._inner.schedule(topic, payload, replace=replace, key_only=key_only, **options)
+                self._inner.schedule(
+                    topic, payload, replace=replace, key_only=key_only, claims=claims, **options
+                )
             ),
         )
 
@@ -568,12 +610,12 @@ class Messages(Facade[_messages.Messages]):
         """Where it is stored: slice, shard, structure, position, when it enters RAM."""
         return self._loop.run(self._inner.explain(message_id))
 
-    def cancel(self, message_id: str) -> bool:
+    def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
 
-        Raises NotFound.
+        With `strict` AlreadyDispatched is raised instead, which says what is left of it. Raises NotFound.
         """
-        return self._loop.run(self._inner.cancel(message_id))
+        return self._loop.run(self._inner.cancel(message_id, strict=strict))
 
     def reschedule(self, message_id: str, **when: Unpack[Due]) -> Message:
         """Move it to another time; the id stays. Raises AlreadyDispatched, NotFound, Refused (cancelled)."""
@@ -686,6 +728,50 @@ class Pulled(Leased):
         return self._loop.run(self._inner.extend(lease))
 
 
+class Retries(Facade[_retries.Retries]):
+    """Calls on `/v1/retries`."""
+
+    def list(
+        self, *, limit: int | None = None, page: int = PAGE_MAX, **chosen: Unpack[RetrySelection]
+    ) -> Iterator[WaitingRetry]:
+        """Retries, ordered by the time of their next try. `limit` bounds the whole listing."""
+        return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
+
+    def get(self, message_id: str) -> tuple[WaitingRetry, ...]:
+        """Those of one message, one for each session or group that will try it again; empty: none will."""
+        return self._loop.run(self._inner.get(message_id))
+
+    def try_(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        deliver_in: Span | None = None,
+        deliver_at: When | None = None,
+        dry_run: bool = False,
+        **chosen: Unpack[RetrySelection],
+    ) -> BulkResult:
+        """Have them tried now, `deliver_in` from now, or at `deliver_at`.
+
+        Give `ids` (of all groups, or of `group`), or at least one of the others. Raises Refused; not repeated
+        when the connection is lost.
+        """
+        return self._loop.run(
+            self._inner.try_(ids, deliver_in=deliver_in, deliver_at=deliver_at, dry_run=dry_run, **chosen)
+        )
+
+    def bury(
+        self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[RetrySelection]
+    ) -> BulkResult:
+        """Make dead letters of them. Chosen, and raises, as `try_`."""
+        return self._loop.run(self._inner.bury(ids, dry_run=dry_run, **chosen))
+
+    def drop(
+        self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[RetrySelection]
+    ) -> BulkResult:
+        """Forget them: that session or group will not get them again. Chosen, and raises, as `try_`."""
+        return self._loop.run(self._inner.drop(ids, dry_run=dry_run, **chosen))
+
+
 class Schedules(Facade[_schedules.Schedules]):
     """Calls on `/v1/schedules`."""
 
@@ -761,6 +847,10 @@ class Sessions(Facade[_admin.Sessions]):
     def replay(self, client_id: str, since: When | timedelta) -> Json:
         """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
         return self._loop.run(self._inner.replay(client_id, since))
+
+    def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
+        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.skip(client_id, to, undone))
 
 
 class Slices(Facade[_admin.Slices]):

@@ -86,7 +86,7 @@ def span(delay: Span) -> str:
     return f"P{days}T{clock}" if clock else f"P{days}"
 
 
-def seconds(argument: str, value: timedelta | float) -> float:
+def seconds(argument: str, value: Span) -> float:
     """A span that is kept here. Raises BadArgument for one below zero, and for text."""
     if not isinstance(value, (timedelta, int, float)):
         raise BadArgument(argument, f"must be a timedelta or a number of seconds: {value!r}")
@@ -105,6 +105,11 @@ def parse_instant(text: str) -> datetime:
     """Aware datetime in UTC of an RFC 3339 text."""
     at = datetime.fromisoformat(text)
     return at.astimezone(UTC) if at.utcoffset() is not None else at.replace(tzinfo=UTC)
+
+
+def parsed(text: object) -> datetime | None:
+    """The instant, where the server names one."""
+    return parse_instant(text) if isinstance(text, str) else None
 
 
 def instant_of_id(message_id: str) -> datetime:

@@ -1,7 +1,8 @@
 """A stand-in for the server's HTTP side: the shapes of the surface, in memory, with faults on demand.
 
-It knows messages (schedule, batch, get, move, cancel, list), leases, one slice, one session, jobs, backups,
-info. A job is done when it was asked for twice; one of a slice that starts at an odd minute is aborted.
+It knows messages (schedule, batch, get, move, cancel, list), leases, a retry and a dead letter, a group and
+an endpoint with something undone, one slice, one session, jobs, backups, info. A job is done when it was
+asked for twice; one of a slice that starts at an odd minute is aborted.
 `faults` is a list that each request takes one from: a (status, headers) to answer with instead, "lost" to do
 the work and then cut the connection, "cut" to cut it at once, None for nothing.
 """
@@ -42,7 +43,58 @@ LETTER = {
     "attempts": 3,
     "reason": "not acked after 3 deliveries",
     "died_at": "2030-01-01T00:00:01.000Z",
+    "tries": [
+        {
+            "at": "2030-01-01T00:00:00.500Z",
+            "by": "w/1",
+            "outcome": "nacked",
+            "reason": "db is down",
+            "seconds": 0.25,
+        }
+    ],
 }
+RETRY = {name: value for name, value in LETTER.items() if name != "died_at"} | {
+    "attempts": 1,
+    "reason": "db is down",
+    "retry_at": "2030-01-01T00:00:05.000Z",
+}
+UNDONE = {
+    "lag": 12,
+    "in_flight": 3,
+    "retries": 2,
+    "next_retry_at": "2030-01-01T00:00:05.000Z",
+    "oldest_at": "2029-12-31T00:00:00.000Z",
+}
+PLACE = {"state": "active", "undone": UNDONE, "incarnation": 3, "expiry": "never"}
+WORKERS = {**PLACE, "name": "workers", "filter": "jobs/#", "members": [], "in_flight": 3, "lag_messages": 12}
+HOOK = {
+    **PLACE,
+    "name": "hook",
+    "url": "https://example.com/hook",
+    "failing": {"share": 0.85, "of": 20, "last_reason": "answered 500"},
+}
+LEFT = [
+    {
+        "group": "workers",
+        "filter": "jobs/#",
+        "state": "retry",
+        "attempts": 2,
+        "retry_at": "2030-01-01T00:00:05.000Z",
+        "reason": "db is down",
+        "tries": LETTER["tries"],
+    },
+    {
+        "group": "pool",
+        "filter": "jobs/#",
+        "state": "in_flight",
+        "attempts": 1,
+        "lease_until": "2030-01-01T00:01:00.000Z",
+    },
+    {"session": "audit/1", "state": "dead", "attempts": 3, "reason": "no"},
+    {"group": "late", "filter": "#", "state": "waiting", "attempts": 0},
+    {"group": "quick", "filter": "#", "state": "done"},
+]
+"""Of a message that was cancelled too late."""
 SESSION = {
     "client_id": "audit/1",
     "connected": False,
@@ -101,7 +153,14 @@ class Fake:
                 web.patch("/v1/messages/{id}", self.patch),
                 web.delete("/v1/messages/{id}", self.delete),
                 web.get("/v1/dead", self.dead),
-                web.post("/v1/dead:{verb}", self.change_dead),
+                web.post("/v1/dead:{verb}", self.change_entries),
+                web.get("/v1/retries", self.retries),
+                web.post("/v1/retries:{verb}", self.change_entries),
+                web.get("/v1/{places:groups|endpoints}", self.places),
+                web.get("/v1/{places:groups|endpoints}/{name}", self.place),
+                web.put("/v1/{places:groups|endpoints}/{name}", self.place),
+                web.delete("/v1/{places:groups|endpoints}/{name}", self.delete_place),
+                web.post("/v1/{places:groups|endpoints|sessions}/{name}:skip", self.skip),
                 web.get("/v1/sessions", self.sessions),
                 web.get("/v1/sessions/{id}", self.session),
                 web.delete("/v1/sessions/{id}", self.session),
@@ -179,7 +238,10 @@ class Fake:
         assert body.pop("key") == key
         seen = key in self.keys
         headers = {"Idempotent-Replayed": "true"} if seen else {}
-        return web.json_response(self.add(body, key), status=200 if seen else 201, headers=headers)
+        made = self.add(body, key)
+        if request.query.get("claims") == "true":
+            made = {**made, "claims": {"groups": 2, "endpoints": 1, "sessions": 0}}
+        return web.json_response(made, status=200 if seen else 201, headers=headers)
 
     async def batch(self, request: web.Request) -> web.Response:
         items = [json.loads(line) for line in (await request.text()).splitlines()]
@@ -244,14 +306,47 @@ class Fake:
         return web.Response(status=204)
 
     def too_late(self, message: Json) -> web.Response:
-        return problem(409, "cancelled" if message["state"] == "cancelled" else "already-dispatched")
+        if message["state"] == "cancelled":
+            return problem(409, "cancelled")
+        return problem(409, "already-dispatched", deliveries=LEFT)
 
     async def dead(self, request: web.Request) -> web.Response:
         self.asked = dict(request.query)
         found = [LETTER] if request.query.get("id", LETTER["id"]) == LETTER["id"] else []
         return web.json_response({"messages": found, "next": None})
 
-    async def change_dead(self, request: web.Request) -> web.Response:
+    async def retries(self, request: web.Request) -> web.Response:
+        self.asked = dict(request.query)
+        return web.json_response({"retries": [RETRY], "next": None})
+
+    async def places(self, request: web.Request) -> web.Response:
+        name = request.match_info["places"]
+        return web.json_response({name: [WORKERS if name == "groups" else HOOK], "next": None})
+
+    async def place(self, request: web.Request) -> web.Response:
+        """One, or made; the groups of a name are a list."""
+        is_group, name = request.match_info["places"] == "groups", request.match_info["name"]
+        if request.method == "PUT":
+            self.asked = await request.json()
+        elif name not in ("workers", "hook"):
+            return problem(404, "not-found")
+        elif is_group:
+            return web.json_response({"groups": [WORKERS], "next": None})
+        return web.json_response(WORKERS if is_group else HOOK)
+
+    async def delete_place(self, request: web.Request) -> web.Response:
+        self.asked = dict(request.query)
+        if "undone" not in request.query:
+            return problem(409, "undone", undone=UNDONE)
+        return web.Response(status=204)
+
+    async def skip(self, request: web.Request) -> web.Response:
+        self.asked = {"name": request.match_info["name"], **request.query, **await request.json()}
+        return web.json_response(
+            {"from": "2029-12-31T00:00:00.000Z", "to": "2030-01-01T00:00:00.000Z", "undone": UNDONE}
+        )
+
+    async def change_entries(self, request: web.Request) -> web.Response:
         self.asked = {"verb": request.match_info["verb"], **await request.json()}
         count = len(self.asked.get("ids", "1"))
         return web.json_response({"matched": count, "changed": 0 if self.asked["dry_run"] else count})

@@ -25,6 +25,7 @@ async def test_list_and_get(client: fasti.Client, fake: Fake) -> None:
     }
     assert (letter.id, letter.topic, letter.group, letter.attempts) == (LETTER["id"], "jobs/1", "workers", 3)
     assert (letter.subscription, letter.reason) == ("$share/workers/jobs/#", "not acked after 3 deliveries")
+    assert [(one.by, one.outcome, one.seconds) for one in letter.tries] == [("w/1", "nacked", 0.25)]
     assert (letter.payload, letter.headers, letter.died_at) == (b"bad", {"a": "b"}, AT + timedelta(seconds=1))
     assert await client.dead.get(letter.id) == (letter,)
     assert await client.dead.get("0" * 32) == ()
@@ -35,6 +36,8 @@ async def test_requeue_and_drop(client: fasti.Client, fake: Fake) -> None:
     assert done == fasti.BulkResult(2, 2)
     body = {"deliver_in": "PT5M", "dry_run": False, "group": "workers", "ids": ["1", "2"]}
     assert fake.asked == {"verb": "requeue", **body}
+    await client.dead.requeue(group="old", to="hook")
+    assert fake.asked == {"verb": "requeue", "filter": {"group": "old"}, "to": "hook", "dry_run": False}
     assert await client.dead.drop(topic="jobs/#", dry_run=True) == fasti.BulkResult(1, 0)
     assert fake.asked == {"verb": "drop", "filter": {"topic": "jobs/#"}, "dry_run": True}
     assert await client.dead.drop(str(n) for n in range(1_500)) == fasti.BulkResult(1_500, 1_500)

@@ -29,6 +29,7 @@ from fasti import (
     jobs,
     messages,
     pull,
+    retries,
     schedules,
     subscribe,
     sync,
@@ -46,6 +47,7 @@ TWINS: dict[type, type] = {
     admin.Slices: sync.Slices,
     admin.Server: sync.Server,
     dead.Dead: sync.Dead,
+    retries.Retries: sync.Retries,
     jobs.Jobs: sync.Jobs,
     cluster.Cluster: sync.Cluster,
     timeline.Timeline: sync.Timeline,
@@ -128,10 +130,10 @@ def test_an_option_is_written_once(changed: Callable[[str, str, str], str]) -> N
     """One more in the async client is one more in the blocking one."""
     method = "def delete(self, name: str,"
     changed("groups.py", "import GroupOptions, ", "import GroupOptions, Misfire, ")
-    written = changed("groups.py", method, f"{method} undone: Misfire | None,")
-    assert f"{method} undone: Misfire | None," in written
-    assert "self._inner.delete(name, undone, topic_filter)" in written
-    assert "MessageOptions, Misfire, ScheduleOptions" in written
+    written = changed("groups.py", method, f"{method} fires: Misfire | None,")
+    assert f"{method} fires: Misfire | None," in written
+    assert "self._inner.delete(name, fires, topic_filter, undone=undone)" in written
+    assert "MessageOptions, Misfire, RetrySelection" in written
 
 
 def test_an_answer_that_has_no_blocking_form_is_refused(changed: Callable[[str, str, str], str]) -> None:

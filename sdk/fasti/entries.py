@@ -1,0 +1,147 @@
+"""What `client.dead` and `client.retries` have in common: a message beside the place that has it.
+
+One message may be listed for several groups and sessions: its id and its group name one entry. Entries are
+chosen by ids or by a filter, and `dry_run` only counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any, Self
+
+from .ranges import BulkResult
+from .transport import PAGE_MAX, Transport
+from .wire import Json, dumps, get_headers, get_payload, instant, parse_instant
+
+IDS_MAX = 1_000
+"""Ids in one request."""
+_TIMES = {"died_from": "from", "died_to": "to", "retry_from": "from", "retry_to": "to"}
+"""As the server calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One delivery that began `at`, to the client or endpoint `by`: what came of it, and in how long."""
+
+    at: datetime
+    by: str
+    outcome: str
+    reason: str
+    seconds: float | None
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            at=parse_instant(said["at"]),
+            by=str(said.get("by") or ""),
+            outcome=str(said.get("outcome") or ""),
+            reason=str(said.get("reason") or ""),
+            seconds=said.get("seconds"),
+        )
+
+
+def tries_of(said: Mapping[str, Any]) -> tuple[Try, ...]:
+    """The last ones, at most 20, in the order of time."""
+    return tuple(Try.of(each) for each in said.get("tries") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message and who has it. `group`: the group or client id; `attempts`: deliveries to it, in all.
+
+    `subscription`: of a group `$share/{group}/{filter}`; None: it is a session's. `reason`: why the last
+    delivery came to nothing.
+    """
+
+    id: str
+    topic: str
+    group: str
+    subscription: str | None
+    attempts: int
+    reason: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json, **more: Any) -> Self:
+        """`more`: what only the subclass has."""
+        return cls(
+            id=said["id"],
+            topic=said["topic"],
+            group=said["group"],
+            subscription=said.get("subscription"),
+            attempts=int(said["attempts"]),
+            reason=str(said["reason"]),
+            raw=said,
+            **more,
+        )
+
+    @property
+    def payload(self) -> Any:
+        """bytes, str or a JSON value, as it was given."""
+        return get_payload(self.raw)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return get_headers(self.raw)
+
+    @property
+    def tries(self) -> tuple[Try, ...]:
+        """The last deliveries, at most 20."""
+        return tries_of(self.raw)
+
+
+class Entries:
+    """Lists and changes the entries of one path."""
+
+    def __init__(self, transport: Transport, path: str, name: str) -> None:
+        """`name`: of the list in an answer."""
+        self._transport = transport
+        self._path = path
+        self._name = name
+
+    def pages(
+        self, chosen: Mapping[str, Any], *, page: int = PAGE_MAX, limit: int | None = None
+    ) -> AsyncIterator[Json]:
+        """The chosen ones, as the server has them."""
+        return self._transport.pages(self._path, self._name, selection(chosen), page=page, limit=limit)
+
+    async def change(
+        self, verb: str, ids: Iterable[str] | None, body: Json, chosen: Mapping[str, Any]
+    ) -> BulkResult:
+        """By ids, of all groups or of one, or by a filter. Raises Refused, ValueError."""
+        found = selection(chosen)
+        if ids is None:
+            return await self._ask(verb, {**body, "filter": found})
+        if not found.keys() <= {"group"}:
+            raise ValueError("give ids, or a filter; only `group` goes with ids")
+        matched = changed = 0
+        for some in _some(ids):
+            one = await self._ask(verb, {**body, **found, "ids": some})
+            matched, changed = matched + one.matched, changed + one.changed
+        return BulkResult(matched, changed)
+
+    async def _ask(self, verb: str, body: Json) -> BulkResult:
+        answer = await self._transport.call(
+            "POST", f"{self._path}:{verb}", body=dumps(body), repeatable=False, timeout_s=0
+        )
+        said = answer.object()
+        return BulkResult(said["matched"], said["changed"])
+
+
+def _some(ids: Iterable[str]) -> Iterator[list[str]]:
+    """As many as one request takes."""
+    rest = iter(ids)
+    while some := list(islice(rest, IDS_MAX)):
+        yield some
+
+
+def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The members that are given, as the server calls them."""
+    return {
+        _TIMES.get(name, name): instant(value) if name in _TIMES else value
+        for name, value in chosen.items()
+        if value is not None
+    }

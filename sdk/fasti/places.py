@@ -1,0 +1,106 @@
+"""What sessions, groups and endpoints have in common: each has a place in the timeline, and may be behind.
+
+    try:
+        await c.groups.delete("workers")
+    except fasti.StillUndone as left:
+        print(left.undone.lag, left.undone.retries)
+        await c.groups.delete("workers", undone="dead")
+
+`Undone` counts what a place has not finished. `delete` and `skip` say what becomes of it: "dead" makes dead
+letters of it, "drop" forgets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+
+from .errors import Refused
+from .transport import Transport
+from .wire import Json, When, dumps, moment, parse_instant, parsed
+
+Fate = Literal["dead", "drop"]
+"""Of what is undone: it becomes dead letters, or it is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What a place has not finished.
+
+    `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
+    try, the first of them at `next_retry_at`. `oldest_at`: when the oldest of all these was due.
+    """
+
+    lag: int
+    in_flight: int
+    retries: int
+    next_retry_at: datetime | None = None
+    oldest_at: datetime | None = None
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            lag=int(said.get("lag") or 0),
+            in_flight=int(said.get("in_flight") or 0),
+            retries=int(said.get("retries") or 0),
+            next_retry_at=parsed(said.get("next_retry_at")),
+            oldest_at=parsed(said.get("oldest_at")),
+        )
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.lag or self.in_flight or self.retries)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A place was moved forward from `start` to `end`; `undone` is what it had left by then."""
+
+    start: datetime
+    end: datetime
+    undone: Undone
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+class StillUndone(Refused):
+    """The group or endpoint was not deleted: it has something undone, and nobody said what becomes of it."""
+
+    @property
+    def undone(self) -> Undone:
+        """What that is."""
+        return Undone.of(dict((self.problem.raw or {}).get("undone") or {}))
+
+
+def undone_of(said: Json) -> Undone | None:
+    """What a listed place has not finished; None: the server does not say."""
+    found = said.get("undone")
+    return Undone.of(found) if isinstance(found, dict) else None
+
+
+def expiry_of(said: Json) -> timedelta | None:
+    """How long a place stays with nobody there; None: until it is deleted."""
+    found = said.get("expiry")
+    return timedelta(seconds=found) if isinstance(found, (int, float)) and found else None
+
+
+async def delete(transport: Transport, path: str, params: Mapping[str, str], undone: Fate | None) -> None:
+    """Delete a group or endpoint. Raises NotFound, StillUndone."""
+    asked = dict(params) if undone is None else {**params, "undone": undone}
+    try:
+        await transport.call("DELETE", path, params=asked)
+    except Refused as error:
+        if error.slug != "undone":
+            raise
+        raise StillUndone(str(error), problem=error.problem) from None
+
+
+async def skip(
+    transport: Transport, path: str, params: Mapping[str, str], to: When | timedelta, undone: Fate
+) -> Skipped:
+    """Move a place forward. Raises NotFound, Refused."""
+    body = dumps({"to": moment(to), "undone": undone})
+    said = (await transport.call("POST", f"{path}:skip", params=params, body=body)).object()
+    start, end = parse_instant(said["from"]), parse_instant(said["to"])
+    return Skipped(start, end, Undone.of(said["undone"]), said)
