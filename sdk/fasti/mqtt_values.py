@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, TypeVar
 
 import aiomqtt
+from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.reasoncodes import ReasonCode
 
 from .errors import Error, Problem, Refused, Unreachable
@@ -25,6 +26,11 @@ _TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
 STAY_AWAY = frozenset({0x87, 0x8E, 0x98})
 # "Use another server", "server moved": come back, but elsewhere.
 ELSEWHERE = frozenset({0x9C, 0x9D})
+
+
+def fits(topic_filter: str, topic: str) -> bool:
+    """Whether the filter matches the topic."""
+    return topic_matches_sub(topic_filter, topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ class Undone:
         """Whether there is anything."""
         return bool(self.lag or self.in_flight or self.retries)
 
+    def __str__(self) -> str:
+        return f"{self.lag:,} unread, {self.in_flight:,} in flight, {self.retries:,} to be tried again"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:

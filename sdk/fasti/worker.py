@@ -18,6 +18,11 @@ handlers together: what it has not taken another worker has. Each is held by a l
 for as long as its handler runs. So a job may take hours, and yet what a worker that hangs, or a machine that
 is gone, had in hand is another's after `lease`.
 
+Each handler's filter is a group of its own, of one name. The worker makes those that do not exist yet, and
+they stay until they are deleted. A retry belongs to the group's name: it goes to the handler whose filter it
+came for, or else to one that fits its topic. When it starts, the worker names the filters of its group that
+have something undone, no handler here, and no other member.
+
 What it cannot do: a job is done at least once. A worker that is killed after the work and before the ack has
 its job done again, so have a handler look whether `job.id`, or a key of yours, is done. A thread cannot be
 stopped: a plain function that is over its time runs on beside its retry, and keeps its thread until it
@@ -43,10 +48,12 @@ from weakref import WeakValueDictionary
 
 from .client import Client
 from .delivery import Delivery
-from .errors import BadArgument, Refused
-from .options import RetryOptions
+from .errors import BadArgument, Error, NotFound, Refused
+from .groups import Group
+from .mqtt_values import fits
+from .options import GroupOptions, RetryOptions
 from .subscribe import Subscription, Wish
-from .wire import seconds
+from .wire import Span, seconds
 
 Handler = Callable[[Delivery], object]
 """What it returns, or what is awaited of it, is nobody's concern."""
@@ -126,23 +133,23 @@ class Worker:
         concurrency: int = 10,
         lease: timedelta | float = LEASE,
         grace: timedelta | float = GRACE_S,
-        expiry: timedelta | None = None,
+        expiry: Span | None = None,
         rate: float | None = None,
     ) -> None:
         """`client`: None for one of `run`'s own. `lease`: how soon others get what a worker that hangs holds.
 
-        `grace`: how long running handlers have when it is stopped. `expiry` and `rate`: of the group, as
-        for `subscribe`.
+        `grace`: how long running handlers have when it is stopped. `expiry`: how long the group stays with
+        nobody there; it stays until it is deleted if not said. `rate`: of the group, as for `subscribe`.
         """
         if concurrency < 1:
             raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
         self.concurrency = concurrency
+        self.expiry = expiry
         self.figures = Figures()
         self._client = client
         self._group = group
         self._lease = lease
         self._grace_s = seconds("grace", grace)
-        self._expiry = expiry
         self._rate = rate
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
@@ -169,7 +176,7 @@ class Worker:
         wish = Wish(
             topic_filter,
             group=self._group,
-            expiry=self._expiry,
+            expiry=self.expiry,
             ack_timeout=self._lease,
             rate=self._rate,
             **(retry or {}),
@@ -206,10 +213,45 @@ class Worker:
                 client = await stack.enter_async_context(Client())
             if signals:
                 stack.enter_context(self._on_signals())
-            wishes = [replace(job.wish, max_in_flight=self.concurrency) for job in self._jobs]
+            wishes = [
+                replace(job.wish, max_in_flight=self.concurrency, expiry=self.expiry) for job in self._jobs
+            ]
+            await self._make_groups(client, wishes)
             deliveries = await stack.enter_async_context(client._open(wishes))
-            _log.info("group %s: %s", self._group, ", ".join(job.wish.topic_filter for job in self._jobs))
+            _log.info("group %s: %s", self._group, self._filters)
             await self._until_stopped(deliveries, stop)
+
+    @property
+    def _filters(self) -> str:
+        return ", ".join(job.wish.topic_filter for job in self._jobs)
+
+    async def _make_groups(self, client: Client, wishes: list[Wish]) -> None:
+        """Make those that do not exist, so that they stay; a SUBSCRIBE would make what expires as a session.
+
+        What is known of the others is not changed here. Names the filters that nobody takes from.
+        """
+        try:
+            known = {group.filter: group for group in await self._known(client)}
+            for wish in wishes:
+                if known.pop(wish.topic_filter, None) is None:
+                    said = {name: getattr(wish, name) for name in GroupOptions.__optional_keys__}
+                    await client.groups.put(self._group, wish.topic_filter, **said)
+        except Error as error:
+            _log.warning("group %s: not made ahead, so it may expire: %s", self._group, error)
+            return
+        for group in known.values():
+            if group.undone and not group.members:
+                _log.warning(
+                    "group %s: nobody takes from its filter %s: %s; this worker has %s",
+                    *(self._group, group.filter, group.undone, self._filters),
+                )
+
+    async def _known(self, client: Client) -> tuple[Group, ...]:
+        """The groups of that name."""
+        try:
+            return await client.groups.get(self._group)
+        except NotFound:
+            return ()
 
     async def _until_stopped(self, deliveries: Subscription, stop: asyncio.Event) -> None:
         taking = asyncio.create_task(self._take(deliveries))
@@ -277,8 +319,10 @@ class Worker:
 
     async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | Reject | None:
         """None: done. Else why not, and when again."""
-        numbers = d._incoming.numbers
-        job = self._jobs[numbers[0] - 1 if numbers else 0]
+        job = self._job_of(d)
+        if job is None:
+            _log.warning("%s %s: no handler fits this topic, there is %s", d.topic, d.id, self._filters)
+            return RetryIn(None, f"no handler of the worker fits the topic {d.topic}")
         try:
             async with self._turn(job, d):
                 with d.traced(job.wish.topic_filter, self._group):
@@ -297,6 +341,12 @@ class Worker:
             return RetryIn(None, f"{type(error).__name__}: {error}")
         _log.debug("%s %s: done", d.topic, d.id)
         return None
+
+    def _job_of(self, d: Delivery) -> _Job | None:
+        """That of the subscription it came for, if its filter fits, else the first one whose filter does."""
+        asked = [self._jobs[number - 1] for number in d._incoming.numbers]
+        jobs = [*asked, *self._jobs]
+        return next((job for job in jobs if fits(job.wish.topic_filter, d.topic)), None)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: _Job, d: Delivery) -> AsyncIterator[None]:

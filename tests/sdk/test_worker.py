@@ -14,13 +14,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import fasti
+from fasti.mqtt_adapter import Connection
+from fasti.mqtt_values import Incoming
+from fasti.subscribe import Wish
 from fasti.testing import FastiServer
 from fasti.testing import until as wait_until
 from tests.sdk.conftest import free_port, until
+from tests.sdk.fake import Fake
 from tests.sdk.test_cli import fasti_cli, no_profiles
 
 __all__ = ["no_profiles"]
@@ -283,6 +288,55 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
         assert sorted(set(rest)) == sorted(rest), "each once, at once"
         assert set(cancelled) <= set(rest)
         assert await dead(c) == []
+
+
+async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
+    client: fasti.Client, fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = fasti.Worker(group="workers", lease=30, expiry="7d", rate=5)
+    worker.on("jobs/+/go", retry={"backoff": ["1s"]})(print)
+    worker.on("jobs/#")(print)
+    await worker._make_groups(client, [job.wish for job in worker._jobs])
+    assert fake.asked == {
+        "filter": "jobs/+/go",
+        "expiry": "7d",
+        "ack_timeout": "PT30S",
+        "backoff": ["1s"],
+        "rate": 5,
+    }
+    assert caplog.messages == []
+    renamed = fasti.Worker(group="workers")
+    renamed.on("work/#")(print)
+    await renamed._make_groups(client, [job.wish for job in renamed._jobs])
+    assert "expiry" not in fake.asked, "until it is deleted: the server's default"
+    (said,) = caplog.messages
+    assert said.startswith("group workers: nobody takes from its filter jobs/#: 12 unread, 3 in flight, 2 to")
+    assert said.endswith("this worker has work/#")
+    fake.faults = [(403, {})]
+    await renamed._make_groups(client, [])
+    assert "not made ahead" in caplog.messages[-1]
+
+
+async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogCaptureFixture) -> None:
+    worker = fasti.Worker(group="workers")
+    done: list[str] = []
+    worker.on("jobs/+")(lambda job: done.append(f"one level {job.topic}"))
+    worker.on("jobs/#")(lambda job: done.append(f"all {job.topic}"))
+
+    def came(topic: str, *numbers: int) -> fasti.Delivery:
+        way = Connection(Wish("t").target("", 0, None), 1, print)
+        it = Incoming(topic=topic, payload=b"", qos=1, mid=1, dup=False, connection=way, numbers=numbers)
+        return fasti.Delivery(it, cast("Any", None))
+
+    threads = asyncio.Semaphore(1)
+    for topic, number in (("jobs/1", 2), ("jobs/1", 1), ("jobs/1/2", 1)):
+        assert await worker._tried(came(topic, number), threads) is None
+    assert await worker._tried(came("jobs/1"), threads) is None
+    assert done == ["all jobs/1", "one level jobs/1", "all jobs/1/2", "one level jobs/1"]
+    failure = await worker._tried(came("work/1", 1), threads)
+    assert isinstance(failure, fasti.RetryIn)
+    assert failure.delay is None
+    assert caplog.messages == ["work/1 None: no handler fits this topic, there is jobs/+, jobs/#"]
 
 
 def test_a_filter_has_one_handler() -> None:
