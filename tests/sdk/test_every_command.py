@@ -20,6 +20,9 @@ from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 __all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
+ELSEWHERE |= {f"retry {verb}" for verb in ("ls", "try", "bury", "drop")}
+ELSEWHERE |= {f"{place} skip" for place in ("group", "endpoint", "session")}
+"""In test_places_cli.py."""
 ELSEWHERE |= {"cluster status", "cluster retime"}
 """In test_cluster.py."""
 STREAMS = {"shard dump", "message export", "subscribe"}

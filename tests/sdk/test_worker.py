@@ -457,5 +457,7 @@ async def test_the_command_says_what_is_wrong(
         code, _, said = await fasti_cli("work", name)
         assert code == 2, said
     assert "no handler" in said
-    code, _, said = await fasti_cli("work", "tasks:worker", "--url", f"http://127.0.0.1:{free_port()}")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    code, _, said = await fasti_cli("work", "tasks:worker", "--expiry", "2d", "--url", nowhere)
     assert code == 3, said
+    assert sys.modules["tasks"].worker.expiry == "2d"

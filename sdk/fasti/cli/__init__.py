@@ -22,7 +22,10 @@ there.
     session.py      `fasti session`
     group.py        `fasti group`
     endpoint.py     `fasti endpoint`
+    places.py       what these three share: what is undone, `skip`, `rm`
     dead.py         `fasti dead`
+    retry.py        `fasti retry`
+    entries.py      what these two share: lists, changes by id or selection
     job.py          `fasti job`, and following one to its end
     server.py       `fasti server`
     cluster.py      `fasti cluster`

@@ -22,6 +22,7 @@ from . import (
     job,
     message,
     ranges,
+    retry,
     schedule,
     server,
     session,
@@ -60,7 +61,8 @@ app.add_typer(shard.app, name="shard", help="The capped runs of messages inside 
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
 app.add_typer(group.app, name="group", help="Shared subscriptions and their places.")
 app.add_typer(endpoint.app, name="endpoint", help="Where messages are posted that say so.")
-app.add_typer(dead.app, name="dead", help="What was delivered too often.")
+app.add_typer(retry.app, name="retry", help="Messages that wait for their next try.")
+app.add_typer(dead.app, name="dead", help="Dead letters: messages that were given up.")
 app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")
 app.add_typer(cluster.app, name="cluster", help="Several machines: who leads, how far the others are.")

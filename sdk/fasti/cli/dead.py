@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
 import fasti
 from fasti.options import DeadSelection
 
+from .entries import Ids, Limit, change, print_all, print_each
 from .options import takes
-from .output import Format, Printer
+from .output import Printer
 from .ranges import DryRun
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
-COLUMNS = ("id", "died_at", "group", "attempts", "reason", "topic", "payload")
 Delay = Annotated[str | None, typer.Option("--in", help="Not at once, but after 15m, 90s, PT15M.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
+Place = Annotated[
+    str | None,
+    typer.Option("--place", help="Send them to this one instead: $share/GROUP/FILTER, or an endpoint."),
+]
 
 
 @app.command()
@@ -25,18 +28,13 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 def ls(
     context: typer.Context,
     reason: Annotated[str | None, typer.Option(help="Part of the reason.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    limit: Limit = 100,
     **chosen: Unpack[DeadSelection],
 ) -> None:
-    """List what was delivered too often, in the order of dying."""
+    """List what was given up, ordered by the time at which it died."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        found = client.dead.list(reason=reason, limit=limit, **chosen)
-        if out.format is Format.ndjson:
-            async for letter in found:
-                out.line(letter.raw)
-        else:
-            out.many([letter.raw async for letter in found], COLUMNS)
+        await print_all(out, client.dead.list(reason=reason, limit=limit, **chosen), "died_at")
 
     run(context, work)
 
@@ -46,12 +44,7 @@ def show(context: typer.Context, message_id: Annotated[str, typer.Argument(metav
     """Show a dead letter; one for each session or group that has given the message up."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        found = await client.dead.get(message_id)
-        if not found:
-            out.complain(f"there is no dead letter {message_id}")
-            raise typer.Exit(1)
-        for letter in found:
-            out.one(letter.raw)
+        print_each(out, await client.dead.get(message_id), f"there is no dead letter {message_id}")
 
     run(context, work)
 
@@ -62,15 +55,14 @@ def requeue(
     context: typer.Context,
     ids: Ids = None,
     delay: Delay = None,
+    place: Place = None,
     dry_run: DryRun = False,
     **chosen: Unpack[DeadSelection],
 ) -> None:
     """Send dead letters again, to those alone who gave them up: by id, or all that the options select."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        _check(ids, chosen)
-        done = await client.dead.requeue(ids or None, delay=delay, dry_run=dry_run, **chosen)
-        out.one({"matched": done.matched, "changed": done.changed})
+        await change(out, client.dead.requeue, ids, chosen, delay=delay, to=place, dry_run=dry_run)
 
     run(context, work)
 
@@ -86,14 +78,6 @@ def drop(
     """Forget dead letters: by id, or all that the options select."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        _check(ids, chosen)
-        done = await client.dead.drop(ids or None, dry_run=dry_run, **chosen)
-        out.one({"matched": done.matched, "changed": done.changed})
+        await change(out, client.dead.drop, ids, chosen, dry_run=dry_run)
 
     run(context, work)
-
-
-def _check(ids: list[str] | None, chosen: Any) -> None:
-    """Raises ValueError, which is wrong usage."""
-    if not ids and not any(chosen.values()):
-        raise ValueError("give ids, or --group, --topic, --from and --to")

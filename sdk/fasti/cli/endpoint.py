@@ -11,7 +11,8 @@ from fasti.options import RetryOptions
 
 from .complete import endpoint_names
 from .options import headers_of
-from .output import Printer
+from .output import Format, Printer
+from .places import Expiry, Fate, Removing, Skipping, To, remove, shown, skip
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -19,7 +20,7 @@ Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
 ]
-COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "lag_messages", "in_flight")
+COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "undone", "failing")
 
 
 @app.command()
@@ -27,7 +28,8 @@ def ls(context: typer.Context) -> None:
     """List endpoints by name."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.many([endpoint.raw async for endpoint in client.endpoints.list()], COLUMNS)
+        found = [endpoint.raw async for endpoint in client.endpoints.list()]
+        out.many([shown(raw) for raw in found] if out.format is Format.table else found, COLUMNS)
 
     run(context, work)
 
@@ -50,6 +52,7 @@ def put(
     backoff: Annotated[
         str | None, typer.Option(help="How long to wait after each try: 1s,30s,5m; the last one repeats.")
     ] = None,
+    expiry: Expiry = None,
 ) -> None:
     """Make an endpoint, or change it in place."""
 
@@ -64,6 +67,7 @@ def put(
             rate=rate,
             timeout=timeout,
             retry=retry if any(value is not None for value in retry.values()) else None,
+            expiry=expiry,
         )
         out.one(made.raw)
 
@@ -124,12 +128,22 @@ def test(context: typer.Context, name: Name) -> None:
     run(context, work)
 
 
+@app.command(name="skip")
+def skip_(context: typer.Context, name: Name, to: To = "now", undone: Skipping = Fate.dead) -> None:
+    """Leave the backlog of an endpoint behind."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        await skip(out, client.endpoints.skip(name, to, undone.value))
+
+    run(context, work)
+
+
 @app.command()
-def rm(context: typer.Context, name: Name) -> None:
+def rm(context: typer.Context, name: Name, undone: Removing = None) -> None:
     """Forget an endpoint and its place."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        await client.endpoints.delete(name)
-        out.one({"name": name, "state": "removed"})
+        deletion = client.endpoints.delete(name, undone=None if undone is None else undone.value)
+        await remove(out, name, deletion, ["fasti", "endpoint", "rm", name])
 
     run(context, work)

@@ -10,6 +10,7 @@ import fasti
 
 from .complete import group_names
 from .output import Printer, Row
+from .places import Fate, Removing, Skipping, To, remove, shown, skip
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -17,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=group_names)
 Filter = Annotated[
     str | None, typer.Option("--filter", help="Only the group of this filter, not all of the name.")
 ]
-COLUMNS = ("name", "filter", "state", "members", "position", "lag_messages", "in_flight")
+COLUMNS = ("name", "filter", "state", "members", "position", "undone")
 
 
 @app.command()
@@ -80,13 +81,30 @@ def replay(
     run(context, work)
 
 
+@app.command(name="skip")
+def skip_(
+    context: typer.Context,
+    name: Name,
+    to: To = "now",
+    undone: Skipping = Fate.dead,
+    topic_filter: Filter = None,
+) -> None:
+    """Leave the backlog of a group behind."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        await skip(out, client.groups.skip(name, to, undone.value, topic_filter))
+
+    run(context, work)
+
+
 @app.command()
-def rm(context: typer.Context, name: Name, topic_filter: Filter = None) -> None:
+def rm(context: typer.Context, name: Name, topic_filter: Filter = None, undone: Removing = None) -> None:
     """Forget a group and its place; its members get nothing more."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        await client.groups.delete(name, topic_filter)
-        out.one({"name": name, "state": "removed"})
+        which = [] if topic_filter is None else ["--filter", topic_filter]
+        deletion = client.groups.delete(name, topic_filter, undone=None if undone is None else undone.value)
+        await remove(out, name, deletion, ["fasti", "group", "rm", name, *which])
 
     run(context, work)
 
@@ -97,4 +115,4 @@ def _show(out: Printer, found: list[fasti.Group] | tuple[fasti.Group, ...]) -> N
 
 def _row(group: fasti.Group) -> Row:
     members = [f"{m.get('client_id')} ({m.get('in_flight')})" for m in group.members]
-    return {**group.raw, "members": ", ".join(members)}
+    return {**shown(group.raw), "members": ", ".join(members)}

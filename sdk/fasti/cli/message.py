@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -12,9 +15,9 @@ import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
 from .options import takes
-from .output import Format, Printer
+from .output import Format, Printer, Row
 from .ranges import DryRun, cancel_where
-from .run import run, too_late
+from .run import REFUSED, run
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -114,21 +117,47 @@ def cancel(
             return
         if dry_run:
             raise ValueError("--dry-run goes with --topic, --from and --to")
-        failed = None
-        for message_id in ids or ():
-            if await client.messages.cancel(message_id):
-                out.one({"id": message_id, "state": "cancelled"})
-            else:
-                failed = too_late(out, message_id)
-        for key in keys or ():
-            if await client.messages.by_key(key).cancel():
-                out.one({"key": key, "state": "cancelled"})
-            else:
-                failed = too_late(out, key)
-        if failed is not None:
-            raise failed
+        named: list[tuple[str, str, Callable[..., Awaitable[bool]]]]
+        named = [("id", one, partial(client.messages.cancel, one)) for one in ids or ()]
+        named += [("key", one, client.messages.by_key(one).cancel) for one in keys or ()]
+        is_late = False
+        for kind, name, cancel_ in named:
+            try:
+                await cancel_(strict=True)
+                out.one({kind: name, "state": "cancelled"})
+            except fasti.AlreadyDispatched as late:
+                is_late = True
+                _too_late(out, kind, name, late)
+        if is_late:
+            raise typer.Exit(REFUSED)
 
     run(context, work)
+
+
+def _too_late(out: Printer, kind: str, name: str, late: fasti.AlreadyDispatched) -> None:
+    """What is left of a message that was dispatched, and the command that ends it where one does."""
+    lines = [line for line in map(_left, late.deliveries) if line is not None]
+    text = f"{name} was already dispatched"
+    problem = {**(late.problem.raw or {}), "detail": text}  # which one, of several
+    out.failed(": ".join([text, "; ".join(lines)]) if lines else text, problem)
+    if any(one.get("state") == "retry" for one in late.deliveries):
+        out.advise(shlex.join(["fasti", "retry", "drop", "--id" if kind == "id" else "-k", name]))
+
+
+def _left(delivery: Row) -> str | None:
+    """Who has it until when, or waits for which try; None: nobody will get it from there."""
+    group, topic_filter = delivery.get("group"), delivery.get("filter")
+    who = f"group {group}" if group else f"session {delivery.get('session')}"
+    who += f" ({topic_filter})" if topic_filter else ""
+    match delivery.get("state"):
+        case "in_flight":
+            until = delivery.get("lease_until")
+            return f"{who} has it" if until is None else f"{who} has it until {until}"
+        case "retry":
+            return f"{who} waits for try {(delivery.get('attempts') or 0) + 1} at {delivery.get('retry_at')}"
+        case "waiting":
+            return f"{who} has not read it yet"
+    return None
 
 
 @app.command()

@@ -85,6 +85,11 @@ DECLARED: dict[str, Any] = {
     "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
     "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
     "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
+    # RetrySelection; its `key` is declared above
+    "reason": Annotated[str | None, typer.Option(help="Part of the reason.")],
+    "id": Annotated[str | None, typer.Option("--id", help="Of this message.")],
+    "retry_from": Annotated[str | None, typer.Option("--from", help="Tried at or after this instant.")],
+    "retry_to": Annotated[str | None, typer.Option("--to", help="Tried before this instant.")],
     "state": Annotated[_one_of("State", State) | None, typer.Option(help="pending if not said.")],
 }
 """By their names in `fasti.options`, in the order of `--help`."""

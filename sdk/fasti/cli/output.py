@@ -39,7 +39,10 @@ class Told(Protocol):
 _UNBOUND = 1_000_000
 """Columns of a line that rich may not fold."""
 _CUT = frozenset(
-    {"topic", "payload", "reason", "filter", "url", "detail", "subscriptions", "members", "when", "why"}
+    {
+        *("topic", "payload", "reason", "filter", "url", "detail", "subscriptions", "members"),
+        *("when", "why", "failing"),
+    }
 )
 _CUT_MIN = 8
 _GAP = 2
@@ -123,6 +126,12 @@ class Printer:
     def complain(self, text: str) -> None:
         """A line to stderr, for people in any format."""
         self.errors.print(f"fasti: {printable(text)}", markup=False, style="red")
+
+    def advise(self, *commands: str) -> None:
+        """Commands that may help, to stderr, for people: one on a line."""
+        if self.format is Format.table:
+            for command in commands:
+                self.errors.print(f"  {printable(command)}", markup=False)
 
     def failed(self, text: str, problem: Row) -> None:
         """Why there is no result, to stderr: in words, or as a problem document (RFC 9457) on one line."""

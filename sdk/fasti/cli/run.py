@@ -69,13 +69,3 @@ def problem_document(error: Exception, code: int) -> Row:
         return error.problem.raw
     slug, title = _OWN.get(code, _REFUSED)
     return {"type": f"/problems/{slug}", "title": title, "detail": str(error)}
-
-
-def too_late(printer: Printer, message_id: str) -> typer.Exit:
-    """A cancel that lost the race."""
-    text = f"{message_id} was already dispatched"
-    title = "The message counts as dispatched"
-    printer.failed(
-        text, {"type": "/problems/already-dispatched", "title": title, "status": 409, "detail": text}
-    )
-    return typer.Exit(REFUSED)

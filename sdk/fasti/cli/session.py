@@ -10,6 +10,7 @@ import fasti
 
 from .complete import session_names
 from .output import Printer, Row
+from .places import Fate, Skipping, To, skip
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -69,6 +70,16 @@ def replay(
     async def work(client: fasti.Client, out: Printer) -> None:
         said = await client.sessions.replay(client_id, since)
         out.one(said or {"client_id": client_id, "from": since})
+
+    run(context, work)
+
+
+@app.command(name="skip")
+def skip_(context: typer.Context, client_id: Name, to: To = "now", undone: Skipping = Fate.dead) -> None:
+    """Leave the backlog of a session behind."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        await skip(out, client.sessions.skip(client_id, to, undone.value))
 
     run(context, work)
 

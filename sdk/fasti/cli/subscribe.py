@@ -23,6 +23,9 @@ def subscribe(
     group: Annotated[
         str | None, typer.Option(help="Share the messages with all others of this name.")
     ] = None,
+    expiry: Annotated[
+        str | None, typer.Option(help="How long the group stays with nobody there: 2d, never.")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
     qos: Annotated[int, typer.Option(min=0, max=2)] = 1,
     replay_from: Annotated[
@@ -32,11 +35,18 @@ def subscribe(
     """Receive messages until Ctrl-C, or until --count."""
     if session is not None and group is not None:
         raise typer.BadParameter("give --session or --group, not both")
+    if expiry is not None and group is None:
+        raise typer.BadParameter("is of a group", param_hint="--expiry")
 
     async def work(client: fasti.Client, out: Printer) -> None:
         received = 0
         async with client.subscribe(
-            topic_filter, session=session, group=group, qos=cast("Qos", qos), replay_from=replay_from
+            topic_filter,
+            session=session,
+            group=group,
+            qos=cast("Qos", qos),
+            replay_from=replay_from,
+            expiry=expiry,
         ) as deliveries:
             if out.format is Format.table:
                 out.errors.print(f"subscribed to {topic_filter}", markup=False, style="dim")

@@ -22,6 +22,7 @@ from rich.status import Status
 import fasti
 
 from .output import Printer
+from .places import Expiry
 from .run import run
 
 TOLD_EACH_S = 60.0
@@ -36,6 +37,7 @@ def work(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", "-c", min=1, help="Messages in hand at once.")
     ] = None,
+    expiry: Expiry = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="A line for each job that is done.")
     ] = False,
@@ -47,6 +49,8 @@ def work(
     worker = _found(name)
     if concurrency is not None:
         worker.concurrency = concurrency
+    if expiry is not None:
+        worker.expiry = expiry
 
     async def go(client: fasti.Client, out: Printer) -> None:
         with _logs(out, logging.DEBUG if verbose else logging.INFO):

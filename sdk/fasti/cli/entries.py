@@ -1,0 +1,49 @@
+"""What `fasti dead` and `fasti retry` share: entries are listed, and changed by id or selection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+import fasti
+from fasti.entries import Entry
+
+from .output import Format, Printer
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")]
+
+
+async def print_all(out: Printer, found: AsyncIterator[Entry], time: str) -> None:
+    """A list; `time`: what it is ordered by."""
+    if out.format is Format.ndjson:
+        async for entry in found:
+            out.line(entry.raw)
+    else:
+        columns = ("id", time, "group", "attempts", "reason", "topic", "payload")
+        out.many([entry.raw async for entry in found], columns)
+
+
+def print_each(out: Printer, found: Sequence[Entry], missing: str) -> None:
+    """Those of one message; exit code 1 if there is none."""
+    if not found:
+        out.complain(missing)
+        raise typer.Exit(1)
+    for entry in found:
+        out.one(entry.raw)
+
+
+async def change(
+    out: Printer,
+    call: Callable[..., Awaitable[fasti.BulkResult]],
+    ids: list[str] | None,
+    chosen: Mapping[str, Any],
+    **more: Any,
+) -> None:
+    """Change what is chosen, print the numbers. Raises ValueError, which is wrong usage, if nothing is."""
+    if not ids and not any(chosen.values()):
+        raise ValueError("give ids, or at least one option that selects, such as --group and --topic")
+    done = await call(ids or None, **more, **chosen)
+    out.one({"matched": done.matched, "changed": done.changed})
