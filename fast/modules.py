@@ -44,7 +44,6 @@ MODULES = (
     "shards.open_group",
     "shards.record",
     "shards.properties",
-    "shards.retry_index",
     "shards.read",
     "shards.scan",
     "shards.waiting",

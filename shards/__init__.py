@@ -32,10 +32,10 @@ Writing: requests are decided against the open group, which becomes one batch
     gathered.py      the rows of one, put into the order of their keys
     dedupe.py        which drafts were accepted before
     adopt.py         messages that bring their own ids
-    retries.py       a message once more, later, for one session or group alone
-    retry_index.py   where retries stand, by position and by message
+    kept.py          messages that are kept for one place alone: the rows of retries and dead letters
+    retries.py       a message that waits for its next try
     dead.py          dead letters, kept until somebody decides
-    waiting.py       how many messages are pending and held
+    waiting.py       how many messages are pending and held, and how many retries
     owned.py         how many messages of each owner are pending
 
 Reading
@@ -50,6 +50,7 @@ Cutting and dropping slices
 
 Opening and checking
     recover.py       from what is on disk to `Opened`, and back to it after a failure
+    upgrade.py       what an older format had otherwise, made as it is now
     pointers.py      rows that point at others, and at nothing
     verify.py        derived data against the rows; repair
 

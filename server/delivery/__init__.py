@@ -24,6 +24,7 @@ then who has what:
     retained.py      the last message of each topic that has one
     ready.py         who may read on
     sent.py          the message of a flight, read again
+    retries.py       whose retries are due
     membership.py    who is in which shared subscription
 
 then what happens:

@@ -267,9 +267,13 @@ class Group(Subscriber):
         theirs[lent.packet_id] = lent
 
     def flying_retries(self) -> set[Position]:
-        lent = (flight for theirs in self.lent.values() for flight in theirs.values())
         # At QoS 2 it is in flight with the member alone.
-        alone = {one.position for one in lent if one.shard == RETRY_SHARD and not one.is_of_group}
+        alone = {
+            lent.position
+            for theirs in self.lent.values()
+            for lent in theirs.values()
+            if lent.shard == RETRY_SHARD and not lent.is_of_group
+        }
         return super().flying_retries() | alone
 
     def forget(self, member: Subscriber) -> None:
