@@ -49,6 +49,7 @@ MODULES = (
     "shards.waiting",
     "shards.group_commit",
     "server.engine.writer",
+    "server.engine.errand",
     "server.engine.loader",
     "server.net.networks",
     "server.net.outgoing",
