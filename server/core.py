@@ -272,6 +272,7 @@ class Core:
         self.groups.step()
         self.wills.step()
         self.undone.step()
+        self.undone.errand.step()
         self.late.step()
         self.retries.step()
         is_due = is_due or self.horizon.needs_heartbeat
@@ -303,7 +304,7 @@ class Core:
         return (
             self.writer.is_idle
             and self.replay.is_idle
-            and self.undone.is_settled
+            and self.undone.errand.is_settled
             and self.late.is_settled
             and not self.retries.is_due_at(self.clock.wall_ms())
             and not self.dispatch.live

@@ -16,14 +16,13 @@ until that batch is durable; an ack that comes before it is decided wins. One th
 would before it comes again, is a dead letter, as is one that cannot be read: nothing ends without a word.
 
 Thousands of flights may fail at once, with a connection: UNDER_WAY of them at most are with the writer at a
-time, some 5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the
+time (engine/errand.py), and sessions and groups take turns, so that who has one does not wait for the
 thousands of another. A turn is a few of them, as the cursor that goes with them is written whole. One that
 it does not take, or that has no place on the timeline, is tried again a second later, when the store can be
 written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -31,7 +30,6 @@ from enum import Enum, auto
 import msgspec
 
 from shards.commit import Commit, Refused
-from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_over
 from shards.fields import Record, TryRow
 from shards.properties import user_property
@@ -42,7 +40,8 @@ from timeline.position import message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
-from ...engine.writer import GROUP_BYTES, Busy, Writer
+from ...engine.errand import Errand
+from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ...settings.config import Sessions
 from ..cursors import Cursors, cursor_cost
@@ -64,11 +63,8 @@ log = logging.getLogger(__name__)
 
 _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
 """A client id may hold what a level of a topic may not."""
-RETRY_S = 1.0
 UNDER_WAY = 200
 """Failed deliveries that are with the writer at a time, at most, ..."""
-DECIDE_S = 0.008
-"""... and how long they are decided, ..."""
 CURSORS_COST = 8_192
 """... and what the cursors that go with them may cost, but for the last one (cursors.py): 5 to 10 ms."""
 TURNS = 12
@@ -184,42 +180,40 @@ class Undone:
         self._publishing = publishing
         self._letters = letters
         self._retries = retries
-        self._writer = writer
         self._clock = clock
         self._chance = chance
         self._node = node
-        self._waiting: dict[Subscriber, deque[Failure]] = {}
-        """To be decided, by in whose session they are in flight; whose turn it is first. None is empty."""
-        self._turn = 0
-        """How many the first of them has had taken in its turn."""
-        self._under_way = False
-        """Some of them are with the writer."""
-        self._refused: deque[Failure] = deque()
-        """Those that the writer did not take."""
-        self._retry_at = self._look_at = 0.0
+        self.errand: Errand[Failure, Nacked] = Errand(
+            writer,
+            clock,
+            self._decide,
+            self._decided,
+            self._not_decided,
+            most=UNDER_WAY,
+            turn=max(1, UNDER_WAY // TURNS),
+            owner=lambda failure: failure.holder,
+            cost=lambda failure: cursor_cost(failure.holder),
+            cost_max=CURSORS_COST,
+        )
+        self._look_at = 0.0
         self.retried = 0
         """Retries placed since the start."""
 
-    def __len__(self) -> int:
-        """How many wait because the writer did not take them."""
-        return len(self._refused)
-
-    @property
-    def is_settled(self) -> bool:
-        """None waits to be decided, but for those that were refused."""
-        return not self._waiting
-
     def step(self) -> None:
-        """Take what has lapsed or could not be written, and hand on what waits."""
+        """Take what has lapsed."""
         now_s = self._clock.mono()
-        if now_s >= self._look_at:
-            self._look_at = now_s + LOOK_S
-            self._take_lapsed()
-        if self._refused and now_s >= self._retry_at and self._writer.broken is None:
-            for failure in self._refused:
-                self._enqueue(failure)
-            self._refused.clear()
-        self._submit()
+        if now_s < self._look_at:
+            return
+        self._look_at = now_s + LOOK_S
+        for group, member, lent in self._leases.take_lapsed(LAPSED):
+            loan = lent.loan
+            assert loan is not None, "a lease is a loan"
+            loan.is_overdue = True
+            if loan.flight is not None and _is_in_flight(group, loan.flight):
+                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
+                self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
+            if isinstance(member, Inside) and not member.keeps_overdue:
+                self._groups.take_back(member, lent)
 
     def fail(
         self,
@@ -246,108 +240,9 @@ class Undone:
         self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
-        self._enqueue(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
-        self._submit()
+        self.errand.add(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
 
-    def _take_lapsed(self) -> None:
-        for group, member, lent in self._leases.take_lapsed(LAPSED):
-            loan = lent.loan
-            assert loan is not None, "a lease is a loan"
-            loan.is_overdue = True
-            if loan.flight is not None and _is_in_flight(group, loan.flight):
-                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
-                self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
-            if isinstance(member, Inside) and not member.keeps_overdue:
-                self._groups.take_back(member, lent)
-
-    # -- to the writer and back
-
-    def _enqueue(self, failure: Failure) -> None:
-        self._waiting.setdefault(failure.holder, deque()).append(failure)
-
-    def _next(self) -> Failure:
-        """Of whoever has waited longest for a turn; there must be one."""
-        holder, own = next(iter(self._waiting.items()))
-        failure = own.popleft()
-        self._turn += 1
-        if not own or self._turn >= max(1, UNDER_WAY // TURNS):
-            self._turn = 0
-            del self._waiting[holder]
-            if own:
-                self._waiting[holder] = own
-        return failure
-
-    def _submit(self) -> None:
-        """Have the next ones decided, when those before have been: who fails meanwhile shares a request."""
-        if self._under_way or not self._waiting:
-            return
-        failures = self._next_piece()
-        try:
-            self._writer.submit(
-                lambda commit: self._decide_all(commit, failures),
-                lambda answer: self._decided_all(failures, answer),
-                cost=len(failures),
-            )
-        except (Busy, StoreFailed) as error:
-            while self._waiting:
-                failures.append(self._next())
-            for failure in failures:
-                self._later(failure, error)
-            return
-        self._under_way = True
-
-    def _next_piece(self) -> list[Failure]:
-        """As many as are decided at a time; one at least."""
-        failures: list[Failure] = []
-        holder, cost = None, 0
-        while self._waiting and len(failures) < UNDER_WAY:
-            first = next(iter(self._waiting))
-            if first is not holder:
-                if cost >= CURSORS_COST:
-                    break
-                holder = first
-                cost += cursor_cost(first)
-            failures.append(self._next())
-        return failures
-
-    def _decide_all(self, commit: Commit, failures: list[Failure]) -> list[Nacked | Refused | Corrupt]:
-        """In the writer: what becomes of each, as far as there is time and room; one that has no place,
-        or cannot be read, fails alone."""
-        answers: list[Nacked | Refused | Corrupt] = []
-        until = self._clock.mono() + DECIDE_S
-        for failure in failures:
-            mark = commit.open_group.mark
-            try:
-                answers.append(self._decide(commit, failure))
-            except Refused as refused:
-                answers.append(refused)
-            except Corrupt as corrupt:
-                if commit.open_group.mark != mark:
-                    raise
-                answers.append(corrupt)
-            if self._clock.mono() >= until or commit.open_group.size >= GROUP_BYTES:
-                break
-        self._put_back(failures, len(answers))
-        return answers
-
-    def _put_back(self, failures: list[Failure], decided: int) -> None:
-        """Those for which there was no time are the first of the next piece."""
-        if decided == len(failures):
-            return
-        waiting, self._waiting, self._turn = self._waiting, {}, 0
-        for failure in failures[decided:]:
-            self._enqueue(failure)
-        for holder, own in waiting.items():
-            self._waiting.setdefault(holder, deque()).extend(own)
-        del failures[decided:]
-
-    def _decided_all(self, failures: list[Failure], answer: object) -> None:
-        """They are durable, or have not been written."""
-        self._under_way = False
-        answers = answer if isinstance(answer, list) else [answer] * len(failures)
-        for failure, its in zip(failures, answers, strict=True):
-            self._decided(failure, its)
-        self._submit()
+    # -- in the writer, and back
 
     def _decide(self, commit: Commit, failure: Failure) -> Nacked:
         """In the writer: what becomes of it. Raises Refused, before anything is changed."""
@@ -394,27 +289,24 @@ class Undone:
         self._cursors.store(commit, holder)
         return fate
 
-    def _decided(self, failure: Failure, answer: object) -> None:
-        """It is durable, or has not been written."""
-        holder, flight = failure.holder, failure.flight
-        if isinstance(answer, Nacked):
-            self._groups.returned.failing -= holder.is_group
-            if flight.fate == SETTLED:
-                self._end(failure, answer)
-            failure.told(answer)
-        else:
-            if flight.fate == SETTLED:
-                flight.fate = FAILED
-                holder.session.retired.pop(flight.packet_id, None)
-            self._later(failure, answer)
+    def _decided(self, failure: Failure, fate: Nacked) -> None:
+        """It is durable."""
+        self._groups.returned.failing -= failure.holder.is_group
+        if failure.flight.fate == SETTLED:
+            self._end(failure, fate)
+        failure.told(fate)
 
-    def _later(self, failure: Failure, why: object) -> None:
-        name = shown(failure.holder.name)
+    def _not_decided(self, failure: Failure, why: Exception) -> bool:
+        """It has not been written, and is tried again."""
+        holder, flight = failure.holder, failure.flight
+        if flight.fate == SETTLED:
+            flight.fate = FAILED
+            holder.session.retired.pop(flight.packet_id, None)
+        name = shown(holder.name)
         log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
-        self._refused.append(failure)
-        self._retry_at = self._clock.mono() + RETRY_S
         told, failure.told = failure.told, _nobody
         told(Nacked.FAILED)
+        return True
 
     def _end(self, failure: Failure, fate: Nacked) -> None:
         """It is in flight no more, and whoever had it has room."""

@@ -100,7 +100,7 @@ def test_while_the_store_fails_it_stays() -> None:
     assert subscriber is not None
     (flight,) = subscriber.session.flights.values()
     rig.core.undone.fail(subscriber, flight, "not acked")
-    assert len(rig.core.undone) == 1
+    assert rig.core.undone.errand.put_off == 1
     assert rig.recover()
     rig.pump()
     assert list(subscriber.session.flights.values()) == [flight]
@@ -190,7 +190,7 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
     peer = _back(rig)
     with monkeypatch.context() as patch:
         if how == "busy":
-            patch.setattr(rig.core.undone._writer, "submit", _refuse)
+            patch.setattr(rig.core.writer, "submit", _refuse)
             for _ in range(3):
                 rig.turn()
         else:
@@ -201,9 +201,9 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
             rig.recover()
     rig.pump()
     assert peer.payloads() == ["good"]
-    assert len(rig.core.undone) == 1
+    assert rig.core.undone.errand.put_off == 1
     rig.pass_ms(2_000)
-    assert len(rig.core.undone) == 0
+    assert rig.core.undone.errand.put_off == 0
     assert _found(rig)[0] == ["bad"]
 
 

@@ -435,7 +435,7 @@ def test_an_ack_that_comes_before_it_is_decided_wins() -> None:
     (mine,) = a.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
-    assert len(rig.core.undone._waiting) == 0
+    assert len(rig.core.undone.errand) == 0
     assert rig.core.writer.queued
     a.ack(wire.PUBACK, mine.packet_id)
     rig.pass_ms(10_000)

@@ -454,7 +454,7 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
     assert held >= 1_000
     peer.drop(pump=False)
     most = 0
-    while rig.core.undone._waiting or rig.core.undone._under_way:
+    while not rig.core.undone.errand.is_settled:
         queued = rig.core.writer.queued
         most = max(most, queued)
         rig.compose()
@@ -480,7 +480,7 @@ def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
     subscriber = rig.core.sessions.get("a")
     assert subscriber is not None
     with monkeypatch.context() as patch:
-        patch.setattr(rig.core.undone, "_writer", SimpleNamespace(submit=_full, broken=None))
+        patch.setattr(rig.core.undone.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
         assert rig.core.settling.nack(
             subscriber, first.packet_id, delay_ms=1_000, reason="no", done=told.append
         )
@@ -529,7 +529,7 @@ def test_a_store_that_takes_nothing_is_waited_for() -> None:
     rig.core.writer.fail(StoreFailed("told to"))
     rig.clock.now_ms += 31_000
     rig.pump()
-    assert len(rig.core.undone) == 1
+    assert rig.core.undone.errand.put_off == 1
     assert in_flight(rig, GROUP) == 1
     assert rig.recover()
     rig.pass_ms(1_100)
@@ -706,9 +706,6 @@ def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
 
 @OPENED
 def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    rig.lasting("a").subscribe(GROUP, qos=1)
-    publish(rig, *map(str, range(10)))
     decide, decided = Undone._decide, list[int]()
 
     def slow(self: Undone, commit: Commit, failure: Failure) -> Nacked:
@@ -717,9 +714,12 @@ def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: p
         return decide(self, commit, failure)
 
     monkeypatch.setattr(Undone, "_decide", slow)
+    rig = Rig()
+    rig.lasting("a").subscribe(GROUP, qos=1)
+    publish(rig, *map(str, range(10)))
     rig.core.clients.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
     counts = []
-    while rig.core.undone._waiting or rig.core.undone._under_way:
+    while not rig.core.undone.errand.is_settled:
         rig.compose()
         counts.append(len(decided))
         rig.settle()
