@@ -273,7 +273,7 @@ class Core:
         self.wills.step()
         self.undone.step()
         self.undone.errand.step()
-        self.late.step()
+        self.late.errand.step()
         self.retries.step()
         is_due = is_due or self.horizon.needs_heartbeat
         if self._is_beating or not is_due or self.writer.broken is not None:
@@ -305,7 +305,7 @@ class Core:
             self.writer.is_idle
             and self.replay.is_idle
             and self.undone.errand.is_settled
-            and self.late.is_settled
+            and self.late.errand.is_settled
             and not self.retries.is_due_at(self.clock.wall_ms())
             and not self.dispatch.live
             and self.schedules.is_settled

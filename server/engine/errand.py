@@ -48,6 +48,10 @@ def _nothing() -> Iterable[Item]:
     return ()
 
 
+def _ignore(_: object) -> None:
+    """Nothing has to be looked up for a piece."""
+
+
 class Errand(Generic[Item, Answer]):
     """What one part of the server has to ask the writer for."""
 
@@ -65,12 +69,14 @@ class Errand(Generic[Item, Answer]):
         cost: Callable[[Item], int] = lambda _: 0,
         cost_max: int = 1,
         source: Callable[[], Iterable[Item]] = _nothing,
+        begin: Callable[[Iterable[Item]], None] = _ignore,
     ) -> None:
         """`decide`: in the writer. `done`: its answer is durable. `failed`: it is not; whether to ask again.
 
         `most`: items of a piece. `turn`: those that one `owner` has in a row. `cost`: what the owner of an
         item costs a piece, before which no new owner comes in beyond `cost_max`. `source`: yields what is to
         be done, asked when nothing waits; an item that is to be asked for again is left out meanwhile.
+        `begin`: in the writer, with each piece before it is decided.
         """
         self._writer = writer
         self._clock = clock
@@ -83,6 +89,7 @@ class Errand(Generic[Item, Answer]):
         self._cost = cost
         self._cost_max = cost_max
         self._source = source
+        self._begin = begin
         self._waiting: dict[Hashable, deque[Item]] = {}
         """By owner; whose turn it is first. None is empty."""
         self._taken = 0
@@ -208,6 +215,7 @@ class Errand(Generic[Item, Answer]):
         """In the writer: one item after the other, as far as there is time and room."""
         answers: list[Answer | Refused | Corrupt] = []
         group, until = commit.open_group, self._clock.mono() + DECIDE_S
+        self._begin(piece)
         for item in piece:
             mark = group.mark
             try:

@@ -16,14 +16,14 @@ member may have it.
 It is found by its id, which its row has, and decided in the writer: a retry that is placed in the very batch
 is seen. So is one whose batch is not durable yet. What ends is written in one batch with the group's cursor.
 
-Late acks are decided many at a time, as one request: what a group has in flight is looked through once for
-all of them. One that cannot be written is tried again a second later. WAITING_MAX may wait: one beyond is
-dropped, and its message comes again.
+Late acks are decided many at a time (engine/errand.py), groups in turns, as the cursor of each goes with
+them. One that the writer does not take is tried again a second later; one that meets an unreadable row is
+given up, and its message comes again. WAITING_MAX may wait: one beyond is dropped, and its message comes
+again.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shards.commit import Commit
@@ -37,9 +37,10 @@ from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ...engine.clock import Clock
+from ...engine.errand import Errand
 from ...engine.writer import Busy, Writer
 from ...observe.logs import by, shown
-from ..cursors import Cursors
+from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
 from ..sent import Sent
 from ..shared import Group
@@ -47,14 +48,14 @@ from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0
 WAITING_MAX = 10_000
 AT_ONCE = 250
-"""Late acks in one request."""
+"""Late acks in one request, ..."""
+CURSORS_COST = 8_192
+"""... and what the cursors that go with them may cost, as in undone.py."""
 
 Told = Callable[[bool | None], None]
-"""Called when it is durable: whether there was something left to finish. None: it cannot be written now, and
-is tried again each second."""
+"""Called when it is durable: whether there was something left to finish. None: it cannot be written now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,28 +89,28 @@ class Late:
         self._cursors = cursors
         self._groups = groups
         self._sent = sent
-        self._writer = writer
-        self._clock = clock
         self._node = node
-        self._waiting: deque[LateAck] = deque()
-        self._is_under_way = False
-        self._not_before = 0.0
+        self.errand: Errand[LateAck, bool] = Errand(
+            writer,
+            clock,
+            self._end,
+            self._ended,
+            self._not_ended,
+            most=AT_ONCE,
+            turn=AT_ONCE,
+            owner=lambda ack: ack.group,
+            cost=lambda ack: cursor_cost(ack.group),
+            cost_max=CURSORS_COST,
+            begin=self._look_through,
+        )
+        self._flights: dict[Group, dict[Position, Flight]] = {}
+        """What the groups of the piece that is decided have in flight, by its place."""
         self.finished = 0
-
-    @property
-    def is_settled(self) -> bool:
-        """None waits, but for those that could not be written."""
-        return not self._waiting or self._clock.mono() < self._not_before
 
     @property
     def room(self) -> int:
         """How many more may wait."""
-        return WAITING_MAX - len(self._waiting)
-
-    def step(self) -> None:
-        """Hand on what waits."""
-        if self._waiting and not self._is_under_way and self._clock.mono() >= self._not_before:
-            self._submit()
+        return WAITING_MAX - len(self.errand)
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
         """What the group has lent of the row that stood there is done."""
@@ -125,30 +126,16 @@ class Late:
             log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
             ack.told(False)
             return
-        self._waiting.append(ack)
-        self.step()
+        self.errand.add(ack)
 
-    def _submit(self) -> None:
-        acks = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-        self._is_under_way = True
-        try:
-            self._writer.submit(
-                lambda commit: self._decide(commit, acks),
-                lambda answer: self._decided(acks, answer),
-                cost=len(acks),
-            )
-        except (Busy, StoreFailed) as error:
-            self._decided(acks, error)
-
-    def _decide(self, commit: Commit, acks: list[LateAck]) -> list[bool]:
-        """In the writer: end what is left of each; whether something was."""
-        flights = {
+    def _look_through(self, acks: Iterable[LateAck]) -> None:
+        self._flights = {
             group: {flight.position: flight for flight in group.session.flights.values()}
             for group in {ack.group for ack in acks}
         }
-        return [self._end(commit, ack, flights[ack.group]) for ack in acks]
 
-    def _end(self, commit: Commit, ack: LateAck, flights: dict[Position, Flight]) -> bool:
+    def _end(self, commit: Commit, ack: LateAck) -> bool:
+        """In the writer: end what is left of it; whether something was."""
         group = ack.group
         if self._groups.get(group.text) is not group:
             return False
@@ -168,7 +155,7 @@ class Late:
             ended += len(retries)
             ended += remove_of(commit, message, *whose)
         for place in places:
-            flight = flights.get(place)
+            flight = self._flights[group].get(place)
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
@@ -196,22 +183,19 @@ class Late:
         is_theirs = matches(parse_share(group.text)[1], topic.decode()) and member.may_receive(topic)
         return found.position if is_due and is_theirs else None
 
-    def _decided(self, acks: list[LateAck], answer: object) -> None:
-        """It is durable, or could not be written."""
-        self._is_under_way = False
-        if isinstance(answer, list):
-            self.finished += sum(answer)
-            for ack, is_ended in zip(acks, answer, strict=True):
-                ack.told(is_ended)
-                self._groups.read_on(ack.group)
-        else:
-            log.warning("late acks cannot be written: %s", answer, extra=by("late acks"))
-            self._not_before = self._clock.mono() + RETRY_S
-            for ack in acks:
-                told, ack.told = ack.told, _nobody
-                told(None)
-            self._waiting.extendleft(reversed(acks))
-        self.step()
+    def _ended(self, ack: LateAck, is_ended: bool) -> None:
+        """It is durable."""
+        self.finished += is_ended
+        ack.told(is_ended)
+        self._groups.read_on(ack.group)
+
+    def _not_ended(self, ack: LateAck, why: Exception) -> bool:
+        """It could not be written: tried again if that is the writer's fault."""
+        name = shown(ack.group.name)
+        log.warning("%s: a late ack cannot be written: %s", name, why, extra=by(name))
+        told, ack.told = ack.told, _nobody
+        told(None)
+        return isinstance(why, Busy | StoreFailed)
 
 
 def _nobody(_: bool | None) -> None:

@@ -11,7 +11,9 @@ from server.codec.reasons import Reason
 from server.core import NODE
 from server.delivery.settling import late
 from server.engine.writer import Busy
+from shards.errors import Corrupt
 from shards.record import decode
+from shards.store import Table
 from tests.server.delivery.test_undone import (
     GROUP,
     extend,
@@ -21,6 +23,7 @@ from tests.server.delivery.test_undone import (
     nack,
     publish,
     said,
+    session,
     waiting,
 )
 from tests.support.build import OPENED
@@ -262,10 +265,10 @@ def test_what_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
     rig = Rig()
     peer, packet, _ = overdue(rig, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(rig.core.late, "_writer", SimpleNamespace(submit=_full))
+        patch.setattr(rig.core.late.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
         peer.ack(wire.PUBACK, packet.packet_id)
         assert waiting(rig) == ["job"]
-        assert rig.core.late.is_settled
+        assert rig.core.late.errand.is_settled
     rig.pass_ms(1_100)
     assert rig.core.late.finished == 1
     assert in_flight(rig, GROUP) == 0
@@ -275,6 +278,36 @@ def test_what_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
 def _full(*_: object, **__: object) -> None:
     raise Busy("full")
+
+
+def test_one_beside_an_unreadable_dead_letter_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No group is given up for it: the others are done, and whoever publishes meanwhile is answered."""
+    rig = Rig(config(max_attempts=1))
+    (worker,) = members(rig, "worker", ack_timeout="30s")
+    session(rig, "keeper").drop()
+    publish(rig, "m0", "m1", "m2")
+    held = worker.publishes()
+    rig.pass_ms(30_500)
+    assert len(letters(rig)) == 3
+    bad = [key for key, _ in rig.store.scan(Table.DEAD, b"\0", b"\1")][1]
+    real = rig.store.get
+
+    def get(table: Table, key: bytes) -> bytes | None:
+        if (table, key) == (Table.DEAD, bad):
+            raise Corrupt("a rotten block")
+        return real(table, key)
+
+    monkeypatch.setattr(rig.store, "get", get)
+    publisher = rig.connected("publisher")
+    for packet in held:
+        worker.ack(wire.PUBACK, packet.packet_id, pump=False)
+    for _ in range(20):
+        assert publisher.publish1("t/y").reason < 0x80
+        rig.pass_ms(950)
+    assert (rig.core.writer.given_up, rig.core.late.finished, len(rig.core.late.errand)) == (0, 2, 0)
+    assert sum("cannot be written" in line for line in caplog.messages) == 1
 
 
 def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
