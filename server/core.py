@@ -5,6 +5,7 @@ drive the whole of it step by step. `server/rounds/app.py` puts it on an event l
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from shards.commit import Caps
 from shards.recover import Opened, open_timeline
@@ -36,6 +37,7 @@ from .delivery.shared import Group
 from .delivery.subscriptions import Subscriptions
 from .delivery.wills import Wills
 from .engine.clock import Clock
+from .engine.errand import Errand
 from .engine.held import Held
 from .engine.loader import Loader
 from .engine.mending import Mending
@@ -84,6 +86,13 @@ class Core:
         self._build_places(wake, auth)
         self._build_dispatch()
         self._build_settling(chance)
+        self.errands: tuple[Errand[Any, Any], ...] = (
+            self.undone.errand,
+            self.late.errand,
+            self.held.errand,
+            self.mending.errand,
+        )
+        """What is asked of the writer in steps."""
         self._build_doors(wake)
         self._is_beating = False
         self.sessions.load()
@@ -263,17 +272,11 @@ class Core:
         )
 
     def heartbeat(self, *, is_due: bool = False) -> None:
-        """Keep the durable bound ahead of the clock, and have written what somebody waits for.
+        """Keep the durable bound ahead of the clock.
 
         `is_due`: a group is wanted whatever the wall clock shows.
         """
         self.horizon.observe(self.clock.wall_ms())
-        self.cursors.step()
-        self.groups.step()
-        self.wills.step()
-        self.undone.step()
-        self.undone.errand.step()
-        self.late.errand.step()
         self.retries.step()
         is_due = is_due or self.horizon.needs_heartbeat
         if self._is_beating or not is_due or self.writer.broken is not None:
@@ -288,6 +291,17 @@ class Core:
             self.writer.submit(lambda commit: None, beaten, cost=0)
         except Busy:
             self._is_beating = False
+
+    def step(self) -> None:
+        """Take what waited for its time, and ask the writer for what there is to do."""
+        self.cursors.step()
+        self.groups.step()
+        self.wills.step()
+        self.undone.step()
+        self.mending.step()
+        for errand in self.errands:
+            errand.step()
+        self.schedules.step()
 
     def review(self) -> None:
         """Keys and rules are others now: they hold for what is handed out from here on."""
@@ -304,14 +318,11 @@ class Core:
         return (
             self.writer.is_idle
             and self.replay.is_idle
-            and self.undone.errand.is_settled
-            and self.late.errand.is_settled
+            and all(errand.is_settled for errand in self.errands)
             and not self.retries.is_due_at(self.clock.wall_ms())
             and not self.dispatch.live
             and self.schedules.is_settled
-            and self.mending.is_settled
             and horizon.position >= horizon.clock_ms << 48
-            and self.held.is_settled
         )
 
 

@@ -17,11 +17,12 @@ has passed it: a kill in between leaves it to the log alone.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from shards import keys
 from shards.commit import Commit
-from shards.errors import Corrupt, StoreFailed
+from shards.errors import Corrupt
 from shards.read import Found
 from shards.record import decode, id_at, is_stub
 from shards.recover import Opened
@@ -31,8 +32,8 @@ from timeline.position import Position, at_of
 from timeline.wheel import Wheel
 
 from .clock import Clock
-from .rider import Done
-from .writer import GROUP_BYTES, Busy, Decide, Entry, Writer
+from .errand import RETRY_S, Errand
+from .writer import GROUP_BYTES, Entry, Writer
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,20 @@ STEP_ROWS = 1_000
 LOOK_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
+class Task:
+    """Something that has to be written. `is_durable`: called when it is."""
+
+    decide: Callable[[Commit], None]
+    is_durable: Callable[[], None]
+
+
 class Mending:
-    """One step at a time; nothing to do is the usual case."""
+    """One task at a time; nothing to do is the usual case."""
 
     def __init__(self, opened: Opened, wheel: Wheel[Entry], writer: Writer, clock: Clock) -> None:
         self._opened = opened
         self._wheel = wheel
-        self._writer = writer
         self._clock = clock
         self._unreadable = opened.reader.unreadable
         self._owed = opened.owed
@@ -55,34 +63,47 @@ class Mending:
         self._held: dict[Stretch, tuple[Position, int]] = {}
         """Up to where the wheel holds what is owed of a stretch, if it has given nothing back since."""
         self._passed: set[Stretch] = set()
-        self._is_asked = False
-        self._is_put_off = False
-        self._from = 0.0
-        self._look_from = 0.0
-
-    @property
-    def is_settled(self) -> bool:
-        """Nothing is owed that can be read, and no stretch waits for its note."""
-        return self._is_put_off or not (self._owed or self._unreadable.fresh or self._dispatched())
+        self._gone: list[Stretch] = []
+        """Those whose slices have been dropped."""
+        self._from = self._look_from = 0.0
+        self.errand: Errand[Task, None] = Errand(
+            writer,
+            clock,
+            lambda commit, task: task.decide(commit),
+            lambda task, _: task.is_durable(),
+            self._put_off,
+            most=1,
+            source=self._tasks,
+        )
 
     def step(self) -> None:
-        """Ask the writer for what has to be written next."""
-        if not (self._owed or len(self._unreadable)) or self._is_asked or self._writer.broken is not None:
-            return
-        if self._clock.mono() < self._from:
-            return
-        if self._owed:
-            self._revive(self._owed[0])
-        elif self._unreadable.fresh:
-            self._note(list(self._unreadable.fresh))
-        elif dispatched := self._dispatched():
-            self._renote(dispatched)
-        elif self._clock.mono() >= self._look_from:
+        """Look at what the horizon and the retention have passed."""
+        if len(self._unreadable) and self._clock.mono() >= self._look_from:
             self._look_from = self._clock.mono() + LOOK_S
             self._recount()
-            self._forget()
+            floor = self._opened.directory.floor
+            self._gone = [s for s in self._unreadable if s.is_of_messages and s.last < floor]
 
-    def _note(self, fresh: list[Stretch]) -> None:
+    def _tasks(self) -> Iterator[Task]:
+        """What has to be written next."""
+        if not (self._owed or len(self._unreadable)) or self._clock.mono() < self._from:
+            return
+        if self._owed:
+            yield self._revive(self._owed[0])
+        elif self._unreadable.fresh:
+            yield self._note(list(self._unreadable.fresh))
+        elif dispatched := self._dispatched():
+            yield self._renote(dispatched)
+        elif self._gone:
+            yield self._forget(self._gone)
+
+    def _put_off(self, _: Task, error: Exception) -> bool:
+        """What is found then is tried in a second."""
+        log.warning("what cannot be read is not noted yet: %s", error)
+        self._from = self._clock.mono() + RETRY_S
+        return False
+
+    def _note(self, fresh: list[Stretch]) -> Task:
         horizon = self._opened.horizon
         held: dict[Stretch, tuple[Position, int]] = {}
 
@@ -95,12 +116,11 @@ class Mending:
                 )
             held.update(self._in_wheel(fresh))
 
-        def done(answer: object) -> None:
-            if self._is_done(answer):
-                self._unreadable.noted(fresh)
-                self._held |= held
+        def is_durable() -> None:
+            self._unreadable.noted(fresh)
+            self._held |= held
 
-        self._ask(decide, done)
+        return Task(decide, is_durable)
 
     def _in_wheel(self, stretches: list[Stretch]) -> dict[Stretch, tuple[Position, int]]:
         """Those of which the wheel holds the beginning, without a gap, and up to where.
@@ -127,39 +147,33 @@ class Mending:
         self._held = {s: held for s, held in self._held.items() if held[1] == self._wheel.given_back}
         return [stretch for stretch, (last, _) in self._held.items() if last <= position]
 
-    def _renote(self, dispatched: list[Stretch]) -> None:
+    def _renote(self, dispatched: list[Stretch]) -> Task:
         owed = {stretch: Position(self._held[stretch][0] + 1) for stretch in dispatched}
 
         def decide(commit: Commit) -> None:
             for stretch, place in owed.items():
                 commit.row(Table.META, note_key(stretch), note_value(stretch, place, self._clock.wall_ms()))
 
-        def done(answer: object) -> None:
-            if self._is_done(answer):
-                for stretch, place in owed.items():
-                    stretch.owed = place
-                    self._held.pop(stretch, None)
+        def is_durable() -> None:
+            for stretch, place in owed.items():
+                stretch.owed = place
+                self._held.pop(stretch, None)
 
-        self._ask(decide, done)
+        return Task(decide, is_durable)
 
-    def _forget(self) -> None:
-        floor = self._opened.directory.floor
-        gone = [stretch for stretch in self._unreadable if stretch.is_of_messages and stretch.last < floor]
-        if not gone:
-            return
-
+    def _forget(self, gone: list[Stretch]) -> Task:
         def decide(commit: Commit) -> None:
             for stretch in gone:
                 commit.row(Table.META, note_key(stretch), None)
 
-        def done(answer: object) -> None:
-            if self._is_done(answer):
-                for stretch in gone:
-                    self._unreadable.drop(stretch)
-                    self._passed.discard(stretch)
-                    self._held.pop(stretch, None)
+        def is_durable() -> None:
+            self._gone = []
+            for stretch in gone:
+                self._unreadable.drop(stretch)
+                self._passed.discard(stretch)
+                self._held.pop(stretch, None)
 
-        self._ask(decide, done)
+        return Task(decide, is_durable)
 
     def _recount(self) -> None:
         """What lies in a stretch was pending as long as only its shard was counted."""
@@ -170,15 +184,18 @@ class Mending:
             self._passed |= passed
             opened.recount()
 
-    def _revive(self, note: Stretch) -> None:
+    def _revive(self, note: Stretch) -> Task:
         start, end = self._bounds(note)
-        rows = 0
+        rows: int | None = None
         rest: Position | None = None
 
         def decide(commit: Commit) -> None:
             nonlocal rows, rest
             # All is read before anything is changed: the scan may fail.
-            read, rest = _some(self._opened.store.scan(Table.MESSAGES, start, end))
+            try:
+                read, rest = _some(self._opened.store.scan(Table.MESSAGES, start, end))
+            except Corrupt:
+                return
             rows = len(read)
             for key, value in read:
                 try:
@@ -190,19 +207,19 @@ class Mending:
             left = None if rest is None else note_value(note, rest, self._clock.wall_ms())
             commit.row(Table.META, note_key(note), left)
 
-        def done(answer: object) -> None:
-            if isinstance(answer, Corrupt):
+        def is_durable() -> None:
+            if rows is None:
                 self._owed.pop(0)
                 self._unreadable.look_beside(self._opened.store, Table.MESSAGES, note)
                 self._unreadable.add(note, is_noted=True)
-            elif self._is_done(answer):
-                log.warning("%d rows can be read again, what is owed goes out now: %s", rows, note)
-                if rest is not None:
-                    note.owed = rest
-                else:
-                    self._owed.pop(0)
+                return
+            log.warning("%d rows can be read again, what is owed goes out now: %s", rows, note)
+            if rest is not None:
+                note.owed = rest
+            else:
+                self._owed.pop(0)
 
-        self._ask(decide, done, cost=STEP_ROWS)
+        return Task(decide, is_durable)
 
     def _bounds(self, note: Stretch) -> tuple[bytes, bytes]:
         """The keys of what is owed of a note."""
@@ -219,22 +236,6 @@ class Mending:
             return None
         name = id_at(place, number, self._opened.node, decode(value).id)
         return Found(name, place, shard, value)
-
-    def _ask(self, decide: Decide, done: Done, cost: int = 1) -> None:
-        self._is_asked = True
-        try:
-            self._writer.submit(decide, done, cost=cost)
-        except (Busy, StoreFailed) as error:
-            self._is_done(error)
-
-    def _is_done(self, answer: object) -> bool:
-        self._is_asked = False
-        self._is_put_off = isinstance(answer, Exception)
-        if self._is_put_off:
-            log.warning("what cannot be read is not noted yet: %s", answer)
-            self._from = self._clock.mono() + LOOK_S
-            return False
-        return True
 
 
 def _some(scan: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], Position | None]:

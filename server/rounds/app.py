@@ -300,9 +300,7 @@ class App:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
         core.pull.step()
-        core.held.step()
-        core.schedules.step()
-        core.mending.step()
+        core.step()
         if more or core.can_advance():
             self.plan()
         elif not self._is_planned:

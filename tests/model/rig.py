@@ -276,7 +276,7 @@ class Rig:
         self.stepper.replay()
 
     def release(self) -> None:
-        self.stepper.release()
+        self.stepper.step()
 
     def split(self, index: int, r: Random) -> None:
         self.jobs.begin(index, r)

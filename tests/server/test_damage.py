@@ -354,16 +354,15 @@ async def test_the_horizon_waits_for_the_note(world: World) -> None:
     async with world.server() as server:
         app = server.app
         gone = unread(world, server)
-        asked = app.core.mending._ask
-        app.core.mending._ask = lambda decide, done, cost=1: None  # type: ignore[method-assign]
+        asked = app.core.mending.errand.step
+        app.core.mending.errand.step = lambda: None  # type: ignore[method-assign]
         world.clock.now_ms = DUE_MS + 20 * COUNT
         app.plan()
         await asyncio.sleep(0.3)
         first = app.core.reader.unreadable.fresh[0].first
         assert app.core.horizon.position < first
         assert app.core.horizon.position >> 48 == DUE_MS + 10 * (gone[0] - 1)
-        app.core.mending._ask = asked  # type: ignore[method-assign]
-        app.core.mending._is_asked = False
+        app.core.mending.errand.step = asked  # type: ignore[method-assign]
         await app.quiet()
         assert app.core.horizon.position > first
 

@@ -1,7 +1,7 @@
 """A core turned by hand: no loop, no thread, no socket.
 
 What server/rounds/app.py has done in a round is a step here, which a test takes when it likes: `heartbeat`,
-`compose`, `sync`, `settle`, `dispatch`, `load`, `replay`, `release`. `turn` is what a round does beside the
+`compose`, `sync`, `settle`, `dispatch`, `load`, `replay`, `step`. `turn` is what a round does beside the
 writer. `round` is the whole of it, with the sync in its place; after its steps `reached(point)` is called,
 where a test may look, or end the process.
 """
@@ -167,8 +167,8 @@ class Stepper:
         self.core.pull.step()
         return self.core.pull.waiting != waiting
 
-    def release(self) -> None:
-        self.core.held.step()
+    def step(self) -> None:
+        self.core.step()
 
     def mark(self) -> None:
         """While no group can be written the bound of dispatch goes to the disk by itself."""
@@ -188,7 +188,7 @@ class Stepper:
         self.heartbeat()
         self.mark()
         moved = any([self.dispatch(), self.load(), self.replay(), self.answer()])
-        self.release()
+        self.step()
         return moved
 
     # -- all of it
@@ -215,8 +215,7 @@ class Stepper:
         self.replay()
         self._reached("read on")
         self.answer()
-        self.release()
-        self.core.schedules.step()
+        self.step()
         if self.core.writer.broken is not None:
             self.recover()
 

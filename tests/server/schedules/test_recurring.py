@@ -286,7 +286,7 @@ def test_a_held_message_goes_on_while_the_writer_is_busy() -> None:
     for _ in range(5):
         core.writer.submit(lambda c: c.put([]), lambda answer: None)
         assert not core.writer.is_idle
-        core.held.step()
+        core.held.errand.step()
         rig.stepper.compose()
         rig.stepper.settle()
     assert core.opened.held == 0
