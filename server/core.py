@@ -90,6 +90,7 @@ class Core:
             self.undone.errand,
             self.late.errand,
             self.held.errand,
+            self.schedules.errand,
             self.mending.errand,
         )
         """What is asked of the writer in steps."""
@@ -301,7 +302,11 @@ class Core:
         self.mending.step()
         for errand in self.errands:
             errand.step()
-        self.schedules.step()
+
+    def wait_s(self) -> float:
+        """Seconds until `step`, or a call for messages, has something to do, as far as is known."""
+        timed = self.cursors.wait_s(), self.groups.wait_s(), self.pull.wait_s()
+        return min(*timed, *(errand.wait_s() for errand in self.errands))
 
     def review(self) -> None:
         """Keys and rules are others now: they hold for what is handed out from here on."""
@@ -321,7 +326,6 @@ class Core:
             and all(errand.is_settled for errand in self.errands)
             and not self.retries.is_due_at(self.clock.wall_ms())
             and not self.dispatch.live
-            and self.schedules.is_settled
             and horizon.position >= horizon.clock_ms << 48
         )
 

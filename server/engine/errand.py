@@ -4,7 +4,7 @@ One request is under way at a time. Whatever is added meanwhile shares the next 
 
     add, source ──> waiting ──> a piece ──> the writer ──> done: durable
                        ^  ^        |             |
-                       |  +--------+ no time     +──> failed: once more after RETRY_S, or dropped
+                       |  +--------+ no time     +──> failed: once more after a while, or dropped
                        +---------------------------------+
 
 A piece ends at `most` items, after `seconds`, at GROUP_BYTES, or at the cost of its owners, whichever comes
@@ -61,7 +61,7 @@ class Errand(Generic[Item, Answer]):
         clock: Clock,
         decide: Callable[[Commit, Item], Answer],
         done: Callable[[Item, Answer], None],
-        failed: Callable[[Item, Exception], bool],
+        failed: Callable[[Item, Exception], float | None],
         *,
         most: int = MOST,
         turn: int = MOST,
@@ -71,7 +71,8 @@ class Errand(Generic[Item, Answer]):
         source: Callable[[], Iterable[Item]] = _nothing,
         begin: Callable[[Iterable[Item]], None] = _ignore,
     ) -> None:
-        """`decide`: in the writer. `done`: its answer is durable. `failed`: it is not; whether to ask again.
+        """`decide`: in the writer. `done`: its answer is durable. `failed`: it is not; in how many seconds to
+        ask again, None: not at all.
 
         `most`: items of a piece. `turn`: those that one `owner` has in a row. `cost`: what the owner of an
         item costs a piece, before which no new owner comes in beyond `cost_max`. `source`: yields what is to
@@ -258,6 +259,7 @@ class Errand(Generic[Item, Answer]):
             else:
                 self._one_failed(item, error if spoiler is None else StoreFailed("a group was given up"))
 
-    def _one_failed(self, item: Item, error: Exception, retry_s: float = RETRY_S) -> None:
-        if self._failed(item, error):
-            self._put_off[item] = self._clock.mono() + retry_s
+    def _one_failed(self, item: Item, error: Exception, least_s: float = 0.0) -> None:
+        retry_s = self._failed(item, error)
+        if retry_s is not None:
+            self._put_off[item] = self._clock.mono() + max(retry_s, least_s)

@@ -16,7 +16,7 @@ from timeline.position import Position, at_of
 
 from ..observe.logs import by
 from .clock import Clock
-from .errand import Errand
+from .errand import RETRY_S, Errand
 from .writer import Writer
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ class Held:
         places = (place for place, _, _ in self._opened.reader.held() if place not in self._stuck)
         return takewhile(lambda place: at_of(place) <= wall_ms, places)
 
-    def _not_released(self, place: Position, error: Exception) -> bool:
+    def _not_released(self, place: Position, error: Exception) -> float | None:
         if isinstance(error, Corrupt):
             log.error("a held message is passed over: %s", error)
             self._stuck.add(place)
         elif isinstance(error, Refused):
             log.warning("a held message waits on: %s", error, extra=by("held messages"))
-        return isinstance(error, Refused)  # else the table has it
+        return RETRY_S if isinstance(error, Refused) else None  # the table has it
 
 
 def _release(commit: Commit, place: Position) -> None:

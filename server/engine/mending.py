@@ -97,11 +97,10 @@ class Mending:
         elif self._gone:
             yield self._forget(self._gone)
 
-    def _put_off(self, _: Task, error: Exception) -> bool:
+    def _put_off(self, _: Task, error: Exception) -> None:
         """What is found then is tried in a second."""
         log.warning("what cannot be read is not noted yet: %s", error)
         self._from = self._clock.mono() + RETRY_S
-        return False
 
     def _note(self, fresh: list[Stretch]) -> Task:
         horizon = self._opened.horizon

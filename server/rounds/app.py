@@ -351,7 +351,7 @@ class App:
         next_ms, retry_ms = self.core.wheel.next_ms(), self.core.retries.next_ms
         if retry_ms is not None:
             next_ms = retry_ms if next_ms is None else min(next_ms, retry_ms)
-        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
+        delay = min(WAIT_S, self.core.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:

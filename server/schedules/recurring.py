@@ -2,7 +2,7 @@
 
 For each schedule RAM holds its name and the position that its pending occurrence was first put at, sorted by
 position. Each round looks at the first of them: once the horizon has passed it, whatever has become of the
-message (delivered, cancelled, moved to another time), a request in the writer writes the next occurrence and
+message (delivered, cancelled, moved to another time), an errand to the writer writes the next occurrence and
 the row that names it, if the row still names the one before. After a start the rows are read, and those that
 the horizon had passed are asked for at once. So nothing hangs on a timer, and nothing is written twice.
 
@@ -14,15 +14,13 @@ What is refused is asked for again a second later, and stands nobody in the way 
 the owner of its messages has as many pending as he may.
 
 What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
-back all rows are read again. Bounds: `max_schedules`, and 100 requests to a round.
+back all rows are read again. Bound: `max_schedules`.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import cast
 from zoneinfo import ZoneInfo
 
@@ -55,13 +53,12 @@ from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
 
 from ..engine.clock import Clock
+from ..engine.errand import RETRY_S, Errand
 from ..engine.rider import Rider
 from ..engine.writer import Busy, Writer
 
 log = logging.getLogger(__name__)
 
-STEP = 100
-RETRY_S = 1.0
 RELEASE_S = 0.01
 NAMES_END = b"\x7f"
 """Above every name: they are ASCII."""
@@ -93,6 +90,14 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | 
     return Every(interval_ms, timing.start_ms or anchor_ms + interval_ms)
 
 
+class Unreleased(Refused):
+    """The occurrence is in the table `held` still."""
+
+
+def _advanced(_: tuple[Position, str], answer: None) -> None:
+    """The next occurrence is durable."""
+
+
 class Schedules(Rider):
     """All schedules of one server."""
 
@@ -101,7 +106,6 @@ class Schedules(Rider):
     ) -> None:
         self._store = store
         self._horizon = horizon
-        self._writer = writer
         self._clock = clock
         self._max = max_schedules
         self._places: dict[str, Position | None] = {}
@@ -110,15 +114,13 @@ class Schedules(Rider):
         """Of those whose occurrence is, or was, in the table `held`."""
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
-        self._asked: set[str] = set()
-        self._refused: deque[tuple[float, tuple[Position, str], SortedSet[tuple[Position, str]]]] = deque()
-        """When those that were refused are asked for again, s of monotonic time, and in which set they are
-        then: until then they are in none."""
         self._stuck: dict[str, Position] = {}
         """What cannot be followed: asked for no more, also when the rows are read again."""
         self._unreadable: set[bytes] = set()
         """Keys of rows that were passed over: they are no schedules."""
-        self._retry_at = 0.0
+        self.errand: Errand[tuple[Position, str], None] = Errand(
+            writer, clock, self._advance, _advanced, self._not_advanced, source=self._come
+        )
         self.recover()
         writer.carry(self)
 
@@ -135,7 +137,7 @@ class Schedules(Rider):
         self._places.clear()
         self._due.clear()
         self._held.clear()
-        self._refused.clear()
+        self.errand.clear()
         self._unreadable.clear()
         for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
             try:
@@ -148,12 +150,6 @@ class Schedules(Rider):
 
     # -- rounds
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether every occurrence whose time has come has its successor."""
-        is_refused = any(self._places.get(name) == place for _, (place, name), _ in self._refused)
-        return not self._asked and not is_refused and next(self._come(), None) is None
-
     def _come(self) -> Iterator[tuple[Position, str]]:
         """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows."""
         horizon = self._horizon.position
@@ -161,29 +157,6 @@ class Schedules(Rider):
         if self._held:
             wall = before(self._clock.wall_ms() + 1)
             yield from takewhile(lambda entry: entry[0] < wall, self._held)
-
-    def step(self) -> None:
-        """Ask the writer for what follows the occurrences that the horizon has passed."""
-        if self._writer.broken is not None or self._clock.mono() < self._retry_at:
-            return
-        first = list(islice((e for e in self._come() if e[1] not in self._asked), STEP))
-        for entry in (*first, *self._again(STEP - len(first))):
-            try:
-                self._asked.add(entry[1])
-                self._writer.submit(partial(self._advance, entry=entry), partial(self._advanced, entry[1]))
-            except (Busy, StoreFailed):
-                self._asked.discard(entry[1])
-                return
-
-    def _again(self, most: int) -> list[tuple[Position, str]]:
-        """Those that were refused and are to be asked for again, which come behind all others."""
-        again: list[tuple[Position, str]] = []
-        while self._refused and self._refused[0][0] <= self._clock.mono() and len(again) < most:
-            _, entry, waiting = self._refused.popleft()
-            if self._places.get(entry[1]) == entry[0] and entry[1] not in self._asked:
-                waiting.add(entry)
-                again.append(entry)
-        return again
 
     def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
         """In the writer: the next occurrence, if the row still names this one."""
@@ -193,9 +166,7 @@ class Schedules(Rider):
             self._note(name, row)
             return
         if not has_passed(commit, row.occurrence, self._clock.wall_ms()):
-            # Held, and about to be released: usually it has been by now.
-            self._retry_at = self._clock.mono() + RELEASE_S
-            return
+            raise Unreleased("held", "is about to be released: usually it has been by now")
         self._write(commit, name, self._successor(commit, name, row))
         self._passed.discard(entry)
 
@@ -210,23 +181,20 @@ class Schedules(Rider):
         )
         return self._next(commit, name, passed(commit, row), was_late=was_late)
 
-    def _advanced(self, name: str, answer: object) -> None:
-        self._asked.discard(name)
-        if isinstance(answer, Refused):
-            log.warning("schedule %s: its next message is refused, tried again: %s", name, answer)
-            place = self._places.get(name)
-            for waiting in (self._due, self._held):
-                if place is not None and (place, name) in waiting:
-                    waiting.discard((place, name))
-                    self._refused.append((self._clock.mono() + RETRY_S, (place, name), waiting))
-        elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
+    def _not_advanced(self, entry: tuple[Position, str], error: Exception) -> float | None:
+        place, name = entry
+        if isinstance(error, Unreleased):
+            return RELEASE_S
+        if isinstance(error, Refused):
+            log.warning("schedule %s: its next message is refused, tried again: %s", name, error)
+            return RETRY_S
+        if not isinstance(error, Busy | StoreFailed) and self._places.get(name) == place:
             # It would fail again, and take others with it each time.
-            log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
-            place = self._places.get(name)
-            if place is not None:
-                self._stuck[name] = place
-                self._due.discard((place, name))
-                self._held.discard((place, name))
+            log.error("schedule %s does not go on until it is changed or the server starts: %r", name, error)
+            self._stuck[name] = place
+            self._due.discard(entry)
+            self._held.discard(entry)
+        return None
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""

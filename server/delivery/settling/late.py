@@ -37,7 +37,7 @@ from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ...engine.clock import Clock
-from ...engine.errand import Errand
+from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Busy, Writer
 from ...observe.logs import by, shown
 from ..cursors import Cursors, cursor_cost
@@ -189,13 +189,13 @@ class Late:
         ack.told(is_ended)
         self._groups.read_on(ack.group)
 
-    def _not_ended(self, ack: LateAck, why: Exception) -> bool:
+    def _not_ended(self, ack: LateAck, why: Exception) -> float | None:
         """It could not be written: tried again if that is the writer's fault."""
         name = shown(ack.group.name)
         log.warning("%s: a late ack cannot be written: %s", name, why, extra=by(name))
         told, ack.told = ack.told, _nobody
         told(None)
-        return isinstance(why, Busy | StoreFailed)
+        return RETRY_S if isinstance(why, Busy | StoreFailed) else None
 
 
 def _nobody(_: bool | None) -> None:

@@ -40,7 +40,7 @@ from timeline.position import message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
-from ...engine.errand import Errand
+from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ...settings.config import Sessions
@@ -296,7 +296,7 @@ class Undone:
             self._end(failure, fate)
         failure.told(fate)
 
-    def _not_decided(self, failure: Failure, why: Exception) -> bool:
+    def _not_decided(self, failure: Failure, why: Exception) -> float:
         """It has not been written, and is tried again."""
         holder, flight = failure.holder, failure.flight
         if flight.fate == SETTLED:
@@ -306,7 +306,7 @@ class Undone:
         log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
         told, failure.told = failure.told, _nobody
         told(Nacked.FAILED)
-        return True
+        return RETRY_S
 
     def _end(self, failure: Failure, fate: Nacked) -> None:
         """It is in flight no more, and whoever had it has room."""

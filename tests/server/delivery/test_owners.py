@@ -11,7 +11,6 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Will
 from server.delivery.dispatch import TURN_COST
 from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Owners
-from server.schedules import recurring
 from server.schedules.recurring import Schedules
 from shards.fields import Record
 from shards.record import encode
@@ -177,8 +176,6 @@ def test_a_recurring_schedule_stamps_its_owner(rig: Keyed) -> None:
     def minutes(count: int) -> list[str]:
         for _ in range(60 * count):
             rig.pass_ms(1_000)
-            schedules.step()
-            rig.pump()
         return taken(peer)
 
     assert minutes(3) == ["tick"] * 3
@@ -219,7 +216,7 @@ def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
     rig: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more of them than are asked for in a round, and all stand before the other in the line."""
-    monkeypatch.setattr(recurring, "STEP", 3)
+    monkeypatch.setattr(rig.core.schedules.errand, "_most", 3)
     rig.add("few")
     schedules, core = rig.core.schedules, rig.core
     timing = TimingRow("every", "60000", "UTC")
@@ -232,8 +229,6 @@ def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
     def minutes(count: int) -> list[str]:
         for _ in range(60 * count):
             rig.pass_ms(1_000)
-            schedules.step()
-            rig.pump()
         return taken(peer)
 
     for number in range(8):
@@ -245,7 +240,7 @@ def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
     peer = reader(rig)
     assert minutes(4).count("ops") == 4
     assert core.opened.owned.pending(b"few") == 1
-    assert not schedules.is_settled
+    assert not schedules.errand.is_settled
     put("few-7", b"ops")
     assert minutes(2).count("ops") == 4, "who has room takes one over, whatever it still owes"
     rig.file.change("few", "pending = 1", "pending = 1000")

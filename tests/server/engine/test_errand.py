@@ -82,9 +82,9 @@ class Work:
             raise wrong
         return item
 
-    def _failed(self, item: str, error: Exception) -> bool:
+    def _failed(self, item: str, error: Exception) -> float | None:
         self.failures.append((item, type(error).__name__))
-        return item not in self.drops
+        return None if item in self.drops else errand.RETRY_S
 
     def _source(self) -> Iterable[str]:
         return [item for item in self.found if item not in self.done and item not in self.drops]

@@ -70,7 +70,7 @@ def test_a_crash_at_every_step(rig: Rig, stop: int, survivors: int) -> None:
             rig.core.writer.settle()
         stepper.dispatch()
         stepper.load()
-        rig.schedules.step()
+        rig.schedules.errand.step()
         if died():
             break
     rig.crash(survivors)
@@ -146,7 +146,7 @@ def test_a_failed_sync_reads_the_rows_again(rig: Rig, is_back_at_once: bool) -> 
         rig.stepper.sync()
     rig.core.writer.fail(failed.value)
     if not is_back_at_once:
-        rig.core.schedules.step()
+        rig.core.schedules.errand.step()
     rig.store.fail_flushes = False
     assert rig.stepper.recover()
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
@@ -382,7 +382,7 @@ def test_an_edit_just_before_the_next_occurrence_is_written(rig: Rig) -> None:
     rig.deliver(4)
     assert rig.fired() == hours(1, 1)
     rig.core.writer.submit(lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"edited"), lambda a: None)
-    rig.schedules.step()
+    rig.schedules.errand.step()
     rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
     assert [due for due, _ in rig.rows()] == hours(1, 3)
 
@@ -451,7 +451,7 @@ def test_a_refused_occurrence_is_tried_again() -> None:
     rig.clock.step(1)
     for _ in range(10):
         rig.stepper.round()
-    assert not rig.schedules.is_settled
+    assert not rig.schedules.errand.is_settled
     rig.core.opened.commit.caps = replace(rig.core.opened.commit.caps, pending=10)
     rig.clock.mono_s += 2
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
