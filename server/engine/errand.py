@@ -21,7 +21,7 @@ all that waits fails.
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from itertools import islice
+from itertools import chain, filterfalse, islice
 from typing import Generic, TypeVar
 
 from shards.commit import Commit, Refused
@@ -41,11 +41,6 @@ NEVER = float("inf")
 
 Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
-
-
-def _nothing() -> Iterable[Item]:
-    """Items are added, not found."""
-    return ()
 
 
 def _ignore(_: object) -> None:
@@ -68,7 +63,7 @@ class Errand(Generic[Item, Answer]):
         owner: Callable[[Item], Hashable] = lambda _: None,
         cost: Callable[[Item], int] = lambda _: 0,
         cost_max: int = 1,
-        source: Callable[[], Iterable[Item]] = _nothing,
+        source: Callable[[], Iterable[Item]] | None = None,
         begin: Callable[[Iterable[Item]], None] = _ignore,
     ) -> None:
         """`decide`: in the writer. `done`: its answer is durable. `failed`: it is not; in how many seconds to
@@ -117,7 +112,7 @@ class Errand(Generic[Item, Answer]):
         """Nothing is to be done but what the writer does not take now."""
         if self._waiting or self._is_asked:
             return False
-        return next(iter(self._source()), None) is None or self._is_paused()
+        return self._source is None or next(iter(self._source()), None) is None or self._is_paused()
 
     def wait_s(self) -> float:
         """Seconds until `step` has something to do, as far as is known."""
@@ -139,8 +134,9 @@ class Errand(Generic[Item, Answer]):
         """Hand on the next piece, when the one before has been answered."""
         if self._is_asked:
             return
-        if not self._waiting and not self._is_paused():
-            fresh = (item for item in self._source() if item not in self._put_off)
+        if self._source is not None and not self._waiting and not self._is_paused():
+            # Not a generator expression: compiled, that would be a list of all there is.
+            fresh = filterfalse(self._put_off.__contains__, self._source())
             for item in islice(fresh, self._most):
                 self._enqueue(item)
         if self._put_off and self._writer.broken is None:
@@ -149,7 +145,9 @@ class Errand(Generic[Item, Answer]):
             self._submit()
 
     def _is_paused(self) -> bool:
-        return self._writer.broken is not None or self._clock.mono() < self._paused_until
+        if self._writer.broken is not None:
+            return True
+        return self._paused_until > 0.0 and self._clock.mono() < self._paused_until
 
     def _take_put_off(self) -> None:
         now_s = self._clock.mono()
@@ -210,7 +208,7 @@ class Errand(Generic[Item, Answer]):
         except (Busy, StoreFailed) as error:
             self._is_asked = False
             waiting, self._waiting, self._taken = self._waiting, {}, 0
-            self._all_failed([*piece, *(item for own in waiting.values() for item in own)], error)
+            self._all_failed([*piece, *chain.from_iterable(waiting.values())], error)
 
     def _decide_piece(self, commit: Commit, piece: list[Item]) -> list[Answer | Refused | Corrupt]:
         """In the writer: one item after the other, as far as there is time and room."""
