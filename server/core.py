@@ -13,6 +13,7 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
+from .delivery.burials import Burials
 from .delivery.clients import Clients
 from .delivery.dispatch import Dispatch
 from .delivery.membership import Membership
@@ -28,6 +29,7 @@ from .delivery.retries import Retries
 from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
+from .delivery.settling.burying import Burying
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
@@ -89,6 +91,7 @@ class Core:
         self.errands: tuple[Errand[Any, Any], ...] = (
             self.undone.errand,
             self.late.errand,
+            self.burying.errand,
             self.held.errand,
             self.schedules.errand,
             self.mending.errand,
@@ -144,6 +147,9 @@ class Core:
         self.owners = Owners(auth.may_send)
         self.ready = Ready(wake)
         self.leases = Leases(clock)
+        store, writer = self.opened.store, self.writer
+        self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=NODE)
+        self.burials = Burials(store, self.horizon, self.retries, writer)
         by_text: dict[str, Group] = {}
         self.sessions = Sessions(
             self.opened.store,
@@ -169,6 +175,7 @@ class Core:
             self.owed,
             self.ready,
             self.leases,
+            self.burials,
             by_text,
             settings,
             limits,
@@ -202,7 +209,6 @@ class Core:
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, wills, and how a place that was away reads on."""
         config, clock, writer = self.config, self.clock, self.writer
-        self.retries = Retries(self.opened.store, self.horizon, self.ready, writer, clock, node=NODE)
         self.letters = Letters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
         self.undone = Undone(
             config.sessions,
@@ -231,6 +237,7 @@ class Core:
             self.retained,
             self.ready,
             self.cursors,
+            self.burials,
             self.groups,
             self.undone,
             self.retries,
@@ -238,6 +245,9 @@ class Core:
             self.owners,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
+        )
+        self.burying = Burying(
+            self.opened.store, self.reader, self.burials, self.letters, writer, clock, node=NODE
         )
         self.settling = Settling(self.cursors, self.groups, self.leases, self.undone, self.late)
 
@@ -252,6 +262,7 @@ class Core:
             self.sessions,
             self.cursors,
             self.groups,
+            self.burials,
             self.subscriptions,
             self.settling,
             self.replay,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..engine.clock import Clock
 from ..observe.logs import by, shown
+from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .membership import Membership
 from .replay import Replay
@@ -36,6 +37,7 @@ class Clients:
         sessions: Sessions,
         cursors: Cursors,
         groups: Membership,
+        burials: Burials,
         subscriptions: Subscriptions,
         settling: Settling,
         replay: Replay,
@@ -48,6 +50,7 @@ class Clients:
         self._sessions = sessions
         self._cursors = cursors
         self._groups = groups
+        self._burials = burials
         self._subscriptions = subscriptions
         self._settling = settling
         self._replay = replay
@@ -224,7 +227,7 @@ class Clients:
             client_id = subscriber.session.client_id
             if isinstance(subscriber, Group):
                 if self._groups.get(subscriber.text) is subscriber and self._groups.is_over(subscriber):
-                    self._groups.end(subscriber)
+                    self._groups.end(subscriber, GROUP_EXPIRED)
                     log.info("group %s expired", shown(subscriber.text))
                     ended += 1
             elif self._sessions.get(client_id) is subscriber and self._sessions.is_over(subscriber):
@@ -249,6 +252,7 @@ class Clients:
     def _forget(self, subscriber: Subscriber) -> None:
         """The session ends, in RAM. The next batch deletes its rows."""
         self._groups.forget(subscriber)
+        self._burials.end_session(subscriber)
         self._sessions.drop(subscriber)
 
     def _displace(self, known: Subscriber, *, is_resumed: bool) -> None:

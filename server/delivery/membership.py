@@ -12,6 +12,7 @@ from timeline.session import USUAL, Flight, Returned, Session, Subscription, Ter
 
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
+from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .owed import Owed
 from .pace import Paces
@@ -49,6 +50,7 @@ class Membership:
         owed: Owed,
         ready: Ready,
         leases: Leases,
+        burials: Burials,
         by_text: dict[str, Group],
         settings: SessionSettings,
         limits: Limits,
@@ -62,6 +64,7 @@ class Membership:
         self._owed = owed
         self._ready = ready
         self._leases = leases
+        self._burials = burials
         self._settings = settings
         self._limits = limits
         self._paces = Paces(mono)
@@ -126,7 +129,7 @@ class Membership:
                     group.note_loan(member, flight)
         for group in list(self._by_text.values()):
             if not group.session.is_persistent:
-                self.end(group)  # the settings are others now
+                self.end(group, GROUP_EXPIRED)  # the settings are others now
         return [
             (group, flight)
             for group in self._by_text.values()
@@ -275,7 +278,7 @@ class Membership:
         if member.is_restricted:
             self._router.forget()
         if is_last and (is_given_up or not group.session.is_persistent):
-            self.end(group)
+            self.end(group, GROUP_DELETED)
             return
         if is_last:
             group.remember(member)
@@ -283,12 +286,14 @@ class Membership:
         self._pause(group)
         self._agreed(group)
 
-    def disband(self, commit: Commit, group: Group) -> bool:
+    def disband(self, commit: Commit, group: Group, *, is_dead: bool = True) -> bool:
         """In the writer: delete a group that may have members; True: it is gone.
 
-        END_MEMBERS leave in each step. They keep what they have in flight. A client no longer subscribes to
-        the group then, and is not told.
+        END_MEMBERS leave in each step. A session that outlives its connection keeps what it has in flight;
+        all else that is undone becomes dead letters, or is dropped (not `is_dead`). A client no longer
+        subscribes to the group then, and is not told.
         """
+        group.is_buried_dead = is_dead
         for member in list(islice(group.members, END_MEMBERS)):
             if member.session.unsubscribe(group.text):
                 self._sessions.quota.discard((group.text,))
@@ -298,11 +303,12 @@ class Membership:
             elif member.link is not None:
                 member.link.close(Closing.DROPPED)
         if self._by_text.get(group.text) is group and not group.members:
-            self.end(group)
+            self.end(group, GROUP_DELETED)
         return self._by_text.get(group.text) is not group
 
-    def end(self, group: Group) -> None:
-        """It is there no more; who was a member is none, and keeps what it has in flight."""
+    def end(self, group: Group, reason: str) -> None:
+        """It is there no more; who was a member is none. What it leaves undone becomes dead letters with that
+        reason, or is dropped."""
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
@@ -315,6 +321,9 @@ class Membership:
         self._unroute(group)
         self._owed.forget(group)
         heirs = group.bequeath(is_last=True)
+        is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED
+        why = ENDPOINT_DELETED if is_deleted_endpoint else reason
+        self._burials.end_group(group, why, is_dead=group.is_buried_dead)
         group.session.resends.clear()
         self._paces.forget(group)
         if group.is_stored:

@@ -34,6 +34,7 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import shown
+from .burials import Burials
 from .cursors import Cursors
 from .membership import Membership
 from .message import Message
@@ -96,6 +97,7 @@ class Replay:
         retained: Retained,
         ready: Ready,
         cursors: Cursors,
+        burials: Burials,
         groups: Membership,
         undone: Undone,
         retries: Retries,
@@ -113,6 +115,7 @@ class Replay:
         self._retained = retained
         self._ready = ready
         self._cursors = cursors
+        self._burials = burials
         self._groups = groups
         self._undone = undone
         self._retries = retries
@@ -135,6 +138,17 @@ class Replay:
         session.rewind(None, max(to, self.floor), horizon)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
+
+    def skip(
+        self, commit: Commit, subscriber: Subscriber, to: Position, reason: str, *, is_dead: bool
+    ) -> bool:
+        """In the writer: the session or group reads on behind `to`; what it has not read before becomes dead
+        letters, or is dropped. False: it has read so far."""
+        if not self._burials.skip(subscriber, to, reason, is_dead=is_dead):
+            return False
+        self._cursors.store(commit, subscriber)
+        self._ready.wake(subscriber)
+        return True
 
     @property
     def floor(self) -> Position:

@@ -32,6 +32,12 @@ PAIR_BYTES = 170
 URLS = "*"
 """What stands for every full URL among the names of endpoints."""
 
+
+def is_delivered(deliver_to: bytes, name: str) -> bool:
+    """Whether what says that it is delivered there goes to the endpoint of that name."""
+    return (URLS if b"://" in deliver_to else deliver_to.decode()) == name
+
+
 Targets = dict[Subscriber, tuple[Subscription, ...]]
 
 

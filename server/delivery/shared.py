@@ -53,6 +53,7 @@ class Group(Subscriber):
         "all_returned",
         "client",
         "in_force",
+        "is_buried_dead",
         "is_endpoint",
         "is_paused",
         "keeping",
@@ -91,6 +92,8 @@ class Group(Subscriber):
         self.settings = settings
         self.keeping = keeping
         """What was said of how long it stays and how fast it is."""
+        self.is_buried_dead = True
+        """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False
         """Nobody is sent anything; its place stays."""
         self.client = ""
@@ -282,21 +285,23 @@ class Group(Subscriber):
             self.dirty.add(self)
 
     def bequeath(self, *, is_last: bool) -> list[Subscriber]:
-        """The group ends (`is_last`), or its rows: what was lent is theirs who have it, whom it returns.
+        """The group ends (`is_last`), or its rows: what was lent to a session that outlives its connection is
+        the session's own. Returns these sessions. O(loans).
 
-        To all of them, or to those who outlive their connection: no other would survive a kill. O(loans).
+        What others have stays the group's, for who settles what it leaves undone.
         """
-        heirs = [heir for heir in self.lent if is_last or heir.session.is_persistent]
-        for heir in heirs:
-            for lent in self.lent.pop(heir).values():
+        heirs = [heir for heir in self.lent if heir.session.is_persistent]
+        for holder in [*self.lent] if is_last else heirs:
+            is_heir = holder.session.is_persistent
+            for lent in self.lent.pop(holder).values():
                 loan, lent.loan = lent.loan, None
                 if loan is not None:
                     self._leases.end(loan)
-                if loan is not None and loan.flight is not None and not loan.is_overdue:
-                    self.session.ack(loan.flight.packet_id)
                 if lent.shard == RETRY_SHARD:
-                    heir.session.ack(lent.packet_id)  # its row is the group's, and goes with it
-            heir.dirty.add(heir)
+                    holder.session.ack(lent.packet_id)  # its row is the group's
+                elif is_heir and loan is not None and loan.flight is not None and not loan.is_overdue:
+                    self.session.ack(loan.flight.packet_id)
+            holder.dirty.add(holder)
         return heirs
 
     def returned(self, member: Subscriber, lent: Flight) -> Flight | None:

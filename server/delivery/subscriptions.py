@@ -18,6 +18,7 @@ from timeline.slices import Directory
 
 from ..observe.logs import by, shown
 from ..settings.config import Config
+from .burials import GROUP_DELETED
 from .cursors import Cursors
 from .membership import Membership
 from .router import Router
@@ -167,7 +168,7 @@ class Subscriptions:
             rights = None if group.members else group.rights
             if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
                 log.info("group %s ends: %s may not", shown(group.text), rights.name, extra=by(rights.name))
-                self._groups.end(group)
+                self._groups.end(group, GROUP_DELETED)
 
     def _end_denied(self, subscriber: Subscriber, text: str, rights: Rights) -> bool:
         """End a subscription that these rights do not allow. False: they do."""

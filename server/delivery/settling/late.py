@@ -90,7 +90,7 @@ class Late:
         self._groups = groups
         self._sent = sent
         self._node = node
-        self.errand: Errand[LateAck, bool] = Errand(
+        self._waiting: Errand[LateAck, bool] = Errand(
             writer,
             clock,
             self._end,
@@ -108,9 +108,14 @@ class Late:
         self.finished = 0
 
     @property
+    def errand(self) -> Errand[LateAck, bool]:
+        """How they are decided."""
+        return self._waiting
+
+    @property
     def room(self) -> int:
         """How many more may wait."""
-        return WAITING_MAX - len(self.errand)
+        return WAITING_MAX - len(self._waiting)
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
         """What the group has lent of the row that stood there is done."""
@@ -126,7 +131,7 @@ class Late:
             log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
             ack.told(False)
             return
-        self.errand.add(ack)
+        self._waiting.add(ack)
 
     def _look_through(self, acks: Iterable[LateAck]) -> None:
         self._flights = {

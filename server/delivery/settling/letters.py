@@ -114,6 +114,19 @@ class Letters:
         bounds = self._bounds
         return bury(commit, row, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes)
 
+    def half_of_room(self, commit: Commit) -> tuple[int, int]:
+        """Half of how many dead letters there may be yet, and of their bytes."""
+        now, bounds = DEAD.totals(commit.open_group), self._bounds
+        return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
+
+    def keep(self, commit: Commit, row: KeptRow) -> None:
+        """Keep one for which there is room."""
+        bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
+
+    def note_buried_all(self, count: int) -> None:
+        """So many more are durable, for which there was room."""
+        self.buried += count
+
     def note_buried(self, gone: int) -> None:
         """One more is durable, and so many others have gone for it."""
         self.buried += 1

@@ -1,0 +1,147 @@
+"""Places that end, or leave something behind, and had not finished all: nothing of it ends without a word.
+
+What was undone is noted (shards/burials.py) in the batch in which the place ends or moves on, and settled in
+steps after that (settling/burying.py): as dead letters of the place, or dropped and counted.
+
+    a group is deleted, expires, or its last holder gives it up    all that it had
+    a place is set forward                                         what it had not read
+    a session ends                                                 its retries, which are dropped
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from shards import keys
+from shards.burials import BurialRow, burial_key, burial_value, burials
+from shards.commit import Commit
+from shards.retries import RETRIES
+from shards.store import Store, Table
+from timeline.horizon import Horizon
+from timeline.position import END, RETRY_SHARD, Position
+from timeline.session import SETTLED
+
+from ..engine.rider import Done, Rider
+from ..engine.writer import Writer
+from .retries import Retries
+from .shared import ENDPOINT_PREFIX, Group
+from .subscriber import Subscriber
+
+GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
+SESSION_ENDED = "session ended"
+SKIPPED, KEPT_TOO_LONG = "skipped", "kept too long"
+
+
+class Burials(Rider):
+    """What is to be settled of places, by number."""
+
+    def __init__(self, store: Store, horizon: Horizon, retries: Retries, writer: Writer) -> None:
+        """Raises Corrupt, StoreFailed."""
+        self._store = store
+        self._horizon = horizon
+        self._retries = retries
+        self.active: dict[int, BurialRow] = dict(burials(store))
+        self._fresh: set[int] = set()
+        """Not in a batch yet."""
+        self.dropped: Counter[str] = Counter()
+        """Messages that nobody has finished and that are no dead letters, by reason."""
+        writer.carry(self)
+
+    @property
+    def floor(self) -> Position:
+        """None of them needs what is before."""
+        return min((row.floor for row in self.active.values()), default=END)
+
+    def ready(self) -> list[int]:
+        """Those that are stored, and can be worked through."""
+        return [number for number in self.active if number not in self._fresh]
+
+    # -- what comes
+
+    def end_group(self, group: Group, reason: str, *, is_dead: bool) -> None:
+        """The group is there no more: what it had in flight itself, had not read, and its retries."""
+        read = group.session.read_at(self._horizon.position)
+        self._retries.forget(group)
+        flights = [
+            (keys.place(flight.position), flight.shard, flight.attempts)
+            for flight in group.session.flights.values()
+            if 0 <= flight.shard < RETRY_SHARD and flight.fate != SETTLED
+        ]
+        has_retries = self._has_retries(group)
+        if flights or has_retries or read < self._horizon.position:
+            row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
+            self._add(row, flights=flights, has_retries=has_retries)
+
+    def end_session(self, subscriber: Subscriber) -> None:
+        """A session is over: what it had in flight is counted, its retries go with it."""
+        horizon, flights = self._horizon.position, subscriber.session.flights.values()
+        self._retries.forget(subscriber)
+        self.dropped[SESSION_ENDED] += sum(one.is_stored and not one.is_of_group for one in flights)
+        if not self._has_retries(subscriber):
+            return
+        row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_dead=False)
+        self._add(row, flights=[], has_retries=True)
+
+    def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
+        """The place reads on behind `upto`; False if it has read so far. The caller stores its cursor."""
+        session = subscriber.session
+        read = session.read_at(self._horizon.position)
+        upto = min(upto, self._horizon.position)
+        if upto <= read:
+            return False
+        self._add(self._row(subscriber, read, upto, reason, is_dead=is_dead), flights=[], has_retries=False)
+        session.read = upto
+        return True
+
+    def _has_retries(self, subscriber: Subscriber) -> bool:
+        """Also one that is in the batch that is open, and not stored yet."""
+        is_fresh = any(flight.fate == SETTLED for flight in subscriber.session.flights.values())
+        return is_fresh or RETRIES.count_of(self._store, subscriber.whose) > 0
+
+    def _row(
+        self, subscriber: Subscriber, read: Position, upto: Position, reason: str, *, is_dead: bool
+    ) -> BurialRow:
+        session, owners = subscriber.session, subscriber.owners
+        return BurialRow(
+            addressee=session.client_id,
+            group=subscriber.name,
+            incarnation=subscriber.incarnation,
+            keeper=min(owners) if len(owners) == 1 else "",
+            filters=[
+                (one.filter, keys.place(one.since))
+                for one in session.subscriptions.values()
+                if one.filter not in subscriber.groups
+            ],
+            endpoint=subscriber.name.removeprefix(ENDPOINT_PREFIX) if subscriber.is_endpoint else "",
+            read=keys.place(read),
+            upto=keys.place(upto),
+            finished=[keys.place(place) for place in session.finished if read < place <= upto],
+            flights=[],
+            has_retries=False,
+            reason=reason,
+            is_dead=is_dead,
+        )
+
+    def _add(self, row: BurialRow, *, flights: Sequence[tuple[bytes, int, int]], has_retries: bool) -> None:
+        number = self._horizon.issue()
+        self.active[number] = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
+        self._fresh.add(number)
+
+    # -- with each batch
+
+    def write(self, commit: Commit) -> Done:
+        """A place ends in the batch that is sealed next, and so does this begin."""
+        written = list(self._fresh)
+        for number in written:
+            commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
+
+        def done(answer: object) -> None:
+            if not isinstance(answer, Exception):
+                self._fresh.difference_update(written)
+
+        return done
+
+    def recover(self) -> None:
+        """What was written may be gone."""
+        self._fresh.update(self.active)

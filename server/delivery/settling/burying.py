@@ -1,0 +1,219 @@
+"""Settles what places have left undone (burials.py), a step at a time.
+
+    in flight     ──┐
+    not read      ──┼──> a dead letter of the place, with the reason; or dropped, and counted
+    its retries   ──┘
+
+One step is STEP messages, or LOOK rows that are looked at. Each writes how far it has come, in the batch in
+which the letters are.
+
+One burial takes at most half of what room there is for dead letters when it begins, so that it drives out
+nobody else's. What does not find room is dropped and counted, as is what was to be dropped: of each of these
+it is known for as long as the message is (`dropped`, deliveries.py), and the log says at the end how many
+there were.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from shards import keys
+from shards.burials import BurialRow, burial_key, burial_value
+from shards.commit import Commit
+from shards.errors import Corrupt
+from shards.fate import is_over
+from shards.fields import Record
+from shards.kept import size_of
+from shards.read import Reader
+from shards.record import decode, deliver_to_of, encode, id_at, is_moved, is_stub, topic_of
+from shards.retries import RETRIES, end_retry, note_dropped, whose
+from shards.store import Store, Table
+from shards.tables import KeptRow, encode_row
+from timeline.filters import matches
+from timeline.position import MessageId, Position
+
+from ...engine.clock import Clock
+from ...engine.errand import RETRY_S, Errand
+from ...engine.writer import Writer
+from ...observe.logs import by, shown
+from ..burials import Burials
+from ..router import is_delivered
+from .letters import Letters
+
+log = logging.getLogger(__name__)
+
+_NOTHING = encode(Record(b"", b""))
+"""In the place of a message that is nowhere any more, or cannot be read."""
+STEP = 100
+"""Messages that are settled in a step, ..."""
+LOOK = 1_000
+"""... and rows that are looked at: some 5 ms."""
+
+
+class Burying:
+    """Works through the burials."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        burials: Burials,
+        letters: Letters,
+        writer: Writer,
+        clock: Clock,
+        *,
+        node: int,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._burials = burials
+        self._letters = letters
+        self._node = node
+        self.errand: Errand[int, BurialRow | None] = Errand(
+            writer, clock, self._step, self._stepped, self._failed, most=1, source=burials.ready
+        )
+
+    def _step(self, commit: Commit, number: int) -> BurialRow | None:
+        """In the writer: what is left after a step; None: nothing."""
+        row = self._burials.active[number]
+        if row.room is None:
+            row = msgspec.structs.replace(row, room=self._letters.half_of_room(commit))
+        if row.flights:
+            row = self._settle_flights(commit, row)
+        elif not row.is_read:
+            row = self._settle_unread(commit, row)
+        elif row.has_retries:
+            row = self._settle_retries(commit, row)
+        is_over = row.is_read and not row.flights and not row.has_retries
+        commit.row(Table.META, burial_key(number), None if is_over else burial_value(row))
+        return row
+
+    def _stepped(self, number: int, row: BurialRow | None) -> None:
+        before = self._burials.active[number]
+        assert row is not None, "a step leaves a row"
+        self._burials.dropped[row.reason] += row.dropped - before.dropped
+        self._letters.note_buried_all(row.buried - before.buried)
+        self._burials.active[number] = row
+        if row.is_read and not row.flights and not row.has_retries:
+            del self._burials.active[number]
+            _tell(row)
+
+    def _failed(self, number: int, error: Exception) -> float:
+        row = self._burials.active[number]
+        log.warning("%s: what it left undone waits: %s", shown(row.group), error, extra=by(row.group))
+        return RETRY_S
+
+    # -- parts of a step
+
+    def _settle_flights(self, commit: Commit, row: BurialRow) -> BurialRow:
+        taken, left = row.flights[:STEP], row.flights[STEP:]
+        for at, shard, attempts in taken:
+            place = keys.place_of(at)
+            try:
+                value = self._reader.value_at(place, shard)
+                if value is not None and is_stub(value):
+                    continue
+                name = id_at(place, shard, self._node, 0 if value is None else decode(value).id)
+            except Corrupt:
+                value, name = None, id_at(place, shard, self._node, 0)
+            row = self._settle(commit, row, name, value or b"", attempts)
+        return msgspec.structs.replace(row, flights=left)
+
+    def _settle_unread(self, commit: Commit, row: BurialRow) -> BurialRow:
+        """Between what has been gone through and `upto`."""
+        settled = 0
+        read, upto = keys.place_of(row.read), keys.place_of(row.upto)
+        for looked, (place, shard, value) in enumerate(self._unread(row), 1):
+            read = place
+            name = self._wanted(commit, row, place, shard, value)
+            if name is not None:
+                row = self._settle(commit, row, name, value, 0)
+                settled += 1
+            if settled == STEP or looked == LOOK:
+                break
+        else:
+            read = upto
+        return msgspec.structs.replace(row, read=keys.place(read))
+
+    def _unread(self, row: BurialRow) -> Iterator[tuple[Position, int, bytes]]:
+        filters = () if row.endpoint else tuple(text for text, _ in row.filters)
+        structures = self._reader.structures.overlapping(filters)
+        start, end = Position(keys.place_of(row.read) + 1), Position(keys.place_of(row.upto) + 1)
+        return self._reader.read(start, end, structures)
+
+    def _wanted(
+        self, commit: Commit, row: BurialRow, place: Position, shard: int, value: bytes
+    ) -> MessageId | None:
+        """What a message is called that the place had still to get; None: another one, or over by now."""
+        if is_stub(value) or is_moved(value) or keys.place(place) in row.finished:
+            return None
+        try:
+            if not _fits(row, place, value):
+                return None
+            record = decode(value)
+        except Corrupt as error:
+            log.error("the row at %024x is passed over: %s", place, error)
+            return None
+        due_ms = record.due_ms or place >> 48
+        if is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
+            return None
+        return id_at(place, shard, self._node, record.id)
+
+    def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
+        count = 0
+        for place, kept in RETRIES.of(self._store, whose(row.addressee, row.incarnation)):
+            if count == STEP:
+                return row
+            count += 1
+            if kept is None:
+                commit.row(Table.RETRIES, keys.kept(place), None)
+                continue
+            if (kept.addressee, kept.incarnation) != (row.addressee, row.incarnation):
+                continue
+            if end_retry(commit, place, kept):
+                letter = msgspec.structs.replace(
+                    kept, reason=row.reason, running_ms=commit.open_group.running_ms
+                )
+                row = self._keep(commit, row, letter)
+        return msgspec.structs.replace(row, has_retries=False)
+
+    def _settle(
+        self, commit: Commit, row: BurialRow, name: MessageId, value: bytes, attempts: int
+    ) -> BurialRow:
+        letter = KeptRow(
+            addressee=row.addressee,
+            group=row.group,
+            id=keys.message(name),
+            attempts=attempts,
+            reason=row.reason,
+            keeper=row.keeper,
+            running_ms=commit.open_group.running_ms,
+            record=value or _NOTHING,
+            incarnation=row.incarnation,
+        )
+        return self._keep(commit, row, letter)
+
+    def _keep(self, commit: Commit, row: BurialRow, letter: KeptRow) -> BurialRow:
+        """As a dead letter while there is room, or dropped."""
+        size = size_of(encode_row(letter))
+        count, left = row.room or (0, 0)
+        if row.is_dead and count and size <= left:
+            self._letters.keep(commit, letter)
+            return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
+        note_dropped(commit, letter)
+        return msgspec.structs.replace(row, dropped=row.dropped + 1)
+
+
+def _fits(row: BurialRow, place: Position, value: bytes) -> bool:
+    """Whether the place had asked for a message. Raises Corrupt."""
+    if row.endpoint:
+        return is_delivered(deliver_to_of(value), row.endpoint)
+    topic = topic_of(value).decode()
+    return any(matches(text, topic) and since < keys.place(place) for text, since in row.filters)
+
+
+def _tell(row: BurialRow) -> None:
+    if row.buried or row.dropped:
+        text = "%s: %s: %d undone messages are dead letters now, %d were dropped"
+        log.warning(text, shown(row.group), row.reason, row.buried, row.dropped, extra=by(row.group))
