@@ -68,7 +68,7 @@ COMPILED = timeline shards store model told crash server/codec server/delivery s
 test-fast: fast .venv/spark
 	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q $(WORKERS) $(addprefix tests/,$(COMPILED))
 
-# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of mishaps of a cluster;
+# What takes too long for every change: all kill points, many lives; more than it can do; 40 random programs; ten minutes of mishaps of a cluster;
 # ten minutes of each reader of bytes;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45).
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
@@ -77,6 +77,7 @@ soak: .venv/tested .venv/spark
 	    echo 'SKIPPED: atheris does not install here; our own fuzzer runs in its place'
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model tests/timeline tests/shards tests/store tests/bench/test_smoke.py
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/oracle
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis.py \
 	    tests/server/http/test_schemathesis_stateful.py tests/spark/test_cluster.py

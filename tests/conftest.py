@@ -40,7 +40,7 @@ GROUPS = {
 }
 """By how a path starts: one process has the nodes of a cluster, another the Spark session, another the
 programs that start their own, another the browser. They take longest and are begun first, in this order."""
-EACH = ("crash", "overload", "bench", "docs", "model", "sdk", "log", "fuzz", "mutation")
+EACH = ("crash", "oracle", "overload", "bench", "docs", "model", "sdk", "log", "fuzz", "mutation")
 """Folders of long tests: these come next, each test by itself. Of the others a file goes to one process."""
 
 

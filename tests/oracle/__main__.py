@@ -1,0 +1,72 @@
+"""Random programs, held against the oracle. Exit code 1: there were faults."""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.receiver import receiving
+
+from .ledger import Ledger
+from .program import CALM, WILD, Program
+from .world import Tamper, World, honest
+
+
+async def play(
+    home: Path,
+    seed: int,
+    steps: int,
+    weights: Mapping[str, float],
+    tamper: Tamper = honest,
+    *,
+    is_told: bool = False,
+) -> Ledger:
+    """One run in `home`; the ledger says what was wrong."""
+    async with receiving() as receiver:
+        world = World(home, receiver, seed=seed, tamper=tamper)
+        await world.start()
+        try:
+            await Program(world, random.Random(seed), weights, is_told).run(steps)
+        finally:
+            await world.session.close()
+            world.server.kill()
+        world.ledger.seen["lives"] = world.lives
+        world.ledger.seen["has retries"] = int(world.can("/v1/retries"))
+        return world.ledger
+
+
+def report(ledger: Ledger, most: int = 3) -> str:
+    """What was seen, and of each kind of fault the first ones."""
+    lines = [", ".join(f"{count} {name}" for name, count in sorted(ledger.seen.items()))]
+    kinds = Counter((fault.rule, fault.kind) for fault in ledger.faults)
+    for (rule, kind), count in sorted(kinds.items()):
+        lines.append(f"rule {rule}: {kind}, {count} times")
+        lines += [f"    {f.what} (step {f.step})" for f in ledger.faults if f.kind == kind][:most]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other")
+    parser.add_argument("--calm", action="store_true", help="without absence, deletion and replay")
+    parser.add_argument("--told", action="store_true", help="print each step")
+    given = parser.parse_args()
+    has_faults = False
+    for seed in range(given.seed, given.seed + given.runs):
+        with tempfile.TemporaryDirectory(prefix="fasti-oracle-") as home:
+            ledger = asyncio.run(
+                play(Path(home), seed, given.steps, CALM if given.calm else WILD, is_told=given.told)
+            )
+        print(f"seed {seed}, {given.steps} steps: {report(ledger)}", flush=True)
+        has_faults |= bool(ledger.faults)
+    return int(has_faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""A real server on a simulated clock, and everybody who talks with it: what they see goes into the ledger.
+
+Nothing happens beside the steps of the program but posts of webhooks, deliveries over MQTT, and a kill in the
+middle of a call. So each answer is known, or known to be missing: `call` gives None then, and the server runs
+again. `tamper` stands between the program and the server: it is how faults are planted (planted.py).
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from server.codec import wire
+from server.codec.fields import Properties
+from server.codec.packets import Ack, Publish
+from tests.support.http import Answer, Http
+from tests.support.mqtt import Closed, Peer, dial, user
+from tests.support.receiver import Got, Receiver, answer, drop
+from tests.support.server import ServerProcess
+
+from .ledger import KEPT_MS, UNDONE, Ledger, Message, Place, Stake
+
+START_MS = 1_772_445_600_000  # 2026-03-02T10:00:00Z
+SETTINGS = {
+    "webhook.allow_private": "true",
+    "spark.enabled": "false",
+    "webhook.timeout": "2s",
+    "log.level": "error",
+}
+RESULTS = ((200, 12), (500, 4), (0, 1), (429, 1), (410, 0.3))
+"""What a receiver answers, and how often; 0: it cuts the connection."""
+Forward = Callable[[], Awaitable[Answer]]
+Tamper = Callable[["World", str, str, Any, Forward], Awaitable[Answer]]
+GONE = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+async def honest(world: "World", method: str, path: str, body: Any, forward: Forward) -> Answer:
+    return await forward()
+
+
+def iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def ms_of(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1_000)
+
+
+class World:
+    def __init__(self, home: Path, receiver: Receiver, *, seed: int = 0, tamper: Tamper = honest) -> None:
+        self.home, self.receiver, self.seed, self.tamper = home, receiver, seed, tamper
+        self.ledger = Ledger(START_MS)
+        self.members: dict[str, tuple[Place, Peer]] = {}
+        """Who is connected over MQTT, by client key."""
+        self.inbox: list[tuple[Place, Peer, Publish]] = []
+        """What came over MQTT at QoS 1 and has not been acked."""
+        self.all_is_well = False
+        """Every post is answered with 200 from now on."""
+        self.paths: set[str] = set()
+        self.lives = 0
+        self._counted = 0.0
+        receiver.behave = self._posted
+
+    # -- the process
+
+    async def start(self, away_ms: int = 0) -> None:
+        self.lives += 1
+        clock = ("--clock", "simulated", "--clock-start", iso(self.ledger.high + away_ms))
+        self.ledger.advance(self.ledger.high + away_ms)
+        self.server = ServerProcess(
+            self.home / "data", *clock, settings=SETTINGS, log=self.home / "server.log"
+        )
+        await self.server.ready()
+        timeout = aiohttp.ClientTimeout(total=30)
+        self.session = aiohttp.ClientSession(base_url=self.server.url, timeout=timeout)
+        self.http = Http(self.session)
+        await self.advance(0)
+        self._counted = await self._metric("fasti_undone_dropped_total")
+        if not self.paths:
+            described = (await self.http.call("GET", "/openapi.json", status=200)).body["paths"]
+            self.paths = set(described)
+            one = described["/v1/groups/{group}"]["delete"].get("parameters", ())
+            self.says_undone = any(given.get("name") == "undone" for given in one)
+
+    def can(self, start: str, end: str = "") -> bool:
+        """Whether this server has such a call at all."""
+        return any(path.startswith(start) and path.endswith(end) for path in self.paths)
+
+    async def end(self, *, kill: bool) -> None:
+        if kill:
+            self.server.kill()
+        elif await self.server.stopped():
+            self.ledger.fault(1, "a bad end", self.server.output[-500:])
+        await self.session.close()
+        for place, peer in self.members.values():
+            peer.drop()
+            place.left_at = self.ledger.low
+        self.members, self.inbox = {}, []
+        await self.receiver_idle()
+        self.ledger.restarted(time.monotonic(), was_killed=kill)
+
+    async def restart(self, *, kill: bool, away_ms: int = 0) -> None:
+        await self.end(kill=kill)
+        await self.start(away_ms)
+
+    async def revive(self) -> None:
+        if self.server.process.poll() is not None:
+            await self.restart(kill=True)
+
+    async def kill_in(self, seconds: float) -> None:
+        """kill -9 from behind, while a call is under way."""
+        await asyncio.sleep(seconds)
+        self.server.kill()
+
+    # -- HTTP
+
+    async def call(self, method: str, path: str, body: Any = None, **headers: Any) -> Answer | None:
+        """None: the server died before it answered; it is there again."""
+
+        async def forward() -> Answer:
+            return await self.http.call(method, path, body, **headers)
+
+        try:
+            got = await self.tamper(self, method, path, body, forward)
+        except GONE:
+            await self.restart(kill=True)
+            return None
+        if got.status >= 500:
+            self.ledger.fault(1, "a call fails", f"{method} {path} {body}: {got.status} {got.body}")
+        return got
+
+    async def insist(self, method: str, path: str, body: Any = None, **headers: Any) -> Answer:
+        """A call that can be repeated is, until it is answered."""
+        while True:
+            got = await self.call(method, path, body, **headers)
+            if got is not None:
+                return got
+
+    async def pages(self, path: str, name: str) -> list[dict[str, Any]]:
+        found, cursor = [], ""
+        while True:
+            body = (await self.insist("GET", f"{path}limit=1000{cursor}")).body
+            found += body[name]
+            if body["next"] is None:
+                return found
+            cursor = f"&cursor={quote(body['next'])}"
+
+    async def advance(self, by_ms: int) -> None:
+        self.ledger.advance(self.ledger.high + by_ms)
+        answer_ = await self.insist("POST", "/v1/clock:advance", {"by": by_ms / 1_000})
+        self.ledger.arrived(ms_of(answer_.body["now"]))
+
+    # -- what comes by itself
+
+    async def _posted(self, got: Got, writer: asyncio.StreamWriter) -> bool:
+        """A post: the path says which incarnation of which endpoint it is for."""
+        _, name, number = got.path.strip("/").split("/")
+        places = [place for place in self.ledger.places if place.name == name]
+        place, key, life = places[int(number) - 1], got.headers["webhook-id"], self.lives
+        self.ledger.given(place, key)
+        while key not in self.ledger.messages and self.server.process.poll() is None and life == self.lives:
+            await asyncio.sleep(0.005)  # its publish has not been answered
+        seed = f"{self.seed} {key} {got.headers['fasti-attempt']}"
+        roll = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") / (1 << 64)
+        status = 200 if self.all_is_well else pick(RESULTS, roll)
+        await asyncio.sleep(roll / 100)
+        stake = place.stakes.get(key)
+        if stake is not None and status == 200:
+            self.ledger.finished(stake, time.monotonic())
+        elif stake is not None:
+            self.ledger.failed(place, stake, mono=time.monotonic())
+        return await (answer(status) if status else drop)(got, writer)
+
+    async def receiver_idle(self) -> None:
+        count = -1
+        while self.receiver.open or count != len(self.receiver.got):
+            count = len(self.receiver.got)
+            await asyncio.sleep(0.04)
+
+    async def join(self, client: str, place: Place, text: str, **properties: Any) -> Peer | None:
+        """Connect and subscribe; deliveries come from then on. None: the server died meanwhile."""
+
+        def came(peer: Peer, packet: Publish, _: int) -> None:
+            key = user(packet, "fasti-id")
+            assert key is not None, packet
+            self.ledger.given(place, key)
+            self.inbox.append((place, peer, packet))
+
+        try:
+            peer = await dial(self.server.mqtt, on_publish=came)
+            self.members[client] = place, peer
+            await peer.connect(client, clean=False, **properties)
+            assert await peer.subscribe(text) == (1,)
+        except (Closed, *GONE):
+            await self.restart(kill=True)
+            return None
+        return peer
+
+    def stake_of(self, place: Place, packet: Publish) -> Stake | None:
+        return place.stakes.get(user(packet, "fasti-id") or "")
+
+    def puback(self, peer: Peer, packet: Publish, retry_in: str | None = None) -> None:
+        """An ack, or a nack that says when it is to come again."""
+        if retry_in is None:
+            peer.ack(packet)
+        else:
+            said = Properties(user_properties=(("retry-in", retry_in), ("reason", "not now")))
+            peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, said))
+
+    async def leave(self, client: str, *, orderly: bool) -> None:
+        place, peer = self.members.pop(client)
+        self.inbox = [one for one in self.inbox if one[1] is not peer]
+        with suppress(Closed, *GONE):
+            await (peer.close() if orderly else peer.hang_up())
+        self.ledger.left(place)
+
+    # -- quiet points
+
+    async def settle(self) -> None:
+        """Until nothing comes any more."""
+        count = -1
+        while count != self.ledger.seen["given"] or self.receiver.open:
+            count = self.ledger.seen["given"]
+            await asyncio.sleep(0.03)
+        await self._adopt()
+
+    async def _adopt(self) -> None:
+        """Messages of schedules: nobody has posted them, so they are found by listing."""
+        for one in await self.pages("/v1/messages?topic=jobs/sched/%23&state=all&", "messages"):
+            due = ms_of(one["deliver_at"])
+            known = self.ledger.messages.get(one["id"])
+            if known is not None:
+                known.is_cancelled |= one["state"] == "cancelled"
+            elif one["state"] != "cancelled":
+                self.ledger.accepted_of_schedule(Message(one["id"], one["topic"], due, due))
+
+    async def look(self) -> None:
+        """A quiet point: everything that the server shows is held against the ledger."""
+        await self.settle()
+        self.ledger.lapse(time.monotonic())
+        counted = await self._metric("fasti_undone_dropped_total")
+        self.ledger.counted_away += round(counted - self._counted)
+        self._counted = counted
+        await self._look_at_places()
+        await self._look_at_lists()
+        for message in list(self.ledger.messages.values()):
+            if message.at <= self.ledger.low + 1 and not message.is_cancelled:
+                await self._look_at(message)
+
+    async def _look_at(self, message: Message) -> None:
+        stakes = self.ledger.stakes_of(message.id)
+        is_old = self.ledger.high - message.at > KEPT_MS
+        if is_old and not any(p.is_open and s.may & UNDONE for p, s in stakes):
+            return
+        got = await self.insist("GET", f"/v1/messages/{message.id}")
+        if got.status == 404:
+            self.ledger.not_found(message)
+            return
+        shown = {name_of(one): one["state"] for one in got.body.get("deliveries", ())}
+        for place in self.ledger.open():
+            if place.name in shown:
+                self.ledger.shown(place, message.id, shown[place.name])
+            elif place.kind != "session" and message.id in place.stakes:
+                self.ledger.not_shown(place, message.id)
+
+    async def _look_at_places(self) -> None:
+        groups = await self.pages("/v1/groups?", "groups")
+        endpoints = await self.pages("/v1/endpoints?", "endpoints")
+        sessions = await self.pages("/v1/sessions?", "sessions")
+        shown = {one["name"]: one for one in groups + endpoints}
+        ids = {one["client_id"] for one in sessions}
+        for place in self.ledger.open():
+            if place.kind == "session":
+                if place.name not in ids:
+                    self.ledger.missing(place)
+            elif place.name not in shown:
+                self.ledger.missing(place)
+            else:
+                self._count(place, shown[place.name])
+
+    def _count(self, place: Place, shown: dict[str, Any]) -> None:
+        if "undone" in shown:
+            undone = shown["undone"]
+            number = undone["lag"] + undone["in_flight"] + undone["retries"]
+        else:
+            undone = {name: shown[name] for name in ("lag_messages", "in_flight")}
+            number = sum(undone.values())
+        self.ledger.figures(place, number, undone, without_retries="undone" not in shown)
+
+    async def _look_at_lists(self) -> None:
+        dead = await self.pages("/v1/dead?", "messages")
+        self.ledger.dead_letters((name_of(one), one["id"], one["reason"]) for one in dead)
+        if self.can("/v1/retries"):
+            retries = await self.pages("/v1/retries?", "retries")
+            ids = [(name_of(one), one["id"]) for one in dead]
+            self.ledger.retries([(name_of(one), one["id"]) for one in retries], ids)
+
+    async def _metric(self, name: str) -> float:
+        got = await self.insist("GET", "/metrics")
+        lines = (line.rpartition(" ") for line in got.body.decode().splitlines() if line.startswith(name))
+        return sum(float(value) for _, _, value in lines)
+
+
+def pick(chances: tuple[tuple[int, float], ...], roll: float) -> int:
+    left = roll * sum(weight for _, weight in chances)
+    for value, weight in chances:
+        left -= weight
+        if left < 0:
+            return value
+    return chances[0][0]
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """The place that a delivery, a dead letter or a retry names."""
+    name = str(entry.get("endpoint") or entry.get("group") or entry.get("session"))
+    return name.removeprefix("$endpoint/")
