@@ -36,6 +36,8 @@ SHOWN = {
 DAY = 86_400_000
 KEPT_MS = 7 * DAY
 """Retention. A place that is behind for longer may have its messages buried."""
+DEAD_MS = 29 * DAY
+"""So long a dead letter is there at least."""
 BOUND_MS = 2_000
 """So far ahead a message may count as dispatched after a start."""
 SURE_S = 2.5
@@ -340,6 +342,17 @@ class Ledger:
                 stake.may, stake.not_before = stake.may | {WAITING}, 0
             stake.since = 0.0
         self.unknown = []
+        if was_killed:
+            for place in self.open():
+                self.perhaps_taken(place)
+
+    def perhaps_taken(self, place: Place) -> None:
+        """Deliveries may have been begun of which nobody here has heard."""
+        for stake in place.stakes.values():
+            if WAITING in stake.may:
+                stake.tries += 1
+                if place.max_tries and stake.tries >= place.max_tries:
+                    stake.may |= {DEAD}
 
     # -- places
 
@@ -391,20 +404,29 @@ class Ledger:
     def shown(self, place: Place, key: str, state: str) -> None:
         """GET of a message names the place with this state."""
         stake = place.stakes.get(key)
+        others = (s for p, s in self.stakes_of(key) if p.name == place.name and p is not place)
+        if (
+            state == "dead"
+            and (stake is None or DEAD not in stake.may)
+            and any(DEAD in s.may for s in others)
+        ):
+            return  # dead letters of a deleted place are kept
         if stake is None:
             if SHOWN[state] & (UNDONE | {DEAD}):
-                self._strange("a state of another incarnation", place, self.messages[key])
+                self._strange(f"{state} at another incarnation", place, self.messages[key])
             return
         self._narrow(place, stake, SHOWN[state], f"; the server says {state}")
 
     def _strange(self, kind: str, place: Place, message: Message) -> None:
         """The place has nothing to do with it; told once."""
         stake = place.stakes.setdefault(message.id, Stake(message, ANY))
-        self.blame(3, kind, place, stake)
+        self.blame(
+            3, kind, place, stake, f"; {message.topic} at {message.at}, the place is from {place.since}"
+        )
 
     def not_shown(self, place: Place, key: str) -> None:
         stake = place.stakes[key]
-        if stake.may <= UNDONE and not self._excused():
+        if stake.may <= UNDONE and not self._may_end(place, stake) and not self._excused():
             self.blame(1, "lost", place, stake, "; GET does not name the place")
 
     def not_found(self, message: Message) -> None:
@@ -454,7 +476,7 @@ class Ledger:
         self.counted_away -= 1
         return True
 
-    def dead_letters(self, listed: Iterable[tuple[str, str, str]], *, kept_ms: int = 29 * DAY) -> None:
+    def dead_letters(self, listed: Iterable[tuple[str, str, str]]) -> None:
         """All of /v1/dead: (name of the place, key, reason)."""
         found = Counter[tuple[str, str]]()
         for name, key, reason in listed:
@@ -471,7 +493,7 @@ class Ledger:
             elif count > len(dead):
                 self.blame(2, "two dead letters", *dead[-1], f": {count} of one message and place")
         for place, stake in self.all_stakes():
-            is_kept = self.high - stake.message.at < kept_ms
+            is_kept = self.high - stake.message.at < DEAD_MS
             is_there = (place.name, stake.message.id) in found
             if is_kept and stake.may == {DEAD} and not is_there and not self._excused():
                 kind = "a dead letter is gone" if place.is_open else "ended without a word"
@@ -495,9 +517,8 @@ class Ledger:
 
     def figures(self, place: Place, undone: int, shown: object, *, without_retries: bool) -> None:
         """How much is undone there, as GET of the place says."""
-        least = sum(stake.may <= UNDONE for stake in place.stakes.values())
-        if without_retries:
-            least = sum(stake.may <= UNDONE and not stake.tries for stake in place.stakes.values())
+        sure = [s for s in place.stakes.values() if s.may <= UNDONE and not self._may_end(place, s)]
+        least = sum(not (without_retries and stake.tries) for stake in sure)
         most = sum(bool(stake.may & UNDONE) or stake.is_held_too for stake in place.stakes.values())
         if not least <= undone <= most and not any(s.is_reported for s in place.stakes.values()):
             self.fault(6, "miscounted", f"{place} has {least} to {most} undone, and shows {shown}")

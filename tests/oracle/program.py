@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.http import Answer
 from tests.support.mqtt import Closed, dial, user
 
-from .ledger import DAY, DEAD, DROPPED, UNDONE, WAITING, Message, Place, Stake
+from .ledger import DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING, Message, Place, Stake
 from .world import GONE, World, iso, ms_of, name_of
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -103,7 +103,8 @@ class Program:
                 await self.world.revive()
             else:
                 await act()
-            for missing in PLACES.keys() - {place.name for place in self.ledger.open()}:
+            there = {place.name for place in self.ledger.open()}
+            for missing in [name for name in PLACES if name not in there]:
                 await self.open(missing)
         self.ledger.step = steps + 1
         await self.drain()
@@ -320,8 +321,7 @@ class Program:
             self.ledger.missing(place)
             return []
         if got is None:
-            for stake in place.stakes.values():
-                stake.tries += WAITING in stake.may
+            self.ledger.perhaps_taken(place)
             return []
         held = []
         for one in got.body["messages"]:
@@ -411,10 +411,9 @@ class Program:
             await self.world.leave(client, orderly=orderly)
 
     def _answer(self, client: str, *, all_is_well: bool = False) -> None:
-        peer = self.world.members[client][1]
-        mine = [one for one in self.world.inbox if one[1] is peer]
-        for one in mine:
-            place, _, packet = one
+        there = self.world.members.get(client)
+        for one in [one for one in self.world.inbox if there and one[1] is there[1]]:
+            place, peer, packet = one
             stake = self.world.stake_of(place, packet)
             roll = 0.0 if all_is_well else self.chance.random()
             if stake is None or roll > 0.85:
@@ -437,7 +436,7 @@ class Program:
         found = [
             (place, stake)
             for place, stake in self.ledger.all_stakes()
-            if place.is_open and stake.may <= {*may} and not stake.is_reported
+            if place.is_open and stake.may <= {*may} and self.ledger.high - stake.message.at < DEAD_MS
         ]
         return self.chance.choice(found) if found else None
 

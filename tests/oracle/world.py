@@ -215,6 +215,8 @@ class World:
             peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, said))
 
     async def leave(self, client: str, *, orderly: bool) -> None:
+        if client not in self.members:
+            return  # the server was killed
         place, peer = self.members.pop(client)
         self.inbox = [one for one in self.inbox if one[1] is not peer]
         with suppress(Closed, *GONE):
