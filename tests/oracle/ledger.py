@@ -62,6 +62,8 @@ class Stake:
     may: frozenset[str] = frozenset({WAITING})
     tries: int = 0
     """The most deliveries that the server can have counted."""
+    was_given: bool = False
+    """It has been seen in somebody's hands."""
     not_before: int = 0
     """No delivery before then: a nack has named it."""
     since: float = 0.0
@@ -271,7 +273,7 @@ class Ledger:
         elif stake.not_before > high:
             self.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
         self._note(stake, "given")
-        stake.tries += 1
+        stake.tries, stake.was_given = stake.tries + 1, True
         stake.may, stake.lapses, stake.not_before = frozenset({FLIGHT}), lapses, 0
         stake.was_finished = stake.is_held_too = False
 
@@ -458,11 +460,12 @@ class Ledger:
     def _may_die(self, place: Place, stake: Stake) -> bool:
         """Whether it may be a dead letter though no client has asked for that."""
         is_old = self.high - stake.message.at > KEPT_MS
-        return is_old or self._has_expired(stake.message) or self._has_ended(place)
+        is_tried = 0 < place.max_tries <= stake.tries
+        return is_old or is_tried or self._has_expired(stake.message) or self._has_ended(place)
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        return self._has_expired(stake.message) and (not stake.tries or place.kind == "session")
+        return self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
 
     def _has_expired(self, message: Message) -> bool:
         return message.expires is not None and message.due + message.expires <= self.high
