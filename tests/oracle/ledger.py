@@ -128,6 +128,7 @@ class Ledger:
     def __init__(self, now: int) -> None:
         self.low = self.high = now
         self.step = 0
+        self.mono = 0.0
         self.messages: dict[str, Message] = {}
         self.places: list[Place] = []
         self.faults: list[Fault] = []
@@ -172,6 +173,7 @@ class Ledger:
                 place.stakes[message.id] = Stake(message)
 
     def lapse(self, mono: float) -> None:
+        self.mono = mono
         for place, stake in self.all_stakes():
             if stake.lapses is not None and mono >= stake.lapses:
                 self._let_go(place, stake, keep=FLIGHT)
@@ -449,6 +451,8 @@ class Ledger:
             if may != stake.may:
                 self._note(stake, f"shown as {'|'.join(sorted(may))}")
             stake.may = may
+        elif stake.since and self.mono - stake.since < SURE_S:
+            pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
             how = "expired without a word" if self._has_expired(stake.message) else "done by nobody"
             self.blame(1, how, place, stake, why)
