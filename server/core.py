@@ -16,6 +16,7 @@ from timeline.wheel import Wheel
 from .delivery.burials import Burials
 from .delivery.clients import Clients
 from .delivery.dispatch import Dispatch
+from .delivery.floor import Floor
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owed import Owed
@@ -250,6 +251,17 @@ class Core:
             self.opened.store, self.reader, self.burials, self.letters, writer, clock, node=NODE
         )
         self.settling = Settling(self.cursors, self.groups, self.leases, self.undone, self.late)
+
+        self.floor = Floor(
+            self.reader,
+            self.horizon,
+            self.router,
+            self.cursors,
+            self.groups,
+            self.burials,
+            self.undone,
+            self.replay,
+        )
 
     def _build_doors(self, wake: Callable[[], None]) -> None:
         """What clients ask for, by whatever protocol."""

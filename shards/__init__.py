@@ -35,6 +35,7 @@ Writing: requests are decided against the open group, which becomes one batch
     kept.py          messages that are kept for one place alone: the rows of retries and dead letters
     retries.py       a message that waits for its next try
     dead.py          dead letters, kept until somebody decides
+    burials.py       what a place has left undone, until all of it is settled
     waiting.py       how many messages are pending and held, and how many retries
     owned.py         how many messages of each owner are pending
 

@@ -4,7 +4,7 @@ A slice's retention begins when the horizon has passed its end and counts server
 oldest first and without gaps, so that one position, the retention floor, says what is gone.
 """
 
-from .position import Position, before
+from .position import END, Position, before
 from .slices import Directory, Slice
 
 
@@ -19,11 +19,18 @@ def passed_slices(directory: Directory, horizon: Position) -> list[Slice]:
     return passed
 
 
-def expired_slices(directory: Directory, running_s: int, retention_s: int) -> list[Slice]:
-    """Slices whose retention is over at `running_s` seconds of running time, oldest first."""
+def expired_slices(
+    directory: Directory, running_s: int, retention_s: int, needed: Position = END
+) -> list[Slice]:
+    """Slices whose retention is over at `running_s` seconds of running time, oldest first.
+
+    `needed`: from there on somebody needs what stands there.
+    """
     plan = []
     for piece in directory:
         if piece.passed_s is None or running_s - piece.passed_s < retention_s:
+            break
+        if before(piece.end_ms) > needed:
             break
         plan.append(piece)
     return plan

@@ -25,6 +25,7 @@ then who has what:
     ready.py         who may read on
     sent.py          the message of a flight, read again
     retries.py       whose retries are due
+    burials.py       what places that end, or are set forward, leave undone
     membership.py    who is in which shared subscription
 
 then what happens:
@@ -34,6 +35,7 @@ then what happens:
     settling/        what becomes of a delivery: done, returned, again later, dead (leases: who has what)
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
+    floor.py         who keeps old slices, and how such a place is moved on
     deliveries.py    what has become of a message with each who was to get it, for who asks
     subscriptions.py  what clients subscribe to: added, ended; ended too when their keys may no more
     clients.py       the life of a client's session: claim, begin, resume, leave, drop

@@ -7,7 +7,7 @@ oldest. Without an archive, and if the server is to expire by itself, housekeepi
 (server/rounds/housekeeping.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from shards.expiry import expire
 from shards.handover import sources_of
 from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
+from timeline.position import END, Position, before
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
@@ -51,13 +52,16 @@ class Expiries:
         ask: Ask,
         opened: Opened,
         slices: Slices,
+        needed: Callable[[], Position],
     ) -> None:
+        """`needed`: from where on somebody needs what stands on the timeline."""
         self._pipeline = pipeline
         self._workers = workers
         self._leavings = leavings
         self._ask = ask
         self._opened = opened
         self._slices = slices
+        self._needed = needed
         self.dropped = 0
         """Slices that went without a job."""
 
@@ -67,10 +71,18 @@ class Expiries:
         return self._slices.expire_by == "job" or bool(self._slices.archive)
 
     def due(self) -> list[Slice]:
-        """The slices whose retention is over, the oldest first, as many as may go at once."""
+        """The slices whose retention is over and that nobody needs, the oldest first, as many as may go at
+        once."""
+        return self._over(self._slices.retention_ms, self._needed())[:EXPIRE_SLICES]
+
+    def end_of(self, kept_ms: int) -> Position | None:
+        """The end of the slices that the horizon has passed so long ago; None: there are none."""
+        pieces = self._over(kept_ms, END)
+        return before(pieces[-1].end_ms) if pieces else None
+
+    def _over(self, kept_ms: int, needed: Position) -> list[Slice]:
         running_s = self._opened.running_ms // 1000
-        retention_s = self._slices.retention_ms // 1000
-        return expired_slices(self._opened.directory, running_s, retention_s)[:EXPIRE_SLICES]
+        return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
 
     async def create(self, run: str) -> Job:
         """A job on what retention lets go. Raises JobRefused, StoreFailed, Busy."""

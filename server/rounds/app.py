@@ -142,7 +142,15 @@ class App:
             folder=Path(config.store.dir) / "jobs",
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
-        self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
+        self.expiries = Expiries(
+            self.pipeline,
+            self.workers,
+            self.leavings,
+            self.ask,
+            opened,
+            config.slices,
+            needed=lambda: core.floor.needed,
+        )
         registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(
             registry,

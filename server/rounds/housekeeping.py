@@ -2,6 +2,7 @@
 
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
+  - behind: groups and endpoints that keep old slices are moved on, or given up;
   - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
   - sweep: forget what dropped slices had given away (server/jobs/leavings.py), and retained messages that
     have expired;
@@ -21,21 +22,25 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC
 from functools import wraps
+from shutil import disk_usage
 from types import MappingProxyType
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from shards.commit import Commit
 from shards.errors import ShardsError
+from timeline.position import Position
 from timeline.retention import passed_slices
 
 from ..core import Core
 from ..delivery.settling.letters import SWEEP_LETTERS
+from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
 from ..jobs.leavings import Leavings
 from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
+from ..observe.logs import by, shown
 from ..reports.figures import Figures
 
 log = logging.getLogger(__name__)
@@ -124,6 +129,7 @@ class Housekeeping:
 
     async def _run_all(self) -> None:
         await self._seal()
+        await self._look_behind()
         if not self._expiries.need_a_job:
             await self._expire()
         await self._expire_sessions()
@@ -158,6 +164,37 @@ class Housekeeping:
 
         if passed_slices(directory, horizon.position):
             await self._ask(seal)
+
+    async def _look_behind(self) -> None:
+        """Groups and endpoints that keep slices whose retention is over are moved over what is not for them;
+        what they have not done for too long, or while the disk is nearly full, becomes dead letters."""
+        floor, slices = self._core.floor, self._core.config.slices
+        end = self._expiries.end_of(slices.retention_ms)
+        if end is None:
+            return
+        for group in floor.holders(end):
+            while await self._ask(lambda commit, group=group: floor.advance(commit, group, end)):  # type: ignore[misc]
+                pass
+        too_long = self._expiries.end_of(max(slices.kept_behind_ms, slices.retention_ms))
+        for group in floor.holders(too_long) if too_long is not None else ():
+            await self._give_up(group, too_long or end, "it is behind for longer than slices.kept_behind")
+        holders = floor.holders(end)
+        if holders and await self._is_nearly_full():
+            await self._give_up(holders[0], end, "the disk has less than store.min_free")
+
+    async def _give_up(self, group: Group, end: Position, why: str) -> None:
+        if await self._ask(lambda commit: self._core.floor.give_up(commit, group, end)):
+            log.warning("group %s is given up: %s", shown(group.text), why, extra=by(group.name))
+
+    async def _is_nearly_full(self) -> bool:
+        store = self._core.config.store
+        if not store.min_free:
+            return False
+        try:
+            free = (await asyncio.to_thread(disk_usage, store.dir)).free
+        except OSError:
+            return False  # the store says so itself
+        return free < store.min_free
 
     async def _expire(self) -> None:
         gone = await self._expiries.drop()

@@ -135,6 +135,7 @@ class Store:
 
     dir: str = _key(NAME, "data")
     backups: str = _key(TEXT, "")
+    min_free: int = _key(size(0), "256MiB")
 
     @property
     def backups_dir(self) -> Path:
@@ -148,6 +149,7 @@ class Slices:
 
     max: int = _key(count(16), 20_000)
     retention_ms: int = _key(MS, "7d")
+    kept_behind_ms: int = _key(MS, "14d")
     split_above: int = _key(count(2), 1_000_000)
     expire_by: str = _key(choice("server", "job"), "server")
     archive: str = _key(TEXT, "")

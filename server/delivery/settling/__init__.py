@@ -4,6 +4,7 @@ what stands higher.
     leases.py        until when members of groups may keep what they have
     letters.py       dead letters: kept, sent again to who gave them up, dropped
     undone.py        what was not done comes again later, or is dead
+    burying.py       what places leave undone: dead letters, or dropped and counted
     late.py          acks that come when the group has gone on
     settling.py      the verbs: ack, nack, extend, lease, received, complete, part
 """

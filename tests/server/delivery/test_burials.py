@@ -34,7 +34,8 @@ def behind(rig: Rig, count: int = 3) -> Peer:
     for number in range(count):
         publisher.publish1("t", str(number))
     (first,) = worker.publishes()
-    worker.send(Ack(wire.PUBACK, first.packet_id, 0x80, props(user_properties=(("retry-in", "1h"), ("reason", "no paper")))))
+    said = props(user_properties=(("retry-in", "1h"), ("reason", "no paper")))
+    worker.send(Ack(wire.PUBACK, first.packet_id, 0x80, said))
     return worker
 
 
