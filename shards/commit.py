@@ -27,6 +27,7 @@ from .dedupe import Refused, keys_in_steps, known_keys, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
+from .kept import is_to_be_tried
 from .open_group import OpenGroup
 from .outcome import Control, Outcome
 from .owned import Owned, QuotaOf
@@ -256,8 +257,11 @@ class Commit:
         these `terms`, one whose message was cancelled.
         """
         row = self.known_under(key)
-        if row is None or row.position < self.directory.floor:
+        if row is None:
             return None
+        if row.position < self.directory.floor:
+            # Its slice has gone. While a place has still to try the message it is known nevertheless.
+            return row if is_to_be_tried(self.open_group, row.id) else None
         try:
             found = self.find_known(row)
         except Corrupt:

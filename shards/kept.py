@@ -170,6 +170,13 @@ class Kept:
         return keys.kept(place), self.whose(row) + at, keys.kept_of_message(keys.message_of(row.id)) + at
 
 
+def is_to_be_tried(group: OpenGroup, message: MessageId) -> bool:
+    """In the writer: whether some place has the message among its retries; names are looked at alone."""
+    name = keys.kept_of_message(message)
+    stored = (key for key, _ in readable(group.store, Table.RETRIES, name, name + keys.LAST))
+    return any(group.get(Table.RETRIES, key) is not None for key in stored)
+
+
 def size_of(value: bytes) -> int:
     """What one takes, by its value."""
     return len(value) + ROW_BYTES

@@ -26,6 +26,7 @@ from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 from . import keys
 from .commit import Commit
 from .errors import Corrupt
+from .kept import is_to_be_tried
 from .record import names_of
 from .store import Store, Table
 from .tables import dedupe_from
@@ -95,9 +96,12 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
         except Corrupt as error:
             log.error("what has expired is not forgotten: %s", error)
             continue
-        if value is not None and _is_gone(table, key, value, floor):
-            commit.row(table, key, None)
-            gone += 1
+        if value is None or not _is_gone(table, key, value, floor):
+            continue
+        if table is Table.DEDUPE and is_to_be_tried(commit.open_group, dedupe_from(value).id):
+            continue  # the walk through all finds it later
+        commit.row(table, key, None)
+        gone += 1
     return gone
 
 

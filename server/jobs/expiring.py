@@ -80,6 +80,16 @@ class Expiries:
         pieces = self._over(kept_ms, END)
         return before(pieces[-1].end_ms) if pieces else None
 
+    @property
+    def kept(self) -> tuple[Position, int] | None:
+        """The end of the oldest slice whose retention is over, and for how many seconds it has been; None:
+        there is none."""
+        pieces = self._over(self._slices.retention_ms, END)
+        if not pieces:
+            return None
+        passed_s = self._opened.running_ms // 1000 - (pieces[0].passed_s or 0)
+        return before(pieces[0].end_ms), passed_s - self._slices.retention_ms // 1000
+
     def _over(self, kept_ms: int, needed: Position) -> list[Slice]:
         running_s = self._opened.running_ms // 1000
         return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)

@@ -14,6 +14,14 @@ from timeline.position import at_of
 
 from ..codec.reasons import Reason
 from ..core import Core
+from ..delivery.burials import (
+    ENDPOINT_DELETED,
+    GROUP_DELETED,
+    GROUP_EXPIRED,
+    KEPT_TOO_LONG,
+    SESSION_ENDED,
+    SKIPPED,
+)
 from ..http.values.shapes import Figures as Moving
 from ..jobs.expiring import Expiries
 from ..jobs.pipeline import Pipeline
@@ -84,6 +92,18 @@ class Figures(Collector):
         for (kind, outcome), count in pipeline.outcomes.items():
             ended.add_metric((kind, outcome), count)
         yield ended
+        text = "Messages that no place has finished and that are no dead letters"
+        dropped = CounterMetricFamily("fasti_undone_dropped", text, labels=("reason",))
+        for reason in (GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED, SESSION_ENDED, SKIPPED, KEPT_TOO_LONG):
+            # All of them from the start: an increase is seen that begins with the first one.
+            dropped.add_metric((reason,), self._core.burials.dropped[reason])
+        yield dropped
+        text = "How long slices behind retention have been kept for the group or endpoint furthest behind"
+        kept = GaugeMetricFamily("fasti_floor_kept_seconds", text, labels=("group",))
+        oldest = self._expiries.kept
+        for group in self._core.floor.holders(oldest[0])[:1] if oldest is not None else ():
+            kept.add_metric((group.name,), oldest[1] if oldest is not None else 0)
+        yield kept
         rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
         for kind, count in pipeline.rows.items():
             rows.add_metric((kind,), count)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from server.delivery.burials import GROUP_DELETED
 from server.delivery.membership import TooManyGroups
 from server.delivery.shared import Group
 from server.delivery.terms import Keeping
@@ -154,7 +155,7 @@ def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(goes: str) -> No
     if goes == "unsubscribes":
         assert last.unsubscribe(TEXT) == (0,)
     else:
-        rig.core.groups.end(group)
+        rig.core.groups.end(group, GROUP_DELETED)
         asked(rig, lambda commit: None)
     assert found(rig) is None
     assert len(rig.core.router) == 0
