@@ -44,6 +44,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "cancelled": (409, "The message has been cancelled"),
         "clock-not-simulated": (409, "The clock of this server is the real one"),
         "wrong-state": (409, "The state does not allow this"),
+        "undone": (409, "Not all of it is finished"),
         "too-near": (409, "The slice starts too soon to be cut"),
         "job-active": (409, "Another job has the slice"),
         "stale-token": (409, "The token is not the job's"),

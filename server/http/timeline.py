@@ -7,9 +7,11 @@ commit that it gets there; nothing here changes anything, and the store itself i
 from collections.abc import Callable, Iterable
 
 from shards.fields import Record
+from shards.keys import message_of
 from shards.read import Found
 from shards.record import id_at
 from shards.recover import Opened
+from shards.retries import RETRIES
 from shards.state import Journal, State, state_of
 from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
@@ -35,6 +37,15 @@ class Timeline:
     def held(self) -> int:
         """Rows that wait because the clock was set back."""
         return self._opened.held
+
+    def retries_of(self, whose: bytes) -> tuple[int, tuple[Position, MessageId] | None]:
+        """How many rows of `retries` a place has, and the first one: when it is due, and of which message."""
+        store = self._opened.store
+        count = RETRIES.count_of(store, whose)
+        first = next((letter for letter in RETRIES.of(store, whose) if letter[1] is not None), None)
+        if not count or first is None or first[1] is None:
+            return count, None
+        return count, (first[0], message_of(first[1].id))
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""

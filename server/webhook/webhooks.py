@@ -13,7 +13,7 @@ a group of their own, there from the first message on that is delivered to one.
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -294,23 +294,30 @@ class Webhooks(Rider):
         except TooManyGroups as error:
             raise Refused("over-quota", str(error)) from None
 
-    async def drop(self, name: str) -> None:
-        """Forget an endpoint with its group; what waits for it goes nowhere. Raises Unknown, Busy,
-        StoreFailed."""
+    async def drop(self, name: str, may_go: Callable[[Group], bool], *, is_dead: bool) -> Group | None:
+        """Forget an endpoint with its group; what it has not finished becomes dead letters, or is dropped.
 
-        def decide(commit: Commit) -> bool:
+        `may_go`: asked in the writer; the group, and nothing done, if it may not. Raises Unknown, Busy,
+        StoreFailed.
+        """
+
+        def decide(commit: Commit) -> tuple[bool, Group | None]:
             if self.registry.get(name) is None:
-                return False
-            self.registry.drop(commit, name)
+                return False, None
             group = self._group(name)
+            if group is not None and not may_go(group):
+                return True, group
+            self.registry.drop(commit, name)
             if group is not None:
-                self._groups.disband(commit, group)
-            return True
+                self._groups.disband(commit, group, is_dead=is_dead)
+            return True, None
 
-        is_there = await self._ask(decide)
+        is_there, left = await self._ask(decide)
         self._follow()
         if not is_there:
             raise Unknown(name)
+        found: Group | None = left
+        return found
 
     async def pause(self, name: str) -> Standing:
         """Give nothing out until `resume`. Raises as `drop`."""

@@ -1,8 +1,9 @@
 """`/v1/endpoints`: where messages are posted, made, looked at, changed, paused, tried.
 
     PUT      201 new, 200 changed           absent members are as the settings say; `secret` stays as it was
-    DELETE   204; what waits for it goes nowhere
+    DELETE   204; 409 if something is undone and it is not said what becomes of that
     :pause :resume :replay    200, as it stands then
+    :skip    200 {"from", "to", "undone"}
     :test    200 {"ok", "status", "latency_ms", "reason"}: one post at once, beside the queue
 
 An endpoint's URL and headers may hold what opens somebody's door, so all of this needs the scope admin.
@@ -17,8 +18,10 @@ from aiohttp import web
 
 from shards.commit import Commit
 
+from ...delivery.burials import SKIPPED
 from ...delivery.replay import Replay
 from ...delivery.router import Router
+from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...settings.config import Config
@@ -33,6 +36,18 @@ from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..turns import Turns
+from ..undone import (
+    DELETED,
+    DROP,
+    SKIP,
+    Skip,
+    fate_of,
+    is_undone,
+    refuse_undone,
+    skip_position,
+    skipped,
+    undone_of,
+)
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.endpoint_body import EndpointRequest, wanted_of
@@ -40,7 +55,7 @@ from ..values.endpoint_views import endpoint_view
 from ..values.scalars import PAGED, Location
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
-ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)}"
+ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<!:skip)}"
 """The path of one; with a verb behind it the others answer, to every method."""
 TEST_BYTES = 16
 """Of chance, in the id of a test."""
@@ -81,6 +96,7 @@ class EndpointRoutes:
             web.post("/v1/endpoints/{name}:pause", self.pause),
             web.post("/v1/endpoints/{name}:resume", self.resume),
             web.post("/v1/endpoints/{name}:replay", self.replay),
+            web.post("/v1/endpoints/{name}:skip", self.skip),
             web.post("/v1/endpoints/{name}:test", self.test),
         ]
 
@@ -128,18 +144,26 @@ class EndpointRoutes:
         return answer
 
     @described(
-        "Forget an endpoint; what waits for it goes nowhere",
+        "Forget an endpoint",
         ADMIN,
         Gives(204),
-        problems=("not-found", *WRITES),
+        query=DELETED,
+        problems=("not-found", "undone", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        """What it has not finished becomes dead letters, or is dropped, as the query says."""
+        name, fate = request.match_info["name"], fate_of(request)
+
+        def may_go(group: Group) -> bool:
+            return fate is not None or not is_undone(group, self._timeline, self._router, LOOK_ROWS)
+
         try:
             with refusals():
-                await self._webhooks.drop(name)
+                left = await self._webhooks.drop(name, may_go, is_dead=fate != DROP)
         except Unknown:
             raise _unknown(name) from None
+        if left is not None:
+            raise refuse_undone(f"the endpoint {name!r}", [self._undone(left)])
         return web.Response(status=204)
 
     @described(
@@ -191,6 +215,38 @@ class EndpointRoutes:
         if not await asked(self._ask, rewind):
             raise _unknown(name)
         return json_answer(self._view(self._standing(request), LOOK_ROWS))
+
+    def _undone(self, group: Group) -> shapes.Undone:
+        return undone_of(group, self._timeline, lag_of(group, self._timeline, self._router, LOOK_ROWS))
+
+    @described(
+        "Set the read position of an endpoint forward: it leaves its backlog behind",
+        ADMIN,
+        Gives(200, shapes.Skipped),
+        body=Skip,
+        example={"to": "now", "undone": "dead"},
+        problems=("not-found", *WRITES),
+    )
+    async def skip(self, request: web.Request) -> web.Response:
+        """It never moves back. What it had not been posted becomes dead letters, or is dropped."""
+        name = request.match_info["name"]
+        group = self._standing(request).group
+        wish = await body_of(request, SKIP)
+        to = skip_position(wish, self._timeline, self._clock.wall_ms())
+        if group is None:
+            raise _unknown(name)
+        before, undone = group.session.read_at(self._timeline.horizon.position), self._undone(group)
+
+        def skip(commit: Commit) -> bool:
+            standing = self._webhooks.standing(name)
+            if standing is None or standing.group is not group:
+                return False
+            self._replay.skip(commit, group, to, SKIPPED, is_dead=wish.undone != DROP)
+            return True
+
+        if not await asked(self._ask, skip):
+            raise _unknown(name)
+        return json_answer(skipped(before, group.session.read_at(self._timeline.horizon.position), undone))
 
     @described(
         "Post to an endpoint at once, beside the queue, and tell what came of it",

@@ -21,6 +21,7 @@ from aiohttp import web
 from shards.commit import Commit
 from timeline.filters import parse_share
 
+from ...delivery.burials import SKIPPED
 from ...delivery.membership import Membership, TooManyGroups
 from ...delivery.replay import Replay
 from ...delivery.router import Router
@@ -37,6 +38,19 @@ from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..turns import Turns
+from ..undone import (
+    DELETED,
+    DROP,
+    SKIP,
+    Skip,
+    add_up,
+    fate_of,
+    is_undone,
+    refuse_undone,
+    skip_position,
+    skipped,
+    undone_of,
+)
 from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
 from ..values.scalars import LIMIT_DEFAULT, PAGED, Filter, Location
@@ -86,6 +100,7 @@ class GroupRoutes:
             web.post("/v1/groups/{group}:pause", self.pause),
             web.post("/v1/groups/{group}:resume", self.resume),
             web.post("/v1/groups/{group}:replay", self.replay),
+            web.post("/v1/groups/{group}:skip", self.skip),
         ]
 
     @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
@@ -146,12 +161,58 @@ class GroupRoutes:
         "End a group; who holds it no longer subscribes to it",
         READ,
         Gives(204),
-        query=FILTERED,
-        problems=("not-found", *WRITES),
+        query=FILTERED | DELETED,
+        problems=("not-found", "undone", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        await self._change(request, self._groups.disband)
+        """All of a name or none of it, as far as nothing falls due meanwhile."""
+        fate, found = fate_of(request), self._found(request)
+        undone = [group for group in found if fate is None and self._is_undone(group)]
+
+        def end(commit: Commit, group: Group) -> bool:
+            if fate is None and self._is_undone(group):
+                undone.append(group)
+                return True
+            return self._groups.disband(commit, group, is_dead=fate != DROP)
+
+        if not undone:
+            await self._change(request, end)
+        if undone:
+            raise refuse_undone(f"the group {undone[0].name[:128]!r}", map(self._undone, undone))
         return web.Response(status=204)
+
+    def _is_undone(self, group: Group) -> bool:
+        return is_undone(group, self._timeline, self._router, LIST_LOOK_ROWS)
+
+    def _undone(self, group: Group) -> shapes.Undone:
+        lag = lag_of(group, self._timeline, self._router, LIST_LOOK_ROWS)
+        return undone_of(group, self._timeline, lag)
+
+    @described(
+        "Set its read position forward: it leaves its backlog behind",
+        READ,
+        Gives(200, shapes.Skipped),
+        query=FILTERED,
+        body=Skip,
+        example={"to": "now", "undone": "dead"},
+        problems=("not-found", *WRITES),
+    )
+    async def skip(self, request: web.Request) -> web.Response:
+        """It never moves back. What it had not read becomes dead letters, or is dropped."""
+        found = self._found(request)
+        wish = await body_of(request, SKIP)
+        to = skip_position(wish, self._timeline, self._clock.wall_ms())
+        horizon = self._timeline.horizon.position
+        before = min(group.session.read_at(horizon) for group in found)
+        undone = add_up(map(self._undone, found))
+
+        def skip(commit: Commit, group: Group) -> bool:
+            self._replay.skip(commit, group, to, SKIPPED, is_dead=wish.undone != DROP)
+            return True
+
+        changed = await self._change(request, skip)
+        after = max((group.session.read_at(self._timeline.horizon.position) for group in changed), default=to)
+        return json_answer(skipped(before, after, undone))
 
     @described(
         "Send its members nothing; its place stays",

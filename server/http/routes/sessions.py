@@ -14,6 +14,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 
+from ...delivery.burials import SKIPPED
 from ...delivery.clients import Clients
 from ...delivery.membership import Membership
 from ...delivery.replay import Replay
@@ -31,6 +32,7 @@ from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..turns import Turns, least
+from ..undone import DROP, SKIP, Skip, skip_position, skipped, undone_of
 from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
@@ -67,6 +69,7 @@ class SessionRoutes:
             web.get("/v1/sessions/{client_id}", self.get),
             web.delete("/v1/sessions/{client_id}", self.delete),
             web.post("/v1/sessions/{client_id}:replay", self.replay),
+            web.post("/v1/sessions/{client_id}:skip", self.skip),
         ]
 
     @described(
@@ -155,6 +158,35 @@ class SessionRoutes:
         if not await asked(self._ask, rewind) or not is_own(rights, subscriber):
             raise _unknown(name)
         return json_answer(self._view(subscriber, LOOK_ROWS))
+
+    @described(
+        "Set the read position of a session or group forward: it leaves its backlog behind",
+        READ,
+        Gives(200, shapes.Skipped),
+        body=Skip,
+        example={"to": "now", "undone": "dead"},
+        problems=("not-found", *WRITES),
+    )
+    async def skip(self, request: web.Request) -> web.Response:
+        """It never moves back. What it had not read becomes dead letters, or is dropped."""
+        name, rights = request.match_info["client_id"], rights_of(request)
+        subscriber = self._subscriber(request)
+        wish = await body_of(request, SKIP)
+        to = skip_position(wish, self._timeline, self._clock.wall_ms())
+        before = subscriber.session.read_at(self._timeline.horizon.position)
+        lag = lag_of(subscriber, self._timeline, self._router, LOOK_ROWS)
+        undone = undone_of(subscriber, self._timeline, lag)
+
+        def skip(commit: Commit) -> bool:
+            if self._find(name) is not subscriber or not is_own(rights, subscriber):
+                return False
+            self._replay.skip(commit, subscriber, to, SKIPPED, is_dead=wish.undone != DROP)
+            return True
+
+        if not await asked(self._ask, skip):
+            raise _unknown(name)
+        after = subscriber.session.read_at(self._timeline.horizon.position)
+        return json_answer(skipped(before, after, undone))
 
     def _subscriber(self, request: web.Request) -> Subscriber:
         name = request.match_info["client_id"]

@@ -456,6 +456,20 @@ class Lag(TypedDict):
     lag_seconds: float
 
 
+class Undone(TypedDict):
+    """What a place has not finished. `oldest_at`: when the oldest of it was due."""
+
+    lag: int
+    in_flight: int
+    retries: int
+    next_retry_at: Instant | None
+    oldest_at: Instant | None
+
+
+Skipped = TypedDict("Skipped", {"from": Instant, "to": Instant, "undone": Undone})
+"""How far a place was set forward. `undone`: what it had not finished before."""
+
+
 class Member(TypedDict):
     """A session that holds a shared subscription."""
 

@@ -135,7 +135,7 @@ async def test_a_request_that_comes_again_has_its_first_answer_though_the_endpoi
     await put(server, receiver)
     message = {"topic": "a", "payload": "x", "deliver_to": "billing", "key": "k", "deliver_in": "1h"}
     first = await server.call("POST", "/v1/messages", message, status=201)
-    await server.call("DELETE", "/v1/endpoints/billing", status=204)
+    await server.call("DELETE", "/v1/endpoints/billing?undone=drop", status=204)
     again = await server.call("POST", "/v1/messages", message, status=200)
     assert again.body["id"] == first.body["id"]
 
@@ -270,7 +270,7 @@ async def test_a_410_of_a_receiver_that_it_has_no_more_pauses_nothing(
     await server.schedule("a", "first", deliver_to="billing")
     await receiver.posts(1)
     if is_deleted:
-        await server.call("DELETE", "/v1/endpoints/billing", status=204)
+        await server.call("DELETE", "/v1/endpoints/billing?undone=drop", status=204)
         await server.pass_time(1)
     url = receiver.url() if is_deleted else receiver.url("/moved")
     await server.call("PUT", "/v1/endpoints/billing", {"url": url}, status=201 if is_deleted else 200)
@@ -501,7 +501,7 @@ async def test_a_replay_posts_again_what_was_posted(server: Running, receiver: R
 async def test_what_waits_for_one_that_is_deleted_goes_nowhere(server: Running, receiver: Receiver) -> None:
     await put(server, receiver)
     await server.schedule("a", "x", deliver_to="billing", deliver_in="1m")
-    await server.call("DELETE", "/v1/endpoints/billing", status=204)
+    await server.call("DELETE", "/v1/endpoints/billing?undone=drop", status=204)
     await server.call("GET", "/v1/endpoints/billing", status=404)
     await server.pass_time(2 * MINUTE_MS)
     await put(server, receiver)

@@ -1,0 +1,124 @@
+"""What a place has not finished, and what becomes of that when the place is deleted or set forward.
+
+    lag          due, and not read                       (lag.py: a bounded number of rows is looked at)
+    in_flight    sent, and not acked
+    retries      wait for their next try, the first one at `next_retry_at`
+    oldest_at    due of the oldest of what is unread or in flight, or of the message of the next retry
+
+A place with none of these can be deleted without a word. Else the call says what is to become of it: `dead`
+letters, or `drop`.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+
+from timeline.position import RETRY_SHARD, Position, at_of, id_position
+
+from ..delivery.router import Router
+from ..delivery.subscriber import Subscriber
+from .lag import lag_of, position_of
+from .problems import Problem
+from .timeline import Timeline
+from .values import shapes
+from .values.bodies import FieldError
+from .values.views import time_text
+
+DEAD, DROP = "dead", "drop"
+Fate = Literal["dead", "drop"]
+DELETED = {
+    "undone": Annotated[
+        Fate, msgspec.Meta(description="what becomes of what is not finished: dead letters, or dropped")
+    ]
+}
+"""The query of a DELETE."""
+
+
+class Skip(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:skip`. `to`: now, an RFC 3339 time, or how far back from now."""
+
+    to: str = "now"
+    undone: Fate = "dead"
+
+
+SKIP = msgspec.json.Decoder(Skip)
+
+
+def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
+    """`lag`: how far the place is behind, as it was counted."""
+    count, first = timeline.retries_of(subscriber.whose)
+    flying = subscriber.flying_retries()
+    flights = subscriber.session.flights.values()
+    dues = [at_of(flight.position) for flight in flights if flight.shard != RETRY_SHARD]
+    dues += [
+        at_of(id_position(subscriber.retrying[place])) for place in flying if place in subscriber.retrying
+    ]
+    if lag["lag_messages"]:
+        dues.append(timeline.horizon.clock_ms - round(lag["lag_seconds"] * 1_000))
+    if first is not None:
+        dues.append(at_of(id_position(first[1])))
+    return {
+        "lag": lag["lag_messages"],
+        "in_flight": len(subscriber.session.flights),
+        "retries": max(0, count - len(flying)),
+        "next_retry_at": None if first is None else time_text(at_of(first[0])),
+        "oldest_at": time_text(min(dues)) if dues else None,
+    }
+
+
+def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> bool:
+    """Whether there is, or may be, anything: of a place that is far behind not all is looked at."""
+    lag = lag_of(subscriber, timeline, router, look_rows)
+    return (
+        lag["lag_messages"] > 0
+        or not lag["lag_messages_is_exact"]
+        or bool(subscriber.session.flights)
+        or timeline.retries_of(subscriber.whose)[0] > 0
+    )
+
+
+def fate_of(request: web.Request) -> Fate | None:
+    """What a DELETE says. Raises FieldError."""
+    said = request.query.get("undone")
+    if said is None:
+        return None
+    if said not in (DEAD, DROP):
+        raise FieldError("undone", "must be dead or drop")
+    return "dead" if said == DEAD else "drop"
+
+
+def refuse_undone(what: str, views: Iterable[shapes.Undone]) -> Problem:
+    """For a DELETE that does not say what is to become of what is undone."""
+    detail = f"{what} has not finished all: say undone=dead for dead letters, or undone=drop"
+    return Problem("undone", detail, undone=add_up(views))
+
+
+def add_up(views: Iterable[shapes.Undone]) -> shapes.Undone:
+    """Of several places."""
+    found = list(views)
+    times = [view["next_retry_at"] for view in found if view["next_retry_at"] is not None]
+    oldest = [view["oldest_at"] for view in found if view["oldest_at"] is not None]
+    return {
+        "lag": sum(view["lag"] for view in found),
+        "in_flight": sum(view["in_flight"] for view in found),
+        "retries": sum(view["retries"] for view in found),
+        "next_retry_at": min(times, default=None),
+        "oldest_at": min(oldest, default=None),
+    }
+
+
+def skip_position(wish: Skip, timeline: Timeline, now_ms: int) -> Position:
+    """Up to where a place is set forward. Raises FieldError."""
+    if wish.to == "now":
+        return timeline.horizon.position
+    try:
+        return position_of(wish.to, now_ms)
+    except FieldError as error:
+        raise FieldError("to", error.detail) from None
+
+
+def skipped(before: Position, after: Position, undone: shapes.Undone) -> shapes.Skipped:
+    """The answer of a `:skip`."""
+    return {"from": time_text(at_of(before)), "to": time_text(at_of(after)), "undone": undone}
