@@ -1,12 +1,15 @@
 """What a place has not finished when it ends, or is set forward: dead letters with a reason, or counted."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
+from server.delivery.burials import SKIPPED
 from server.delivery.shared import Group
+from server.settings.config import Config
 from shards.record import decode, id_at
 from shards.retries import RETRIES, dropped_of
 from tests.support.rig import Peer, Rig, props
@@ -86,3 +89,101 @@ def test_a_later_group_of_the_name_gets_nothing_of_the_former() -> None:
     rig.pass_ms(2 * 3_600_000)
     assert worker.take_all() == []
     assert group_of(rig).incarnation > former
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_loses_nothing_and_doubles_nothing(survivors: int) -> None:
+    """Before it ends, in between, after it: each message is with the group, or a dead letter, once."""
+    outcomes = set()
+    for steps in range(12):
+        rig = Rig()
+        behind(rig).drop()
+        group, groups = group_of(rig), rig.core.groups
+        rig.core.writer.submit(lambda commit: groups.disband(commit, group), lambda _: None)  # noqa: B023
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        rig.pump()  # the first one asks the writer
+        dead = [payload for _, payload, _, _ in letters(rig)]
+        if rig.core.groups.get(GROUP) is None:
+            assert sorted(dead) == ["0", "1", "2"], steps
+            assert list(RETRIES.all(rig.store)) == []
+        else:
+            assert dead == [], steps
+        assert rig.core.burials.active == {}
+        outcomes.add(len(dead))
+    assert outcomes == {0, 3}
+
+
+def test_who_is_set_forward_leaves_what_it_had_not_read() -> None:
+    rig = Rig()
+    worker = behind(rig, 5)
+    group, replay = group_of(rig), rig.core.replay
+    rig.core.writer.submit(
+        lambda commit: replay.skip(commit, group, END, SKIPPED, is_dead=True), lambda _: None
+    )
+    rig.pump()
+    assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [
+        ("2", "skipped"),
+        ("3", "skipped"),
+        ("4", "skipped"),
+    ]
+    assert worker.payloads() == ["1"], "what it has in flight stays"
+    assert len(list(RETRIES.all(rig.store))) == 1, "as does what waits for its next try"
+
+
+def test_a_burial_takes_half_of_the_room_and_drives_nobody_out() -> None:
+    made = Config()
+    rig = Rig(replace(made, dead=replace(made.dead, max_messages=8)))
+    behind(rig, 10).drop()
+    disband(rig)
+    assert len(letters(rig)) == 4
+    assert rig.core.burials.dropped == {"group deleted": 6}
+    assert rig.core.letters.crowded_out == 0
+
+
+def test_unsubscribing_as_the_last_one_leaves_dead_letters_too() -> None:
+    rig = Rig()
+    worker = behind(rig)
+    assert worker.payloads() == ["1"]
+    worker.inbox.clear()
+    worker.unsubscribe(GROUP)
+    assert sorted(payload for _, payload, _, _ in letters(rig)) == ["0", "2"], "it may finish what it has"
+
+
+def test_a_group_that_has_nothing_undone_leaves_nothing() -> None:
+    rig = Rig()
+    rig.lasting("worker").subscribe(GROUP, qos=1)
+    rig.connected("publisher").publish1("t", "done")
+    assert rig.peers[0].take_all() == ["done"]
+    disband(rig)
+    assert letters(rig) == []
+    assert rig.core.burials.dropped == {}
+
+
+def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own() -> None:
+    rig = Rig()
+    rig.lasting("worker").subscribe(GROUP, qos=1)
+    rig.peers[0].drop()
+    keeper = rig.lasting("keeper")
+    keeper.subscribe("#", qos=1)
+    keeper.drop()
+    publisher = rig.connected("publisher")
+    for topic in ("other", "other", "t", "other"):
+        publisher.publish1(topic, topic)
+    rig.pass_ms(1_000)
+    group, floor = group_of(rig), rig.core.floor
+    places = [place for place, _, _ in rig.core.reader.read(START, END)]
+    assert floor.needed <= places[0]
+    asked: list[bool] = []
+    for _ in range(2):
+        rig.core.writer.submit(lambda commit: asked.append(floor.advance(commit, group, END)), lambda _: None)
+        rig.pump()
+    assert group.session.read == places[1]
+    assert places[1] < floor.needed <= places[2]
+    assert asked[-1] is False
+    rig.core.writer.submit(lambda commit: floor.give_up(commit, group, END), lambda _: None)
+    rig.pump()
+    assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [("t", "kept too long")]
+    assert floor.needed > places[3]
