@@ -10,14 +10,17 @@ from pathlib import Path
 
 from server.core import Core
 from server.delivery.message import Message
+from server.delivery.settling.letters import Tried
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
 from shards.commit import Draft
-from shards.fields import Record, Retry
+from shards.fields import Record
+from shards.keys import message
 from shards.record import encode
-from shards.retries import put_retry, retry_of
+from shards.retries import put_retry
 from shards.rocks import RocksStore
+from shards.tables import KeptRow
 from timeline.position import id_position
 from timeline.session import Subscription, Terms
 
@@ -59,12 +62,13 @@ def make(path: Path) -> None:
     draft = Draft(NOW_MS + 15_500, b"held", encode(Record(b"held", b"not yet", NOW_MS + 15_500)))
     core.horizon.observe(NOW_MS + 20_000)
     _ask(core, lambda commit: ids.extend(commit.put([draft])))
-    again = Retry(b"away", 3, 1, b"busy")
-    first = Record(TOPICS[0], b"payload 0", owner=OWNER)
-    retry = retry_of(first, ids[0], NOW_MS + 86_400_000, again)
-    _ask(core, lambda commit: put_retry(commit, retry, is_owed=True))
-    message = Message(id_position(ids[1]), 0, Record(TOPICS[1], b"payload 1"), NOW_MS)
-    _ask(core, lambda commit: core.letters.bury(commit, subscriber, message, 4, "not acked"))
+    first = encode(Record(TOPICS[0], b"payload 0", owner=OWNER))
+    retry = KeptRow(
+        "away", "away", message(ids[0]), 3, "busy", "", 0, first, subscriber.incarnation, counted=1
+    )
+    _ask(core, lambda commit: put_retry(commit, retry, NOW_MS + 86_400_000, is_owed=True))
+    given_up = Message(id_position(ids[1]), 0, Record(TOPICS[1], b"payload 1"), NOW_MS)
+    _ask(core, lambda commit: core.letters.bury(commit, subscriber, given_up, Tried(4, 4, "not acked", [])))
     core.cursors.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")

@@ -10,13 +10,12 @@ from server.core import Core
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
-from shards.dead import letters, stored_totals
-from shards.fields import Retry
-from shards.keys import RETRIES_END, message_of, owned
+from shards.dead import DEAD
+from shards.keys import message_of, owned
 from shards.pointers import pointers
-from shards.record import CANCELLED, decode, is_retry
+from shards.record import CANCELLED, MOVED, decode, is_retry, owner_of
 from shards.recover import format_of
-from shards.retries import retries_of_message
+from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import (
@@ -24,21 +23,23 @@ from shards.tables import (
     FORMAT_FIRST,
     META_DEAD,
     META_FORMAT,
+    META_RETRIES,
     META_ZONES,
-    DeadTotals,
-    dead_totals_value,
+    KeptTotals,
+    count_value,
+    kept_totals_value,
     owned_value,
-    retry_value,
 )
 from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER
 from tests.support.http import http
 from tests.support.server import serving
-from timeline.position import END, START, MessageId, parse_id
+from timeline.position import END, START, at_of, parse_id
 from timeline.session import Terms
 
 DATA = Path(__file__).parents[1] / "data"
 NOW_MS = 1_800_000_016_000
+RETRY_MS = 1_800_000_000_000 + 86_400_000
 VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
 
 
@@ -57,16 +58,24 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     assert records[30].topic == b"held"
     assert len(records) == 31
     rows = list(core.reader.read(START, END))
-    retries = [decode(value) for _, _, value in rows if is_retry(value)]
-    assert len(rows) - len(retries) == 31, "30 messages and what the move left"
+    assert not any(is_retry(value) for _, _, value in rows)
+    # 30 messages and what the move left; format 4 had the retry among them.
+    assert len(rows) == 32 if version == "format-4" else 31
+    retries = list(RETRIES.all(store))
     dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.letters.read()]
     if version == "format-1":
         assert (retries, dead) == ([], [])
     else:
-        assert [(record.id, record.retry) for record in retries] == [(ids[0], Retry(b"away", 3, 1, b"busy"))]
+        ((place_, row),) = retries
+        assert (row.addressee, row.group, row.attempts, row.counted) == ("away", "away", 3, 1)
+        assert (row.reason, message_of(row.id), owner_of(row.record)) == ("busy", ids[0], OWNER)
+        assert (decode(row.record).payload, at_of(place_)) == (b"payload 0", RETRY_MS)
+        assert [one for one, _ in RETRIES.of_message(store, ids[0])] == [place_]
+        assert RETRIES.count_of(store, RETRIES.whose(row)) == RETRIES.stored_totals(store).count == 1
         assert dead == [("away", 4, ids[1])]
-        (standing,) = retries_of_message(core.reader, core.horizon.position, ids[0])
-        assert standing[2:] == ("away", True, Retry(b"away", 3, 1, b"busy"))
+        left = [value for other, _, value in rows if other == place_]
+        assert [decode(value).stub for value in left] == ([MOVED] if version == "format-4" else [])
+    assert core.opened.retries == len(retries)
     assert list(pointers(store, core.directory)) == []
     assert verify_counts(store, core.directory) == []
     assert verify_owners(store, core.directory, core.horizon.position) == []
@@ -75,7 +84,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
         assert set(owners) == {b""}
     else:
         assert owners == [OWNER if index % 3 == 0 and index < 30 else b"" for index in range(31)]
-        assert core.opened.owned.pending(OWNER) == 1 + len(retries), "those that are due later"
+        assert core.opened.owned.pending(OWNER) == 1 + len(retries), "what is due later, and the retry"
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
@@ -113,27 +122,32 @@ def test_what_an_older_program_did_not_have_is_empty_to_read(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["totals", "name", "letter", "retry", "index"])
+@pytest.mark.parametrize("table", [Table.DEAD, Table.RETRIES])
+@pytest.mark.parametrize("how", ["totals", "name", "row", "nothing's name", "count", "nobody's count"])
 def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
-    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    how: str, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data"
-    shutil.copytree(DATA / "format-4", path)
+    shutil.copytree(DATA / f"format-{FORMAT}", path)
     store = RocksStore(path)
+    before = rows_in(store, table)
+    names = [key for key in before if key[0]]
     batch = store.batch()
-    rows = [key for key, _ in store.scan(Table.DEAD, b"", b"\xff")]
-    (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", RETRIES_END)]
     if how == "totals":
-        batch.put(Table.META, META_DEAD, dead_totals_value(DeadTotals(7, 7, START)))
+        meta = META_DEAD if table is Table.DEAD else META_RETRIES
+        batch.put(Table.META, meta, kept_totals_value(KeptTotals(7, 7, START)))
     elif how == "name":
-        batch.delete(Table.DEAD, rows[1])
-    elif how == "letter":
-        batch.put(Table.DEAD, rows[0], b"rotten")
-    elif how == "retry":
-        batch.delete(Table.RETRIES, place)
+        batch.delete(table, names[0])
+        batch.delete(table, names[1])
+    elif how == "row":
+        batch.put(table, next(iter(before)), b"rotten")
+    elif how == "nothing's name":
+        batch.put(table, b"\1" + bytes(8) + b"\7" * 12, b"")
+        batch.put(table, names[1][:-1] + b"\xff", b"")
+    elif how == "count":
+        batch.put(table, names[-1] if names[-1][0] == 3 else b"\3" + bytes(8), count_value(9))
     else:
-        batch.put(Table.RETRIES, bytes(5) + b"\xff" * 7, retry_value(MessageId(1), 0))
-        batch.put(Table.RETRIES, b"\xff" * 12, retry_value(MessageId(1), 0))
+        batch.put(table, b"\3" + bytes(8), count_value(1))
     store.write(batch)
     store.close()
     assert main(["verify", "--data", str(path)]) == 1
@@ -141,10 +155,14 @@ def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     assert main(["verify", "--repair", "--data", str(path)]) == 0
     assert main(["verify", "--data", str(path)]) == 0
     store = RocksStore(path)
-    kept = 0 if how == "letter" else 1
-    assert stored_totals(store).count == kept == len(list(letters(store)))
-    assert place in [key for key, _ in store.scan(Table.RETRIES, b"", RETRIES_END)]
+    assert rows_in(store, table) == ({} if how == "row" else before)
+    for one in (DEAD, RETRIES):
+        assert one.stored_totals(store).count == len(list(one.all(store)))
     store.close()
+
+
+def rows_in(store: RocksStore, table: Table) -> dict[bytes, bytes]:
+    return dict(store.scan(table, b"", b"\xff" * 64))
 
 
 def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
@@ -179,7 +197,8 @@ def test_any_other_format_is_refused_and_left_as_it_is(
 
 
 def test_there_is_a_directory_of_every_version() -> None:
-    assert [f"format-{version}" for version in (FORMAT_FIRST, FORMAT)] == VERSIONS
+    """Format 4 was never released, and has retries on the timeline."""
+    assert [f"format-{version}" for version in (FORMAT_FIRST, 4, FORMAT)] == VERSIONS
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from shards.commit import Caps, Commit, Draft
-from shards.fields import Record, Retry
+from shards.fields import Record
+from shards.keys import message as message_key
 from shards.outcome import Outcome
 from shards.record import decode, encode, is_stub
 from shards.recover import Opened, open_timeline
-from shards.retries import put_retry, retry_of
+from shards.retries import put_retry
 from shards.rocks import RocksStore
+from shards.tables import KeptRow
 from timeline.position import END, START, MessageId, Position, id_text
 from timeline.slices import DAY_MS, Slice
 
@@ -62,8 +64,8 @@ class Timeline:
         found = self.opened.reader.find(message)
         assert found is not None
         commit = self.begin()
-        again = retry_of(decode(found.value), message, due_ms, Retry(b"a", 3))
-        put_retry(commit, again, is_owed=True)
+        again = KeptRow("a", "a", message_key(message), 3, "busy", "", 0, found.value)
+        put_retry(commit, again, due_ms, is_owed=True)
         self.sync()
 
     def dispatch(self, wall_ms: int, late_ms: int = 0) -> None:
@@ -96,12 +98,12 @@ class Timeline:
         return {(number, place): value for place, number, value in self.opened.reader.read(start, end)}
 
     def messages(self) -> dict[str, Record]:
-        """Every row that is no stub of a move and no retry, by the message's id."""
+        """Every row that is no stub of a move, by the message's id."""
         found = {}
         for place, number, value in self.opened.reader.read(START, END):
             record = decode(value)
             row = place >> 48 << 80 | number << 64 | place & 0xFFFF_FFFF_FFFF
-            if not (is_stub(value) and record.stub & 0x1000) and record.retry is None:
+            if not (is_stub(value) and record.stub & 0x1000):
                 found[id_text(MessageId(record.id or row))] = record
         return found
 
