@@ -77,8 +77,10 @@ def raise_retries(
     flying = _mark_flights(store, batch, {old.place for old in found})
     left = [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)]
     _keep(batch, left, cursor.running_ms)
-    # What the horizon has passed is pending again, for as long as it stands.
-    for owner, more in Counter(old.record.owner for old in left if old.place <= cursor.horizon).items():
+    # Each that is left is pending for as long as it stands; before, those were that the horizon had to pass.
+    owners = Counter(old.record.owner for old in left)
+    owners.subtract(old.record.owner for old in found if old.home is None or old.place > cursor.horizon)
+    for owner, more in owners.items():
         _own(store, batch, owner, more)
     _leave_stubs(batch, found, wall_ms)
     return len(left)
@@ -188,13 +190,13 @@ def _row(old: _Old, running_ms: int) -> KeptRow:
 
 
 def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:
-    if not owner:
+    if not owner or not more:
         return
     key = keys.owned(owner)
     with suppress(Corrupt):
         stored = store.get(Table.META, key)
         placed, passed = (0, 0) if stored is None else owned_from(stored)
-        batch.put(Table.META, key, owned_value(placed + more, passed))
+        batch.put(Table.META, key, owned_value(placed + max(0, more), passed + max(0, -more)))
 
 
 def _leave_stubs(batch: Batch, found: list[_Old], wall_ms: int) -> None:
