@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from server.codec.packets import Publish
+from server.codec import wire
+from server.codec.packets import Ack, Publish
 from shards.dead import DEAD
 from shards.kept import Letter
 from shards.keys import message, message_of
@@ -16,7 +17,7 @@ from shards.record import decode
 from shards.retries import RETRIES, end_retries
 from shards.tables import KeptRow
 from shards.verify import verify_counts
-from tests.support.rig import Rig, config
+from tests.support.rig import Peer, Rig, config, props
 from timeline.position import END, START, MessageId, Position, before
 
 GROUP = "$share/g/t"
@@ -432,3 +433,185 @@ class DeadLetters(RuleBasedStateMachine):
 
 DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 TestDeadLetters = pytest.mark.long(DeadLetters.TestCase)
+
+
+def nack(peer: Peer, packet: Publish, wait: str = "2s") -> None:
+    peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", wait),))))
+
+
+def rewind(rig: Rig, text: str = GROUP, *, pump: bool = True) -> None:
+    """What `:replay` does."""
+    place = rig.core.groups.get(text) or rig.core.sessions.get(text)
+    assert place is not None
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, place, START), lambda _: None)
+    if pump:
+        rig.pump()
+
+
+def test_one_that_is_due_does_not_wait_behind_the_backlog() -> None:
+    """A group with room for one message at a time: what is due and what is unread come in turns."""
+    rig = Rig()
+    worker = rig.lasting("w", receive_maximum=1)
+    worker.subscribe(GROUP, qos=1)
+    publisher = rig.connected("p")
+    for number in range(10):
+        publisher.publish1("t", f"again {number}")
+    for _ in range(10):
+        (packet,) = worker.publishes()
+        nack(worker, packet, "1s")
+    for number in range(4_900):
+        publisher.publish("t", str(number), 1, pump=False)
+        if number % 50 == 49:
+            rig.pump()
+            publisher.inbox.clear()
+    rig.pass_ms(1_500)
+    came = []
+    for _ in range(40):
+        (packet,) = worker.publishes()
+        came.append(packet.payload.decode())
+        worker.ack(wire.PUBACK, packet.packet_id)
+    unread = [one for one in came if "again" not in one]
+    again = [one for one in came if "again" in one]
+    assert again == [f"again {number}" for number in range(10)]
+    assert unread == [str(number) for number in range(30)]
+    assert max(index for index, one in enumerate(came) if "again" in one) < 22
+
+
+@pytest.mark.parametrize("was", ["acked", "waits", "dead"])
+@pytest.mark.parametrize("text", ["a", GROUP])
+def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text: str) -> None:
+    rig = Rig(config(max_attempts=1 if was == "dead" else 5))
+    peer = rig.lasting("a")
+    peer.subscribe("t" if text == "a" else text, qos=1)
+    rig.connected("p").publish1("t", "x")
+    if was == "acked":
+        assert peer.take_all() == ["x"]
+    elif was == "waits":
+        (packet,) = peer.publishes()
+        nack(peer, packet, "1h")
+    else:
+        peer.drop()
+        peer = rig.lasting("a")
+        assert letters(rig) == ["x"]
+    rewind(rig, text)
+    (packet,) = peer.publishes()
+    rig.pass_ms(3_000)
+    assert (retries(rig), letters(rig)) == ([], [])
+    peer.ack(wire.PUBACK, packet.packet_id)
+    rig.pass_ms(2 * 3_600_000)
+    assert peer.take_all() == []
+    assert (retries(rig), letters(rig), rig.core.opened.retries) == ([], [], 0)
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+@pytest.mark.parametrize("was", ["waits", "dead"])
+def test_a_kill_while_it_is_read_again_leaves_it_once(was: str, survivors: int) -> None:
+    for steps in range(9):
+        rig = Rig(config(max_attempts=1 if was == "dead" else 5))
+        peer = rig.lasting("a")
+        peer.subscribe(GROUP, qos=1)
+        rig.connected("p").publish1("t", "x")
+        if was == "waits":
+            (packet,) = peer.publishes()
+            nack(peer, packet, "1h")
+        else:
+            peer.drop()
+            peer = rig.lasting("a")
+        rig.pass_ms(3_000)
+        rewind(rig, pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        assert len(retries(rig)) + len(letters(rig)) <= 1
+        peer = rig.lasting("a")
+        came = peer.take_all()
+        rig.pass_ms(3_000)
+        left = len(retries(rig)) + len(letters(rig))
+        assert (len(came), left) in ((1, 0), (0, 1)), steps
+        rig.pass_ms(2 * 3_600_000)
+        assert peer.take_all() == (["x"] if left and was == "waits" else [])
+
+
+def test_it_is_given_to_nobody_before_it_is_durable() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    rig.connected("p").publish1("t", "x")
+    (packet,) = peer.publishes()
+    rig.is_held = True
+    nack(peer, packet, "0s")
+    rig.pump()
+    assert peer.publishes() == []
+    rig.is_held = False
+    rig.pump()
+    assert peer.payloads() == ["x"]
+
+
+def test_a_clock_that_is_set_back_makes_it_wait() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    rig.connected("p").publish1("t", "x")
+    (packet,) = peer.publishes()
+    nack(peer, packet, "60s")
+    rig.pass_ms(50_000)
+    rig.clock.now_ms -= 30_000
+    rig.pump()
+    rig.pass_ms(39_999)
+    assert peer.inbox == []
+    rig.pass_ms(1)
+    assert peer.take_all() == ["x"]
+    rig.pass_ms(3_000)
+    assert retries(rig) == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_one_whose_member_goes_away_goes_to_another(qos: int) -> None:
+    """At QoS 2 it stays with its member (MQTT-4.8.2)."""
+    rig = Rig()
+    first = rig.lasting("a")
+    first.subscribe(GROUP, qos=qos)
+    publisher = rig.connected("p")
+    (publisher.publish2 if qos == 2 else publisher.publish1)("t", "x")
+    (packet,) = first.publishes()
+    kind = wire.PUBREC if qos == 2 else wire.PUBACK
+    first.send(Ack(kind, packet.packet_id, 0x80, props(user_properties=(("retry-in", "2s"),))))
+    rig.pass_ms(2_000)
+    (packet,) = first.publishes()
+    assert (packet.qos, attempt(packet)["fasti-attempt"]) == (qos, "2")
+    second = rig.lasting("b")
+    second.subscribe(GROUP, qos=qos)
+    first.disconnect()
+    came = second.take_all()
+    if qos == 2:
+        assert came == []
+        assert rig.lasting("a").take_all() == ["x"]
+    else:
+        assert came == ["x"]
+    rig.pass_ms(3_000)
+    assert (retries(rig), letters(rig), rig.core.opened.retries) == ([], [], 0)
+
+
+def test_a_session_that_is_made_anew_gets_nothing_of_the_one_before() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig)
+    requeue(rig, 1_000)
+    rig.connected("a", clean=True, expiry=3_600).subscribe("t", qos=1)
+    rig.pass_ms(2_000)
+    assert rig.peers[-1].take_all() == []
+    assert (retries(rig), rig.core.opened.retries) == ([], 0)
+
+
+def test_one_that_expires_before_its_next_try_is_a_dead_letter() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    rig.connected("p").publish1("t", "x", message_expiry=5)
+    (packet,) = peer.publishes()
+    nack(peer, packet, "10s")
+    rig.pass_ms(12_000)
+    assert peer.publishes() == []
+    ((_, row),) = rig.core.letters.read()
+    assert row.reason.startswith("expired")
+    assert (retries(rig), rig.core.opened.retries) == ([], 0)
