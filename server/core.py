@@ -34,7 +34,9 @@ from .delivery.settling.burying import Burying
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
+from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
+from .delivery.settling.steering import Steering
 from .delivery.settling.undone import Undone
 from .delivery.shared import Group
 from .delivery.subscriptions import Subscriptions
@@ -211,15 +213,16 @@ class Core:
         """What becomes of deliveries, wills, and how a place that was away reads on."""
         config, clock, writer = self.config, self.clock, self.writer
         self.letters = Letters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
+        obituaries = Obituaries(self.owners, self.publishing)
+        self.steering = Steering(self.opened.store, self.groups, self.retries, self.letters, obituaries)
         self.undone = Undone(
             config.sessions,
             self.cursors,
             self.router,
             self.groups,
             self.leases,
-            self.owners,
             self.sent,
-            self.publishing,
+            obituaries,
             self.letters,
             self.retries,
             writer,

@@ -41,6 +41,7 @@ from .http.routes.jobs import JobRoutes
 from .http.routes.leases import LeaseRoutes
 from .http.routes.listing import Listing
 from .http.routes.messages import Messages
+from .http.routes.retries import RetryRoutes
 from .http.routes.schedules import ScheduleRoutes
 from .http.routes.sessions import SessionRoutes
 from .http.routes.slices import Slices
@@ -94,14 +95,24 @@ def build_site(
             max_batch=http.max_batch,
         ),
         Control(ask, clock, timeline, cursors, turns, metrics, max_delay_ms=limits.max_delay_ms),
-        DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        DeadRoutes(
+            ask,
+            clock,
+            timeline,
+            core.letters,
+            core.groups,
+            cursors,
+            turns,
+            max_delay_ms=limits.max_delay_ms,
+        ),
+        RetryRoutes(ask, clock, timeline, core.steering, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
         LeaseRoutes(ask, core.pull, core.groups, core.subscriptions, turns, config, node=core.node),
         Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits, core.traces),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
         Slices(timeline, shards, split_above=slices.split_above),
-        TimelineRoutes(clock, timeline, turns),
+        TimelineRoutes(clock, timeline, turns, core.steering),
         ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, core.schedules),
         SessionRoutes(

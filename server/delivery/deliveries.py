@@ -18,7 +18,7 @@ answer says that there is more.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 from shards.fields import TryRow
@@ -126,16 +126,25 @@ class Deliveries:
                 told.append(_kept(row, state))
         return told, is_cut or is_cut_too
 
+    def kept(self, message: MessageId, may: May) -> KeptRow | None:
+        """What is known of a message by who is not done with it: a retry that comes yet, or a dead letter.
+
+        For one whose slice has gone. Raises StoreFailed.
+        """
+        retries = islice(RETRIES.of_message(self._store, message), ROWS_MAX)
+        current = (row for _, row in retries if self._groups.place_of(row) is not None)
+        letters = (row for _, row in islice(self._letters.of_message(message), ROWS_MAX))
+        return next((row for row in chain(current, letters) if may((row.keeper,))), None)
+
     def _standing(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
         """The retry of a message by addressee, and whether there are more."""
         found = RETRIES.of_message(self._store, message)
-        standing = {one[1].addressee: one for one in islice(found, ROWS_MAX) if self._is_current(one[1])}
+        standing = {
+            one[1].addressee: one
+            for one in islice(found, ROWS_MAX)
+            if self._groups.place_of(one[1]) is not None
+        }
         return standing, next(found, None) is not None
-
-    def _is_current(self, row: KeptRow) -> bool:
-        """Whether it is of the place that has its name now."""
-        place = self._groups.named(row.addressee)
-        return place is not None and place.incarnation == row.incarnation
 
     def _dead(self, message: MessageId, may: May) -> tuple[dict[str, KeptRow], bool]:
         """The last dead letter of a message by addressee, and whether there are more."""

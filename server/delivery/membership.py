@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from shards.commit import Commit
-from shards.tables import GroupRow
+from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
@@ -98,6 +98,16 @@ class Membership:
         if name.startswith(KEY_PREFIX):
             return self._by_text.get(name.removeprefix(KEY_PREFIX))
         return self._sessions.get(name)
+
+    def place_of(self, row: KeptRow) -> Subscriber | None:
+        """The session or group that the row is of; None: it has ended, whoever has its name now."""
+        place = self.named(row.addressee)
+        return None if place is None or place.incarnation != row.incarnation else place
+
+    def called(self, name: str) -> list[Group]:
+        """The groups and the endpoint that people call so; a whole subscription names one group."""
+        exact = [self._by_text.get(text) for text in (name, ENDPOINT_PREFIX + name)]
+        return [*self.of_name(name), *[group for group in exact if group is not None]]
 
     def restore(self) -> list[tuple[Group, Flight]]:
         """At start: every group that has a row, and every stored session that holds one is a member, away.

@@ -22,7 +22,8 @@ from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.errors import Corrupt
-from shards.retries import RETRIES, put_retry, record_of
+from shards.kept import Letter
+from shards.retries import RETRIES, end_retry, put_retry, record_of
 from shards.store import Store, Table
 from shards.tables import KeptRow
 from shards.unreadable import readable
@@ -57,6 +58,8 @@ class Retries(Rider):
         self._due: set[Subscriber] = set()
         self._fresh: list[tuple[Subscriber, Position]] = []
         """Put into the batch that is open."""
+        self._taken: dict[Position, Subscriber] = {}
+        """Taken away in a batch that is not durable yet."""
         writer.carry(self)
 
     def restore(self, places: Iterable[Subscriber]) -> None:
@@ -89,12 +92,35 @@ class Retries(Rider):
         self._fresh.append((one, place))
         return place
 
+    @staticmethod
+    def of_in(commit: Commit, one: Subscriber, message: MessageId) -> list[Letter]:
+        """In the writer: those of a place and a message."""
+        whose = one.session.client_id, one.incarnation
+        found = RETRIES.of_message_in(commit.open_group, message)
+        return [letter for letter in found if (letter[1].addressee, letter[1].incarnation) == whose]
+
+    def take(self, commit: Commit, one: Subscriber, place: Position, row: KeptRow) -> bool:
+        """In the writer: somebody decides otherwise about one that is not in flight; False if it is gone.
+
+        Nobody is given it from now on.
+        """
+        is_there = end_retry(commit, place, row)
+        if is_there:
+            self._taken[place] = one
+        return is_there
+
     def write(self, commit: Commit) -> Done:  # noqa: ARG002
         """What has been put is given to nobody before it is durable."""
         fresh, self._fresh = self._fresh, []
+        taken = list(self._taken)
 
         def done(answer: object) -> None:
-            for one, place in fresh if not isinstance(answer, Exception) else ():
+            if isinstance(answer, Exception):
+                self._give_back(taken)
+                return
+            for place in taken:
+                self._taken.pop(place, None)
+            for one, place in fresh:
                 self._added(one, place)
 
         return done
@@ -102,6 +128,14 @@ class Retries(Rider):
     def recover(self) -> None:
         """Nothing of what was put may have survived."""
         self._fresh.clear()
+        self._give_back(list(self._taken))
+
+    def _give_back(self, taken: Iterable[Position]) -> None:
+        """These stand where they stood."""
+        for place in taken:
+            one = self._taken.pop(place, None)
+            if one is not None:
+                self._added(one, place)
 
     def _added(self, one: Subscriber, place: Position) -> None:
         first = self._first.get(one)
@@ -147,7 +181,7 @@ class Retries(Rider):
         now = before(self._clock.wall_ms() + 1)
         first = self._first.get(one, START)
         for place, row in RETRIES.of(self._store, one.whose, first, now):
-            if place in one.retrying:
+            if place in one.retrying or place in self._taken:
                 continue
             if row is not None and (row.addressee, row.incarnation) != (
                 one.session.client_id,

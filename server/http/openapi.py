@@ -49,6 +49,7 @@ TAGS = {
     "schedules": "Messages that come again: cron, every so often, RFC 5545 rules; with zone and calendar.",
     "groups": "Workers that share the messages of a filter, by MQTT or by pull.",
     "sessions": "Who subscribes, how far each has read; set back, forget.",
+    "retries": "What waits for its next try: look, try now, give up, drop.",
     "dead": "What was given up: look, send again, drop.",
     "endpoints": "Where messages are posted to over HTTP.",
     "timeline": "What is where in time: density, slices, shards, what moves just now.",

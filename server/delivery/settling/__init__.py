@@ -3,6 +3,8 @@ what stands higher.
 
     leases.py        until when members of groups may keep what they have
     letters.py       dead letters: kept, sent again to who gave them up, dropped
+    obituaries.py    copies of dead letters at `$dead/...`
+    steering.py      retries that people list, have tried at another time, bury or drop
     undone.py        what was not done comes again later, or is dead
     burying.py       what places leave undone: dead letters, or dropped and counted
     late.py          acks that come when the group has gone on

@@ -14,6 +14,8 @@ there no more, or is somebody else's by now, stays what it is.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from heapq import merge
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -26,14 +28,17 @@ from shards.fields import TryRow
 from shards.kept import NONE, Letter
 from shards.keys import message as id_key
 from shards.record import decode, encode
+from shards.retries import note_dropped
 from shards.store import Store
 from shards.tables import KeptRow, KeptTotals
+from timeline.filters import SHARE_PREFIX
 from timeline.position import START, MessageId, Position
 
 from ...settings.config import Dead as Bounds
 from ..membership import Membership
 from ..message import Message
 from ..retries import Retries
+from ..shared import ENDPOINT_PREFIX
 from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -82,8 +87,12 @@ class Letters:
         """In the order of dying, those that died at or behind `start`; of one group or session if named."""
         if group is None:
             return DEAD.all(self._store, start)
-        found = DEAD.of(self._store, keys.kept_of(group), start)
-        return ((place, row) for place, row in found if row is not None and row.group == group)
+        if group.startswith(SHARE_PREFIX):
+            group = group.removeprefix(SHARE_PREFIX).partition("/")[0]
+        names = group, ENDPOINT_PREFIX + group
+        found = (DEAD.of(self._store, keys.kept_of(name), start) for name in names)
+        rows = merge(*found, key=itemgetter(0))
+        return ((place, row) for place, row in rows if row is not None and row.group in names)
 
     def of_message(self, message: MessageId) -> Iterator[Letter]:
         """Those of one message: a group each."""
@@ -111,17 +120,16 @@ class Letters:
     def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
         """Keep a message that the session or group gives up; how many others went for that."""
         row = self.row(commit, subscriber, message, tried)
-        bounds = self._bounds
-        return bury(commit, row, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes)
+        return self.keep(commit, row)
 
     def half_of_room(self, commit: Commit) -> tuple[int, int]:
         """Half of how many dead letters there may be yet, and of their bytes."""
         now, bounds = DEAD.totals(commit.open_group), self._bounds
         return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
 
-    def keep(self, commit: Commit, row: KeptRow) -> None:
-        """Keep one for which there is room."""
-        bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
+    def keep(self, commit: Commit, row: KeptRow) -> int:
+        """Keep one more; how many others went for that."""
+        return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
     def note_buried_all(self, count: int) -> None:
         """So many more are durable, for which there was room."""
@@ -143,9 +151,14 @@ class Letters:
         Raises Refused, Corrupt, before anything is changed.
         """
         row = DEAD.at(commit.open_group, place)
-        subscriber = to or (None if row is None else self._groups.named(row.addressee))
-        if row is None or subscriber is None or not may(row, subscriber):
+        if row is None:
             return False
+        subscriber = self._groups.named(row.addressee if to is None else to.session.client_id)
+        if subscriber is None or (to is not None and to is not subscriber) or not may(row, subscriber):
+            return False
+        older = self._retries.of_in(commit, subscriber, keys.message_of(row.id))
+        if any(at in subscriber.retrying for at, _ in older):
+            return False  # it would have it twice
         record = msgspec.structs.replace(decode(row.record), due_ms=due_ms, key=b"", zone=b"")
         again = msgspec.structs.replace(
             row,
@@ -156,12 +169,17 @@ class Letters:
             counted=0,
         )
         self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
+        for at, one in older:
+            self._retries.take(commit, subscriber, at, one)
         return DEAD.remove(commit.open_group, place, row)
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
         """Forget it; False if it is there no more, or that is not allowed. Raises Corrupt."""
         row = DEAD.at(commit.open_group, place)
-        return row is not None and may(row, None) and DEAD.remove(commit.open_group, place, row)
+        if row is None or not may(row, None):
+            return False
+        note_dropped(commit, row)
+        return DEAD.remove(commit.open_group, place, row)
 
     # -- housekeeping
 

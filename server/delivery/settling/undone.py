@@ -29,13 +29,11 @@ from enum import Enum, auto
 
 import msgspec
 
-from shards.commit import Commit, Refused
+from shards.commit import Commit
 from shards.fate import is_over
 from shards.fields import Record, TryRow
-from shards.properties import user_property
 from shards.record import encode
 from shards.tables import KeptRow
-from timeline.filters import TOPIC_BYTES_MAX
 from timeline.position import message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
@@ -47,22 +45,18 @@ from ...settings.config import Sessions
 from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
 from ..message import Message
-from ..owners import Owners
-from ..publishing import Publishing
 from ..retries import Retries
 from ..router import Router
 from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..terms import InForce, in_force
-from ..wish import Wish
 from .leases import Leases
 from .letters import Letters, Tried
+from .obituaries import Obituaries
 
 log = logging.getLogger(__name__)
 
-_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
-"""A client id may hold what a level of a topic may not."""
 UNDER_WAY = 200
 """Failed deliveries that are with the writer at a time, at most, ..."""
 CURSORS_COST = 8_192
@@ -158,9 +152,8 @@ class Undone:
         router: Router,
         groups: Membership,
         leases: Leases,
-        owners: Owners,
         sent: Sent,
-        publishing: Publishing,
+        obituaries: Obituaries,
         letters: Letters,
         retries: Retries,
         writer: Writer,
@@ -175,9 +168,8 @@ class Undone:
         self._router = router
         self._groups = groups
         self._leases = leases
-        self._owners = owners
         self._sent = sent
-        self._publishing = publishing
+        self._obituaries = obituaries
         self._letters = letters
         self._retries = retries
         self._clock = clock
@@ -346,17 +338,12 @@ class Undone:
         return round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * self._chance()))
 
     def _bury(self, commit: Commit, failure: Failure, message: Message) -> None:
-        """Raises Refused, before anything is changed.
-
-        Nobody is told of what its owner may not send any more.
-        """
+        """Raises Refused, before anything is changed."""
         addressee = failure.addressee
-        record = _obituary(addressee, message, failure.reason)
-        if self._owners.allow(message.record) and self._publishing.place(commit, Wish(record)) is None:
-            raise Refused("over-quota", "there is no room for it at $dead")
+        topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
         tried = failure.tried(commit.open_group.wall_ms, message)
         failure.crowded_out = self._letters.bury(commit, addressee, message, tried)
-        failure.buried = message.id_text(self._node), shown(record.topic)
+        failure.buried = message.id_text(self._node), shown(topic)
 
 
 def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:
@@ -374,23 +361,3 @@ def _again(message: Message, due_ms: int) -> Record:
 
 def _with_record(row: KeptRow, record: Record) -> KeptRow:
     return msgspec.structs.replace(row, record=encode(record))
-
-
-def _obituary(subscriber: Subscriber, message: Message, reason: str) -> Record:
-    """The copy that tells of it at `$dead`."""
-    topic = f"$dead/{subscriber.name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
-    if len(topic) > TOPIC_BYTES_MAX:
-        topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
-    told = user_property("fasti-dead-reason", reason)
-    return msgspec.structs.replace(
-        message.record,
-        topic=topic,
-        retain=False,
-        due_ms=0,
-        id=0,
-        key=b"",
-        owner=b"",  # the server's own, to a topic that nobody else may send to
-        retry=None,
-        deliver_to=b"",  # it tells of the message, and is not posted
-        properties=message.record.properties + told,
-    )

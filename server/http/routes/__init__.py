@@ -12,7 +12,9 @@
     sessions.py    `/v1/sessions`: who subscribes, how far each has read
     groups.py      `/v1/groups`: those who divide messages, made, paused, ended
     leases.py      `/v1/groups/{group}/messages`: work that is asked for
-    dead.py        `/v1/dead`: what was delivered too often, sent again or dropped
+    kept.py        what `/v1/dead` and `/v1/retries` share
+    dead.py        `/v1/dead`: what was given up, sent again or dropped
+    retries.py     `/v1/retries`: what waits for its next try, had tried now, given up or dropped
     slices.py      `/v1/slices`: how the timeline is cut, down to a shard
     timeline.py    `/v1/timeline/density`: how many are pending when
     jobs.py        `/v1/jobs`: the hand-over of the pipeline
@@ -21,5 +23,5 @@
     events.py      `/v1/events`: what moves, as it moves
     info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
 
-None knows another.
+None knows another, but for kept.py, which those two and the density know.
 """

@@ -9,7 +9,8 @@ beginning, is the one that counts: rows placed since (their seq is above the las
 over, and where a move has left a stub since, the message is looked up and written as it is now.
 
 Left out is what a message request cannot say: the idempotency key (of which only a hash is kept), who
-published it, and MQTT properties other than content type and user properties.
+published it, and MQTT properties other than content type and user properties. So is everything that was
+dispatched. The answer says so in a header.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,11 @@ from ..values.views import message_view
 
 STEP_ROWS = 500
 STEP_BYTES = 1 << 20
+LEFT_OUT = "Fasti-Left-Out"
+_LEFT_OUT = (
+    "what was dispatched: unread messages of sessions, groups and endpoints, retries and dead letters; "
+    "of each message its idempotency key, publisher, and MQTT properties but content type and user properties"
+)
 _NOT_SENT = ("state", "publisher")
 
 _encode = msgspec.json.Encoder().encode
@@ -56,7 +62,7 @@ class Export:
     @described(
         "What is pending as NDJSON, which `:batch` takes back",
         READ,
-        Gives(200, str, media=NDJSON, said="one message a line"),
+        Gives(200, str, {LEFT_OUT: str}, "one message a line", NDJSON),
         query={**SELECTED, "ids": FLAG},
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
@@ -66,7 +72,7 @@ class Export:
         may_see = partial(sees, request)
         reading = Reading(self._timeline, query, may_see, now_ms, with_ids=flag(request, "ids"))
         rights, turn = rights_of(request), self._turns.of(request)
-        response = web.StreamResponse(headers={"Content-Type": NDJSON})
+        response = web.StreamResponse(headers={"Content-Type": NDJSON, LEFT_OUT: _LEFT_OUT})
         await response.prepare(request)
         while not reading.is_over:
             if rights is not None and not rights.is_live:

@@ -31,9 +31,9 @@ from shards.read import Found
 from shards.record import decode, topic_of
 from shards.state import DISPATCHED
 from shards.tables import DedupeRow
-from timeline.position import MessageId, id_text
+from timeline.position import MessageId, Position, id_position, id_text
 
-from ...delivery.deliveries import Deliveries
+from ...delivery.deliveries import Deliveries, Delivery
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...observe.metrics import Metrics
@@ -64,6 +64,8 @@ TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
 NAMED = "/v1/messages/by-key/{key:[^/]+}"
 """With braces too, which the router takes for its own otherwise."""
+OVER = ("done", "dropped", "dead")
+"""States of deliveries of which nothing is left to come."""
 NO_ROW = MessageId(0)
 """The tag of a row that no message is in."""
 Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]
@@ -233,9 +235,7 @@ class Messages:
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request)
         found = visible(self._timeline, message, sees(request))
-        if found is None:
-            raise _unknown(message)
-        return await self._shown(request, found)
+        return await (self._kept(request, message) if found is None else self._shown(request, found))
 
     @described(
         "Look at the message under an idempotency key",
@@ -249,8 +249,32 @@ class Messages:
         row = self._timeline.known_under(named.stored)
         found = named.judge(row, None if row is None else self._timeline.reader.find(row.id))
         if isinstance(found, Problem):
-            raise found
+            if row is None or found.slug != "gone":
+                raise found
+            return await self._kept(request, row.id, found)
         return await self._shown(request, found)
+
+    async def _kept(
+        self, request: web.Request, message: MessageId, otherwise: Problem | None = None
+    ) -> web.Response:
+        """The message whose slice has gone, from who is not done with it. Raises Problem."""
+        record = self._known(request, message)
+        if record is None:
+            raise otherwise or _unknown(message)
+        view = message_view(message, id_position(message), record, DISPATCHED, None)
+        await self._turns.of(request).begin()
+        shown = self._followed(view, message, id_position(message), record, rights_of(request))
+        answer = json_answer(shown)
+        answer.headers["ETag"] = etag(message)
+        return answer
+
+    def _known(self, request: web.Request, message: MessageId) -> Record | None:
+        """The same as it was stored, but for its due; None: nobody has anything of it."""
+        row = self._deliveries.kept(message, partial(owns, rights_of(request)))
+        may_see = sees(request)
+        if row is None or not (may_see is None or may_see(topic_of(row.record))):
+            return None
+        return msgspec.structs.replace(decode(row.record), due_ms=0)
 
     async def _shown(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
@@ -259,23 +283,26 @@ class Messages:
         if state == DISPATCHED:
             # It stays so, whatever happens while this waits for its turn.
             await self._turns.of(request).begin()
-            view = self._followed(view, found, record, rights_of(request))
+            view = self._followed(view, found.id, found.position, record, rights_of(request))
         answer = json_answer(view)
         answer.headers["ETag"] = etag(found.row_id)
         return answer
 
     def _followed(
-        self, view: shapes.Message, found: Found, record: Record, rights: Rights | None
+        self, view: shapes.Message, message: MessageId, place: Position, record: Record, rights: Rights | None
     ) -> shapes.MessageShown:
-        may = partial(owns, rights)
-        told, is_cut = self._deliveries.of(
-            found.id, found.position, record.topic, record.qos, may, record.deliver_to
-        )
+        told, is_cut = self._told(message, place, record, rights)
         return {
             **view,
             "deliveries": [delivery_view(one) for one in told],
             "deliveries_truncated": is_cut,
         }
+
+    def _told(
+        self, message: MessageId, place: Position, record: Record, rights: Rights | None
+    ) -> tuple[list[Delivery], bool]:
+        may = partial(owns, rights)
+        return self._deliveries.of(message, place, record.topic, record.qos, may, record.deliver_to)
 
     @described(
         "Move a message; its id stays",
@@ -344,7 +371,7 @@ class Messages:
         self._check_own(request, message)
         control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:
-            self._refuse(message, control)
+            await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
         return web.Response(status=204)
 
@@ -358,7 +385,7 @@ class Messages:
     async def delete_by_key(self, request: web.Request) -> web.Response:
         message, control = await self._decided(request, _by_key(request), Commit.cancel)
         if control.outcome is not Outcome.DONE:
-            self._refuse(message, control)
+            await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
         return web.Response(status=204)
 
@@ -381,10 +408,26 @@ class Messages:
         if may_change is None:
             return
         found = visible(self._timeline, message, sees(request))
-        if found is None:
+        known = self._known(request, message) if found is None else decode(found.value)
+        if known is None:
             raise _unknown(message)
-        if not may_change(topic_of(found.value)):
+        if not may_change(known.topic):
             raise Problem("forbidden", "the key may see this message and not change it")
+
+    async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
+        """Why a cancel did not win; of a message that was dispatched, with what is left of it."""
+        await self._turns.of(request).begin()
+        found = control.found if control.outcome is Outcome.ALREADY_DISPATCHED else None
+        if found is not None:
+            place, record, when = found.position, decode(found.value), self._when(found)
+        else:
+            known = self._known(request, message) if control.outcome is Outcome.NOT_FOUND else None
+            if known is None:
+                self._refuse(message, control)
+            place, record, when = id_position(message), known, {}
+        told, is_cut = self._told(message, place, record, rights_of(request))
+        left = [delivery_view(one) for one in told if one.state not in OVER]
+        raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
 
     def _refuse(self, message: MessageId, control: Control) -> NoReturn:
         """Why a move or cancel did not win."""
@@ -397,7 +440,7 @@ class Messages:
             case Outcome.CHANGED:
                 raise Problem("precondition-failed", f"{name} has moved since the ETag in If-Match")
         assert control.found is not None
-        raise Problem("already-dispatched", f"{name} is too near or past", **self._when(control.found))
+        raise _too_late(message, **self._when(control.found))
 
     def _when(self, found: Found) -> dict[str, Any]:
         dispatched_ms = self._timeline.journal().dispatched_ms(found.position)
@@ -434,6 +477,10 @@ def _tags(headers: Iterable[str]) -> frozenset[str] | None:
     """The tags of If-Match; None if any state will do. Weak ones never match (RFC 9110, 13.1.1)."""
     tags = frozenset(tag.strip() for header in headers for tag in header.split(","))
     return None if not tags or "*" in tags else tags
+
+
+def _too_late(message: MessageId, **extra: Any) -> Problem:
+    return Problem("already-dispatched", f"{id_text(message)} is too near or past", **extra)
 
 
 def _unknown(message: MessageId) -> Problem:

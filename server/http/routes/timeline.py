@@ -5,19 +5,23 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from timeline.position import Position, at_of
+
+from ...delivery.settling.steering import Steering
 from ...engine.clock import Clock
 from ...settings.times import INSTANT_MS_MAX, format_ms
-from ..access import sees
+from ..access import rights_of, sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
-from ..density import Density
+from ..density import STEP_ROWS, Density
 from ..requests import flag, instant_parameter
-from ..selection import Selection, query_over
+from ..selection import Selection, query_over, span_of
 from ..timeline import Timeline
-from ..turns import Turns
+from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import FLAG, Delay, Filter, Point
+from .kept import Wanted, is_there, may_of, until
 
 BUCKETS_MAX = 10_000
 BUCKET_BYTES = 64
@@ -29,7 +33,8 @@ Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 class TimelineRoutes:
     """The route."""
 
-    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns) -> None:
+    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, steering: Steering) -> None:
+        self._steering = steering
         self._clock = clock
         self._timeline = timeline
         self._turns = turns
@@ -41,7 +46,7 @@ class TimelineRoutes:
         "Pending messages per bucket, with `past` those too that the horizon has passed",
         READ,
         Gives(200, shapes.Density),
-        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter, "past": FLAG},
+        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter, "past": FLAG, "retries": FLAG},
     )
     async def density(self, request: web.Request) -> web.Response:
         start_ms, end_ms, width_ms = self._buckets(request)
@@ -58,6 +63,9 @@ class TimelineRoutes:
                 lambda: request.transport is None,
                 is_all=may_see is None,
             )
+            waiting = None
+            if flag(request, "retries"):
+                waiting = await self._waiting(request, starts, end_ms, query.topic, turn)
         view: shapes.Density = {
             "from": format_ms(start_ms),
             "to": format_ms(end_ms),
@@ -67,7 +75,29 @@ class TimelineRoutes:
             ],
             "total": sum(counts),
         }
+        for bucket, count in zip(view["buckets"], waiting or (), strict=False):
+            bucket["retries"] = count
         return json_answer(view)
+
+    async def _waiting(
+        self, request: web.Request, starts: range, end_ms: int, topic: str, turn: Turn
+    ) -> list[int]:
+        """Retries whose next try is in each bucket, of those that are there for who asks."""
+        may = may_of(rights_of(request), sees(request))
+        wanted = Wanted(*span_of(starts.start, end_ms), topic=topic or None)
+        counts, is_end = [0] * len(starts), False
+        start = wanted.start
+        while not is_end and request.transport is not None:
+            await turn.begin()
+            is_end = True
+            for looked, (place, row) in enumerate(until(wanted.end, self._steering.read(start)), 1):
+                start = Position(place + 1)
+                if is_there(wanted, place, row, may):
+                    counts[(at_of(place) - starts.start) // starts.step] += 1
+                if looked == STEP_ROWS or turn.is_over(looked):
+                    is_end = False
+                    break
+        return counts
 
     def _buckets(self, request: web.Request) -> tuple[int, int, int]:
         """(start, end, width), ms. Raises FieldError."""

@@ -87,11 +87,23 @@ class Message(TypedDict):
     headers: NotRequired[dict[str, str]]
 
 
+class Try(TypedDict):
+    """A delivery that came to nothing. `at`: when that was known; `by`: who had it, empty: nobody in
+    particular; `seconds`: how long it was in hand, null: not known."""
+
+    at: Instant
+    by: str
+    outcome: str
+    reason: str
+    seconds: float | None
+
+
 class Delivery(TypedDict):
     """What has become of a message with one group (`group`, `filter`), or with one session.
 
     `attempts`: deliveries so far, where they are still known; `retry_at`: when it comes again; `reason`: why
-    the last one came to nothing.
+    the last one came to nothing; `by`: who of the group has it; `lease_until`: for how long; `tries`: the
+    last ones that came to nothing.
     """
 
     group: NotRequired[str]
@@ -101,6 +113,9 @@ class Delivery(TypedDict):
     attempts: NotRequired[int]
     retry_at: NotRequired[Instant]
     reason: NotRequired[str]
+    by: NotRequired[str]
+    lease_until: NotRequired[Instant]
+    tries: NotRequired[list[Try]]
 
 
 class MessageShown(Message):
@@ -129,25 +144,50 @@ class Changed(TypedDict):
     next: Cursor | None
 
 
-class DeadLetter(Message):
-    """A message that a session or group was sent too often. `subscription`: of a group, null of a session."""
+class Kept(Message):
+    """A message that is kept for one session or group. `subscription`: of a group, null of a session;
+    `tries`: the last ones."""
 
     group: str
     subscription: str | None
     attempts: int
     reason: str
+    tries: list[Try]
+
+
+class KeptPage(TypedDict):
+    """`count`: of all pages, if it was asked for."""
+
+    next: Cursor | None
+    count: NotRequired[int]
+
+
+class DeadLetter(Kept):
+    """A message that a session or group has given up."""
+
     died_at: Instant
 
 
-class DeadPage(TypedDict):
+class DeadPage(KeptPage):
     """Dead letters in the order of dying."""
 
     messages: list[DeadLetter]
-    next: Cursor | None
 
 
-class DeadChanged(TypedDict):
-    """How many dead letters were found, and how many changed."""
+class WaitingRetry(Kept):
+    """A message that waits for its next try."""
+
+    retry_at: Instant
+
+
+class RetryPage(KeptPage):
+    """Retries in the order of their next tries."""
+
+    retries: list[WaitingRetry]
+
+
+class KeptChanged(TypedDict):
+    """How many dead letters or retries were found, and how many changed."""
 
     matched: int
     changed: int
@@ -219,8 +259,11 @@ class Place(TypedDict):
 
 
 class Bucket(TypedDict):
+    """`retries`: those that wait for a try then, if they were asked for."""
+
     at: Instant
     count: int
+    retries: NotRequired[int]
 
 
 Density = TypedDict(

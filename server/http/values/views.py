@@ -8,7 +8,7 @@ from base64 import b64encode
 
 import msgspec
 
-from shards.fields import Record
+from shards.fields import Record, TryRow
 from shards.properties import headers_of
 from shards.read import Reader
 from shards.record import ENCODINGS, due_at, schedule_name
@@ -88,7 +88,23 @@ def delivery_view(delivery: Delivery) -> shapes.Delivery:
         view["retry_at"] = time_text(delivery.retry_ms)
     if delivery.reason:
         view["reason"] = delivery.reason
+    if delivery.by:
+        view["by"] = delivery.by
+    if delivery.until_ms is not None:
+        view["lease_until"] = time_text(delivery.until_ms)
+    if delivery.tries:
+        view["tries"] = [try_view(one) for one in delivery.tries]
     return view
+
+
+def try_view(one: TryRow) -> shapes.Try:
+    return {
+        "at": time_text(one.at_ms),
+        "by": one.by,
+        "outcome": one.outcome,
+        "reason": one.reason,
+        "seconds": one.ms / 1_000 if one.ms else None,
+    }
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:

@@ -9,7 +9,7 @@ import pytest
 
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
-from server.http.routes import dead
+from server.http.routes import kept
 from server.settings.config import Config, Dead
 from shards.dead import DEAD as LETTERS
 from shards.store import Table
@@ -209,7 +209,7 @@ async def test_lists_and_filters(server: Running, monkeypatch: pytest.MonkeyPatc
     assert await listed(server, "?group=nobody") == []
     stretch = "?from=2026-11-21T08:02:00Z&to=2026-11-21T08:04:00Z"
     assert [letter["payload"] for letter in await listed(server, stretch)] == ["2", "3"]
-    monkeypatch.setattr(dead, "LOOK_ROWS", 2)
+    monkeypatch.setattr(kept, "LOOK_ROWS", 2)
     found: list[str] = []
     cursor = ""
     while True:
@@ -221,7 +221,7 @@ async def test_lists_and_filters(server: Running, monkeypatch: pytest.MonkeyPatc
     assert found == names
     chosen = {"group": "w", "topic": "jobs/0", "from": "2026-11-21T08:02:00Z", "to": "2026-11-21T08:06:00Z"}
     assert await act(server, "drop", filter=chosen, dry_run=True) == {"matched": 2, "changed": 0}
-    monkeypatch.setattr(dead, "STEP_LETTERS", 1)
+    monkeypatch.setattr(kept, "STEP_ROWS", 1)
     assert await act(server, "drop", filter=chosen) == {"matched": 2, "changed": 2}
     assert [letter["payload"] for letter in await listed(server)] == ["0", "1", "3", "5", "6"]
     assert await act(server, "requeue", filter={"topic": "#"}) == {"matched": 5, "changed": 5}

@@ -1,0 +1,52 @@
+"""Copies of dead letters at `$dead/{group}/{topic}`, for whoever subscribes there."""
+
+import msgspec
+
+from shards.commit import Commit, Refused
+from shards.fields import Record
+from shards.properties import user_property
+from timeline.filters import TOPIC_BYTES_MAX
+
+from ..owners import Owners
+from ..publishing import Publishing
+from ..wish import Wish
+
+_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+"""A client id may hold what a level of a topic may not."""
+
+
+class Obituaries:
+    """Publishes them."""
+
+    def __init__(self, owners: Owners, publishing: Publishing) -> None:
+        self._owners = owners
+        self._publishing = publishing
+
+    def tell(self, commit: Commit, name: str, record: Record, reason: str) -> bytes:
+        """In the writer: publish that the session or group `name` has given the message up; the topic.
+
+        Nobody is told of what its owner may not send any more. Raises Refused, before anything is changed.
+        """
+        obituary = _obituary(name, record, reason)
+        if self._owners.allow(record) and self._publishing.place(commit, Wish(obituary)) is None:
+            raise Refused("over-quota", "there is no room for it at $dead")
+        return obituary.topic
+
+
+def _obituary(name: str, record: Record, reason: str) -> Record:
+    topic = f"$dead/{name.translate(_NOT_IN_LEVEL)}/".encode() + record.topic
+    if len(topic) > TOPIC_BYTES_MAX:
+        topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
+    told = user_property("fasti-dead-reason", reason)
+    return msgspec.structs.replace(
+        record,
+        topic=topic,
+        retain=False,
+        due_ms=0,
+        id=0,
+        key=b"",
+        owner=b"",  # the server's own, to a topic that nobody else may send to
+        retry=None,
+        deliver_to=b"",  # it tells of the message, and is not posted
+        properties=record.properties + told,
+    )

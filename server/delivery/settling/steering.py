@@ -1,0 +1,116 @@
+"""Retries as people steer them: listed, tried at another time, buried, dropped.
+
+A retry is there for them while it waits: not while its place has it in flight again, and not when its place
+has ended, whose burial takes it. Whatever is asked, the writer decides about each one, and takes it away in
+the batch in which what it becomes is written:
+
+    try_     the same retry under another time; not one that would have expired by then
+    bury     a dead letter, of which `$dead/...` is told
+    drop     nothing; its place is noted as one that has dropped the message
+"""
+
+from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
+
+import msgspec
+
+from shards.commit import Commit
+from shards.fate import is_over
+from shards.kept import Letter
+from shards.record import decode, encode
+from shards.retries import RETRIES, note_dropped
+from shards.store import Store
+from shards.tables import KeptRow
+from timeline.position import START, MessageId, Position
+
+from ..membership import Membership
+from ..retries import Retries
+from ..subscriber import Subscriber
+from .letters import Letters, May
+from .obituaries import Obituaries
+
+BURIED = "buried"
+"""Why a message is dead that somebody has buried; with the reason of its last try behind it."""
+
+
+class Steering:
+    """The retries of one server, for who asks."""
+
+    def __init__(
+        self, store: Store, groups: Membership, retries: Retries, letters: Letters, obituaries: Obituaries
+    ) -> None:
+        self._store = store
+        self._groups = groups
+        self._retries = retries
+        self._letters = letters
+        self._obituaries = obituaries
+
+    # -- reading
+
+    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
+        """Those that wait, at or behind `start`, by time; of places of one name if named."""
+        if group is None:
+            return self._waiting(RETRIES.all(self._store, start))
+        session = self._groups.named(group)
+        places = [*self._groups.called(group), *([] if session is None else [session])]
+        found = (RETRIES.of(self._store, one.whose, start) for one in places)
+        rows = ((place, row) for place, row in merge(*found, key=itemgetter(0)) if row is not None)
+        return self._waiting(rows)
+
+    def of_message(self, message: MessageId) -> Iterator[Letter]:
+        """Those of one message: a place each."""
+        return self._waiting(RETRIES.of_message(self._store, message))
+
+    def _waiting(self, found: Iterator[Letter]) -> Iterator[Letter]:
+        return (letter for letter in found if self._whose(*letter) is not None)
+
+    def _whose(self, place: Position, row: KeptRow) -> Subscriber | None:
+        """The session or group for which it waits."""
+        one = self._groups.place_of(row)
+        return None if one is None or place in one.retrying else one
+
+    # -- in the writer
+
+    def try_(self, commit: Commit, place: Position, due_ms: int, may: May) -> bool:
+        """Have it tried at `due_ms`; False if it does not wait, or that is not allowed. Raises Corrupt."""
+        found = self._found(commit, place, may)
+        if found is None:
+            return False
+        one, row = found
+        record = decode(row.record)
+        if is_over(record.due_ms, record.expires_ms, due_ms):
+            return False
+        left_ms = record.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
+        again = encode(msgspec.structs.replace(record, due_ms=due_ms, expires_ms=left_ms))
+        self._retries.take(commit, one, place, row)
+        self._retries.put(commit, one, msgspec.structs.replace(row, record=again), due_ms, is_owed=True)
+        return True
+
+    def bury(self, commit: Commit, place: Position, may: May) -> bool:
+        """Make a dead letter of it; False as above. Raises Refused, Corrupt, before anything is changed."""
+        found = self._found(commit, place, may)
+        if found is None:
+            return False
+        one, row = found
+        reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
+        self._obituaries.tell(commit, row.group, decode(row.record), reason)
+        self._retries.take(commit, one, place, row)
+        dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_group.running_ms)
+        self._letters.note_buried(self._letters.keep(commit, dead))
+        return True
+
+    def drop(self, commit: Commit, place: Position, may: May) -> bool:
+        """Nobody gets it again; False as above. Raises Corrupt."""
+        found = self._found(commit, place, may)
+        if found is None:
+            return False
+        one, row = found
+        note_dropped(commit, row)
+        return self._retries.take(commit, one, place, row)
+
+    def _found(self, commit: Commit, place: Position, may: May) -> tuple[Subscriber, KeptRow] | None:
+        """Raises Corrupt."""
+        row = RETRIES.at(commit.open_group, place)
+        one = None if row is None else self._whose(place, row)
+        return None if row is None or one is None or not may(row, one) else (one, row)

@@ -1,0 +1,434 @@
+"""What `/v1/dead` and `/v1/retries` share: messages that are kept for one place, listed, chosen, changed.
+
+A message that two groups keep is there twice: its id and its group name one. `group` is the name of a group
+or endpoint or a client id, as in `$dead/{group}/...`; of groups of the same name the whole subscription
+(`$share/group/filter`) says which.
+
+What is to be changed is given by ids or by a filter. Rows are read in bounded steps, each in a turn of its
+own (turns.py), and each step's matches go through the writer, which decides about every one: `matched` counts
+what was found, `changed` what was still there. What has been kept since the call began is passed over, or one
+that fails at once would be changed again for ever. A call that is refused half way says in its problem how
+far it came.
+
+A key sees what is kept of messages that it may see, by sessions and groups that are its own, as /v1/sessions
+has it, and changes what it may send to; with the scope admin that of all sessions.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from heapq import merge
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.errors import Corrupt
+from shards.kept import Letter
+from shards.keys import message_of
+from shards.record import decode, topic_of
+from shards.state import DISPATCHED
+from shards.tables import KeptRow
+from timeline.filters import matches
+from timeline.position import (
+    END,
+    START,
+    BadId,
+    MessageId,
+    Position,
+    at_of,
+    id_position,
+    parse_id,
+    seq_of,
+)
+
+from ...delivery.settling.letters import May
+from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
+from ...delivery.subscriber import Subscriber
+from ...engine.writer import Ask
+from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees
+from ..answers import asked, json_answer, refusal
+from ..bulk import Acted, change_each
+from ..cursors import Cursors
+from ..problems import Problem
+from ..requests import flag, instant_parameter, limit_of
+from ..selection import EVERYTHING, check_selects, span_of
+from ..timeline import Timeline
+from ..turns import Turn, Turns
+from ..values import shapes
+from ..values.bodies import FieldError, delay_ms, instant_ms
+from ..values.drafts import HTTP, MQTT, stored_key
+from ..values.scalars import FLAG, PAGED, Id, Key, Point
+from ..values.scalars import Filter as TopicFilter
+from ..values.views import message_view, time_text, try_view
+
+log = logging.getLogger(__name__)
+
+LOOK_ROWS = 1_000
+"""Rows read in a turn at most."""
+PAGE_LOOK_ROWS = 20_000
+"""And for a page."""
+PAGE_BYTES = 4 << 20
+VIEW_BYTES = 1_000
+STEP_ROWS = 250
+STEP_BYTES = 1 << 20
+"""Decided in one go of the writer: so many rows, or bytes of them."""
+IDS_MAX = 1_000
+
+Group = Annotated[
+    str, msgspec.Meta(description="a group, endpoint or client id, or $share/group/filter", min_length=1)
+]
+Reason = Annotated[str, msgspec.Meta(description="part of the reason")]
+CHOSEN: dict[str, Any] = {
+    "group": Group,
+    "topic": TopicFilter,
+    "reason": Reason,
+    "id": Id,
+    "key": Key,
+    "from": Point,
+    "to": Point,
+    **PAGED,
+    "count": FLAG,
+}
+"""The query of a listing."""
+
+
+class Chosen(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}):
+    """Which ones: from <= died_at, or retry_at, < to, RFC 3339 or Unix ms. `key`: an idempotency key."""
+
+    group: Group | None = None
+    topic: TopicFilter | None = None
+    reason: Reason | None = None
+    id: Id | None = None
+    key: Key | None = None
+    since: Point | int | None = None
+    until: Point | int | None = None
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a change. `group` goes with ids: of these only its own."""
+
+    ids: Annotated[list[Id], msgspec.Meta(max_length=IDS_MAX)] | None = None
+    group: Group | None = None
+    filter: Chosen | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call asks for: from `start` on, up to but without `end`."""
+
+    start: Position = START
+    end: Position = END
+    group: str | None = None
+    topic: str | None = None
+    reason: str | None = None
+    ids: tuple[MessageId, ...] | None = None
+    seq: int | None = None
+    """What was kept later than that is passed over; None: nothing."""
+
+    def fits(self, place: Position, row: KeptRow) -> bool:
+        """Raises Corrupt."""
+        if self.seq is not None and seq_of(place) > self.seq:
+            return False
+        if self.group is not None and not is_called(row, self.group):
+            return False
+        if self.reason is not None and self.reason not in row.reason:
+            return False
+        return self.topic in (None, EVERYTHING) or matches(self.topic, topic_of(row.record).decode())
+
+
+Places = list[Position]
+Act = Callable[[Commit, Position], bool]
+"""In the writer: change what is kept at that place, if it is there. Raises Refused, Corrupt."""
+
+
+class Source(Protocol):
+    """Where the rows come from, each in the order of their positions."""
+
+    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]: ...
+
+    def of_message(self, message: MessageId) -> Iterator[Letter]: ...
+
+
+class KeptRows:
+    """Lists and changes the rows of one source."""
+
+    def __init__(
+        self,
+        source: Source,
+        ask: Ask,
+        timeline: Timeline,
+        cursors: Cursors,
+        turns: Turns,
+        *,
+        name: str,
+    ) -> None:
+        """`name`: what the log calls one."""
+        self._source = source
+        self._ask = ask
+        self._timeline = timeline
+        self._cursors = cursors
+        self._turns = turns
+        self._name = name
+
+    # -- listing
+
+    async def page(self, request: web.Request) -> tuple[list[tuple[shapes.Kept, str]], shapes.KeptPage]:
+        """What there is to show, each with the time that its position says; and the rest of the answer."""
+        limit, rights = limit_of(request), rights_of(request)
+        whole = self._asked(request)
+        wanted, cursor = whole, request.query.get("cursor")
+        if cursor is not None:
+            behind = Position(self._cursors.place(cursor) + 1)
+            wanted = replace(whole, start=max(whole.start, behind))
+        may = may_of(rights, sees(request))
+        turn = self._turns.of(request)
+        try:
+            views, last = await self._page(wanted, may, limit, turn)
+            following = None if last is None else self._cursors.text(last, is_hidden=rights is not None)
+            page: shapes.KeptPage = {"next": following}
+            if flag(request, "count"):
+                page["count"] = await self._count(request, whole, may, turn)
+        finally:
+            turn.release()
+        return views, page
+
+    def _asked(self, request: web.Request) -> Wanted:
+        """Raises FieldError."""
+        query = request.query
+        span = span_of(instant_parameter(request, "from"), instant_parameter(request, "to"))
+        if query.get("group") == "":
+            raise FieldError("group", "is empty")
+        check_selects(query.get("topic"))
+        ids = self._ids(request, query.get("id"), query.get("key"))
+        return Wanted(*span, query.get("group"), query.get("topic"), query.get("reason"), ids)
+
+    def _ids(self, request: web.Request, name: str | None, key: str | None) -> tuple[MessageId, ...] | None:
+        """Those of the messages with that id, and under that idempotency key of who asks; None: any.
+
+        Raises FieldError, Corrupt.
+        """
+        ids = None if name is None else (_id("id", name),)
+        if key is None:
+            return ids
+        rights = rights_of(request)
+        user = "" if rights is None else rights.name
+        known = [self._timeline.known_under(stored_key(key, user, door)) for door in (HTTP, MQTT)]
+        return tuple({row.id for row in known if row is not None and ids in (None, (row.id,))})
+
+    async def _page(
+        self, wanted: Wanted, may: May, limit: int, turn: Turn
+    ) -> tuple[list[tuple[shapes.Kept, str]], Position | None]:
+        """What there is to show, and behind which place the next page begins, None: there is none."""
+        views: list[tuple[shapes.Kept, str]] = []
+        start, last, looked, size = wanted.start, wanted.start, 0, 0
+        is_crowded = False
+        while True:
+            await turn.begin()
+            count, is_end = 0, True
+            for place, row in self._read(wanted, start):
+                count += 1
+                view = self._view(row) if is_there(wanted, place, row, may) else None
+                if view is not None:
+                    if len(views) == limit or size > PAGE_BYTES or is_crowded:
+                        return views, last
+                    views.append((view, time_text(at_of(place))))
+                    size += len(row.record)
+                    is_crowded = not turn.keep(len(row.record) + VIEW_BYTES)
+                last = place
+                if count == LOOK_ROWS or turn.is_over(count):
+                    is_end = False
+                    break
+            looked += count
+            if is_end:
+                return views, None
+            if looked >= PAGE_LOOK_ROWS:
+                return views, last
+            start = Position(last + 1)
+
+    async def _count(self, request: web.Request, wanted: Wanted, may: May, turn: Turn) -> int:
+        count, following = 0, wanted.start
+        while request.transport is not None:
+            await turn.begin()
+            places, after = self._step(wanted, following, may, turn)
+            count += len(places)
+            if after is None:
+                break
+            following = Position(after)
+        return count
+
+    def _view(self, row: KeptRow) -> shapes.Kept | None:
+        """None: it cannot be read."""
+        message = message_of(row.id)
+        try:
+            shown = message_view(message, id_position(message), decode(row.record), DISPATCHED, None)
+        except Corrupt as error:
+            log.error("%s is passed over: %s", self._name, error)
+            return None
+        return {
+            **shown,
+            "group": row.group,
+            "subscription": _subscription(row),
+            "attempts": row.attempts,
+            "reason": row.reason,
+            "tries": [try_view(one) for one in row.tries],
+        }
+
+    def _read(self, wanted: Wanted, start: Position) -> Iterator[Letter]:
+        """Those that can be in it, at or behind `start`."""
+        if wanted.ids is not None:
+            found = merge(*(self._source.of_message(message) for message in wanted.ids), key=_place)
+            return (letter for letter in found if start <= letter[0] < wanted.end)
+        return until(wanted.end, self._source.read(start, group=wanted.group))
+
+    # -- changing
+
+    async def change(self, request: web.Request, wish: Change, act: Act) -> web.Response:
+        """Do it to all that are asked for and may be changed."""
+        may = may_of(rights_of(request), changes(request))
+        wanted, turn, done = self._chosen(request, wish), self._turns.of(request), _Done()
+        step = self._step if wish.ids is None else self._step_of_ids
+        following: int | None = wanted.start if wish.ids is None else 0
+        try:
+            while following is not None and request.transport is not None:
+                await turn.begin()
+                places, following = step(wanted, following, may, turn)
+                done.matched += len(places)
+                if places and not wish.dry_run:
+                    each = partial(self._each, places, act)
+                    acted: Acted = await asked(self._ask, each, cost=len(places))
+                    done.changed += acted.changed
+                    if acted.refused is not None:
+                        raise refusal(acted.refused)
+        except Problem as problem:
+            problem.extra |= done.view()
+            raise
+        return json_answer(done.view())
+
+    def _chosen(self, request: web.Request, wish: Change) -> Wanted:
+        """What is to be changed, as of now. Raises FieldError."""
+        seq = self._timeline.horizon.seq
+        if (wish.ids is None) == (wish.filter is None):
+            raise FieldError("filter", "or ids is required, not both")
+        if wish.ids is not None:
+            ids = tuple(dict.fromkeys(_id("ids", text) for text in wish.ids))
+            return Wanted(group=wish.group, ids=ids, seq=seq)
+        chosen = wish.filter
+        assert chosen is not None, "one of the two"
+        if wish.group is not None:
+            raise FieldError("group", "goes with ids; of a filter it is a member")
+        if chosen == Chosen():
+            raise FieldError("filter", 'must name something; {"topic": "#"} is everything')
+        since = None if chosen.since is None else instant_ms("from", str(chosen.since))
+        until = None if chosen.until is None else instant_ms("to", str(chosen.until))
+        check_selects(chosen.topic)
+        span, ids_of = span_of(since, until), self._ids(request, chosen.id, chosen.key)
+        return Wanted(*span, chosen.group, chosen.topic, chosen.reason, ids_of, seq)
+
+    def _step(self, wanted: Wanted, start: int, may: May, turn: Turn) -> tuple[Places, int | None]:
+        """The next matches at or behind a position, and where to go on, None at the end."""
+        places: Places = []
+        size = 0
+        for looked, (place, row) in enumerate(self._read(wanted, Position(start)), 1):
+            start = place + 1
+            if is_there(wanted, place, row, may):
+                places.append(place)
+                size += len(row.record)
+            if _is_enough(places, size) or looked == LOOK_ROWS or turn.is_over(looked):
+                return places, start
+        return places, None
+
+    def _step_of_ids(self, wanted: Wanted, index: int, may: May, turn: Turn) -> tuple[Places, int | None]:
+        """The same of the ids from an index on."""
+        assert wanted.ids is not None, "it is by ids"
+        places: Places = []
+        size = 0
+        for looked, message in enumerate(wanted.ids[index:], 1):
+            for place, row in self._source.of_message(message):
+                if is_there(wanted, place, row, may):
+                    places.append(place)
+                    size += len(row.record)
+            if _is_enough(places, size) or turn.is_over(looked):
+                return places, index + looked
+        return places, None
+
+    def _each(self, places: Places, act: Act, commit: Commit) -> Acted:
+        return change_each(places, partial(act, commit), lambda place: f"{self._name} at {place:024x}")
+
+
+@dataclass(slots=True)
+class _Done:
+    """How far a call has come."""
+
+    matched: int = 0
+    changed: int = 0
+
+    def view(self) -> shapes.KeptChanged:
+        return {"matched": self.matched, "changed": self.changed}
+
+
+def wait_of(deliver_in: str | float | msgspec.UnsetType, max_delay_ms: int) -> int:
+    """ms. Raises FieldError."""
+    wait_ms = 0 if deliver_in is msgspec.UNSET else delay_ms("deliver_in", deliver_in)
+    if wait_ms > max_delay_ms:
+        raise FieldError("deliver_in", "is further ahead than limits.max_delay")
+    return wait_ms
+
+
+def may_of(rights: Rights | None, topic_fits: Sees | None) -> May:
+    """Which rows are there for who asks, as the rules are when it is called. It may raise Corrupt."""
+
+    def may(row: KeptRow, subscriber: Subscriber | None) -> bool:
+        if not owns(rights, (row.keeper,)):
+            return False
+        if subscriber is not None and not is_own(rights, subscriber):
+            return False
+        return topic_fits is None or topic_fits(topic_of(row.record))
+
+    return may
+
+
+def is_called(row: KeptRow, name: str) -> bool:
+    """Whether its place has that name."""
+    return name in (row.group, _subscription(row)) or ENDPOINT_PREFIX + name == row.group
+
+
+def _place(letter: Letter) -> Position:
+    return letter[0]
+
+
+def _is_enough(places: Places, size: int) -> bool:
+    """Whether that is what one go of the writer takes."""
+    return len(places) >= STEP_ROWS or size >= STEP_BYTES
+
+
+def _id(field: str, text: str) -> MessageId:
+    """Raises FieldError."""
+    try:
+        return parse_id(text)
+    except BadId as error:
+        raise FieldError(field, str(error)) from None
+
+
+def is_there(wanted: Wanted, place: Position, row: KeptRow, may: May) -> bool:
+    """Whether it is asked for, and there for who asks."""
+    try:
+        return wanted.fits(place, row) and may(row, None)
+    except Corrupt as error:
+        log.error("what is kept at %024x is passed over: %s", place, error)
+        return False
+
+
+def until(end: Position, found: Iterator[Letter]) -> Iterator[Letter]:
+    for letter in found:
+        if letter[0] >= end:
+            return
+        yield letter
+
+
+def _subscription(row: KeptRow) -> str | None:
+    """Of a group the whole subscription; None: it is a session's."""
+    return row.addressee.removeprefix(KEY_PREFIX) if row.addressee.startswith(KEY_PREFIX) else None

@@ -1,0 +1,122 @@
+"""`/v1/retries`: messages that wait for their next try, to look at, and to be had tried at another time.
+
+    GET  /v1/retries          pages in the order of their next tries
+    POST /v1/retries:try      the next try now, or when it is asked for
+    POST /v1/retries:bury     they become dead letters
+    POST /v1/retries:drop     nobody gets them again
+
+What is in flight again, with who tries it, is none of these. How they are chosen, and for whom they are
+there: kept.py.
+"""
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from ...delivery.settling.steering import Steering
+from ...engine.clock import Clock
+from ...engine.writer import Ask
+from ..access import changes, rights_of
+from ..answers import json_answer
+from ..calls import READ, SCHEDULE, WRITES, Gives, described
+from ..cursors import Cursors
+from ..requests import body_of
+from ..timeline import Timeline
+from ..turns import Turns
+from ..values import shapes
+from ..values.message_body import due_of
+from ..values.scalars import Delay, When, not_both, only_one
+from .kept import CHOSEN, Change, KeptRows, may_of
+
+
+class TryRetries(Change):
+    """The body of `:try`; without a time it is now."""
+
+    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
+    deliver_at: When | msgspec.UnsetType = msgspec.UNSET
+
+
+_TRY = msgspec.json.Decoder(TryRetries)
+_CHANGE = msgspec.json.Decoder(Change)
+_CHANGES = Annotated[Change, only_one("ids", "filter")]
+
+
+class RetryRoutes:
+    """The routes."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        steering: Steering,
+        cursors: Cursors,
+        turns: Turns,
+        *,
+        max_delay_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._steering = steering
+        self._rows = KeptRows(steering, ask, timeline, cursors, turns, name="the retry")
+        self._max_delay_ms = max_delay_ms
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/retries", self.list),
+            web.post("/v1/retries:try", self.try_),
+            web.post("/v1/retries:bury", self.bury),
+            web.post("/v1/retries:drop", self.drop),
+        ]
+
+    @described(
+        "Retries: messages that wait for their next try", READ, Gives(200, shapes.RetryPage), query=CHOSEN
+    )
+    async def list(self, request: web.Request) -> web.Response:
+        found, page = await self._rows.page(request)
+        answer: shapes.RetryPage = {"retries": [{**view, "retry_at": at} for view, at in found], **page}
+        return json_answer(answer)
+
+    @described(
+        "Try again now, or at another time",
+        SCHEDULE,
+        Gives(200, shapes.KeptChanged),
+        body=Annotated[TryRetries, only_one("ids", "filter"), not_both("deliver_in", "deliver_at")],
+        example={"filter": {"group": "printers", "reason": "timeout"}},
+        problems=WRITES,
+    )
+    async def try_(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _TRY)
+        now_ms = self._clock.wall_ms()
+        is_now = wish.deliver_in is msgspec.UNSET and wish.deliver_at is msgspec.UNSET
+        due_ms = now_ms
+        if not is_now:
+            due_ms = max(now_ms, due_of(wish.deliver_at, wish.deliver_in, now_ms, self._max_delay_ms))
+        may, try_ = may_of(rights_of(request), changes(request)), self._steering.try_
+        return await self._rows.change(request, wish, lambda commit, at: try_(commit, at, due_ms, may))
+
+    @described(
+        "Give up: make dead letters of retries",
+        SCHEDULE,
+        Gives(200, shapes.KeptChanged),
+        body=_CHANGES,
+        example={"filter": {"group": "printers", "topic": "jobs/#"}},
+        problems=WRITES,
+    )
+    async def bury(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _CHANGE)
+        may, bury = may_of(rights_of(request), changes(request)), self._steering.bury
+        return await self._rows.change(request, wish, lambda commit, at: bury(commit, at, may))
+
+    @described(
+        "Forget retries: nobody gets these messages again",
+        SCHEDULE,
+        Gives(200, shapes.KeptChanged),
+        body=_CHANGES,
+        example={"filter": {"key": "order-17"}, "dry_run": True},
+        problems=WRITES,
+    )
+    async def drop(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _CHANGE)
+        may, drop = may_of(rights_of(request), changes(request)), self._steering.drop
+        return await self._rows.change(request, wish, lambda commit, at: drop(commit, at, may))
