@@ -17,6 +17,7 @@ What one command needs and the others do not is imported where that one begins: 
 
 import argparse
 import gc
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,10 @@ from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
 from .auth.keys_file import KeysFileError
 from .observe.logs import configure_logging
 from .observe.version import server_version
-from .settings.config import Config, ConfigError, load, table
+from .settings.config import Config, ConfigError, former, load, table
 from .settings.times import TimeError, parse_deliver_at
+
+log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -50,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "keys":
         return _keys(options, config)
     configure_logging(options.log, config.log.level)
+    for line in former(origins):
+        log.warning("%s", line)
     try:
         return _run(options, config)
     except WrongFormat as error:

@@ -45,7 +45,7 @@ from .tables import (
     structure_from,
 )
 from .unreadable import Stretch, notes
-from .upgrade import raise_retries
+from .upgrade import raise_groups, raise_retries
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -333,12 +333,15 @@ def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: in
     """
     batch = store.batch()
     retries = raise_retries(store, batch, directory, cursor, wall_ms)
+    groups = raise_groups(store, batch)
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)
     store.flush()
     log.warning("the data has format %d from now on: an older fasti does not open it", FORMAT)
     if retries:
         log.info("%d retries have been taken off the timeline, into a table of their own", retries)
+    if groups:
+        log.info("%d groups stay until they are deleted from now on, they were kept for a day", groups)
 
 
 def _write_format(store: Store) -> None:

@@ -43,6 +43,8 @@ FORMAT_FIRST = 1
 FORMAT = 5
 """What this program writes. Since 5 a retry is a row of `retries` alone, none of the timeline."""
 META_CURSOR = b"cursor"
+NEVER_S = 0xFFFF_FFFF
+"""The expiry of a group that stays until it is deleted."""
 META_FORMAT = b"format"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
@@ -141,7 +143,7 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
 
     subscription: SubscriptionRow
     expiry_s: Whole | None = None
-    """How long it stays with nobody there; None: not said, as the settings have it."""
+    """How long it stays with nobody there; NEVER_S: until it is deleted; None: not said, as a session."""
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """Messages a second that it is given; 0: any number."""
     left_ms: int = 0

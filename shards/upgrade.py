@@ -1,4 +1,4 @@
-"""Retries as formats 1 to 4 had them, made rows of `retries` alone (format 5).
+"""Format 5 from formats 1 to 4: retries become rows of `retries` alone, and groups stay.
 
 They stood on the timeline, for one session or group each, and `retries` knew where:
 
@@ -8,6 +8,8 @@ They stood on the timeline, for one session or group each, and `retries` knew wh
 One that waits, is in flight or has not been read by whose it is becomes a row under the same position, and a
 flight that names it says so. Of one that is done, or whose session or group is gone, nothing stays. What it
 leaves on the timeline is a stub as a move leaves it.
+
+A group was kept for a day if nobody said how long it stays. Such a group stays until it is deleted now.
 """
 
 import logging
@@ -31,12 +33,14 @@ from .retries import RETRIES
 from .store import Batch, Store, Table
 from .tables import (
     META_RETRIES,
+    NEVER_S,
     KeptRow,
     KeptTotals,
     StoredCursor,
     count_value,
     cursor_row_of,
     encode_row,
+    group_of,
     kept_totals_value,
     owned_from,
     owned_value,
@@ -84,6 +88,19 @@ def raise_retries(
         _own(store, batch, owner, more)
     _leave_stubs(batch, found, wall_ms)
     return len(left)
+
+
+def raise_groups(store: Store, batch: Batch) -> int:
+    """Put into the batch that groups of which nothing was said stay until they are deleted; how many."""
+    count = 0
+    start = keys.GROUP_PREFIX.encode()
+    for key, value in readable(store, Table.SESSIONS, start, start + keys.LAST):
+        with suppress(Corrupt):
+            row = group_of(value)
+            if row.expiry_s is None:
+                batch.put(Table.SESSIONS, key, encode_row(msgspec.structs.replace(row, expiry_s=NEVER_S)))
+                count += 1
+    return count
 
 
 def _on_timeline(store: Store, directory: Directory) -> Iterator[_Old]:

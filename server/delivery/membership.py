@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from shards.commit import Commit
+from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
@@ -34,8 +34,11 @@ class UnknownGroup(LookupError):
     """There is no group with this text."""
 
 
-class TooManyGroups(Exception):
-    """`limits.groups` or `limits.subscription_bytes` is reached."""
+class TooManyGroups(Refused):
+    """`limits.groups`, or `limits.subscription_bytes`."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("over-quota", detail)
 
 
 class Membership:
@@ -279,7 +282,7 @@ class Membership:
         """The member holds the subscription no more; what it has in flight is still its own to finish.
 
         `is_given_up`: because it has unsubscribed, not because its session is over. With the last one that
-        does so the group ends.
+        does so the group ends, unless it stays until it is deleted.
         """
         group = self._by_text.get(text)
         if group is None or member.groups.pop(text, None) is None:
@@ -287,7 +290,7 @@ class Membership:
         is_last = group.leave(member)
         if member.is_restricted:
             self._router.forget()
-        if is_last and (is_given_up or not group.session.is_persistent):
+        if is_last and ((is_given_up and not group.is_lasting) or not group.session.is_persistent):
             self.end(group, GROUP_DELETED)
             return
         if is_last:

@@ -10,16 +10,18 @@ may finish it all the same. QoS 2 belongs to the member's session alone from the
 
 Who is next for a message is the `Rota`'s to say (rota.py).
 
-A group stays when its members have gone: it keeps its place for as long as was said (`sessions.group_expiry`
+A group stays when its members have gone: it keeps its place for as long as was said (`sessions.expiry_max`
 else), counted from when the last connection of a member ended, and what falls due meanwhile is the next
-member's. Its members need no session that outlives their connection. It ends when the last one that holds the
-subscription gives it up, when somebody deletes it, or when its time has come and nobody holds it. Until then
+member's. Its members need no session that outlives their connection. It ends when somebody deletes it. Unless
+it stays until then (`never`), it also ends when the last one that holds the subscription gives it up, or when
+its time has come and nobody holds it. Until then
 what it may is what its last member might, so that nothing is kept for it that nobody could be given.
 """
 
 from collections.abc import Iterable, Sequence
 
 from shards.keys import GROUP_PREFIX
+from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
@@ -139,7 +141,12 @@ class Group(Subscriber):
     def stays_s(self) -> int:
         """How long it stays with nobody there, whoever its members were."""
         said_s = self.keeping.expiry_s
-        return self.settings.group_expiry_ms // 1_000 if said_s is None else said_s
+        return self.settings.expiry_max_ms // 1_000 if said_s is None else said_s
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it stays until it is deleted."""
+        return self.keeping.expiry_s == NEVER_S
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""

@@ -17,11 +17,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shards.tables import NEVER_S as NEVER_S
 from timeline.session import Terms
 
 from ..settings.config import Config, Sessions
 from ..settings.kinds import BACKOFF_STEPS_MAX
-from ..settings.times import TimeError, parse_delay
+from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
 ATTEMPTS_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
@@ -43,7 +44,8 @@ class Keeping:
     """What only a group has. None: not said, as it was or as the settings have it."""
 
     expiry_s: int | None = None
-    """How long it keeps its place with nobody there; 0: as long as the sessions of its members."""
+    """How long it keeps its place with nobody there; NEVER_S: until it is deleted; 0: as long as the sessions
+    of its members."""
     rate: float | None = None
     """Messages that it is given a second at most; 0: any number."""
 
@@ -56,6 +58,8 @@ class Keeping:
 
 
 UNSAID = Keeping()
+LASTING = Keeping(NEVER_S)
+"""Of what somebody makes by name: it stays until it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def read_keeping(said: Said, config: Config) -> Keeping:
     """Raises TermsError likewise."""
     expiry, rate = said("expiry"), said("rate")
     return Keeping(
-        None if expiry is None else _expiry_s(expiry, config.sessions.expiry_max_ms),
+        None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate(rate),
     )
 
@@ -143,6 +147,8 @@ def _backoff(said: Value, max_ms: int) -> tuple[int, ...]:
 
 
 def _expiry_s(said: Value, most_ms: int) -> int:
+    if said == NEVER_TEXT:
+        return NEVER_S
     expiry_ms = _duration("expiry", said)
     if expiry_ms > most_ms:
         raise TermsError("expiry", f"must be at most {most_ms / 1_000:g} s")

@@ -111,7 +111,6 @@ NOT_COUNTED = {
     "sessions.ack_timeout": "a time",
     "sessions.ack_timeout_max": "a time",
     "sessions.backoff": "times",
-    "sessions.group_expiry": "a time",
 }
 """`section.key` -> why it is not in the sum."""
 

@@ -47,6 +47,11 @@ from .kinds import (
 )
 
 ENV_PREFIX = "FASTI__"
+FORMER = {
+    "sessions.group_expiry": "a group stays until it is deleted, or as long as its `expiry` says; one of a"
+    " plain SUBSCRIBE as long as sessions.expiry_max",
+}
+"""Settings that went in the release before, and what took their place: they are warned of, not refused."""
 POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
 """How long a post may take, of all endpoints or of one."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
@@ -192,7 +197,6 @@ class Sessions:
     ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
     ack_timeout_max_ms: int = _key(MS, "12h")
     backoff_ms: tuple[int, ...] = _key(BACKOFF, ["1s", "5s", "30s", "5m", "30m", "1h"])
-    group_expiry_ms: int = _key(MS_OR_NEVER, "1d")
 
     @property
     def session_attempts(self) -> int:
@@ -374,6 +378,7 @@ def load(
     path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]
 ) -> tuple[Config, dict[str, str]]:
     """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
+    Settings that went have one too, if they are said (`former`).
 
     `overrides` maps `section.key` to the value of a command-line option, None where it was not given. Raises
     ConfigError naming the key.
@@ -381,11 +386,22 @@ def load(
     wishes: dict[str, tuple[object, str]] = {}
     for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
         for name, value, origin in place:
-            _check_known(name, origin)
+            if name not in FORMER:
+                _check_known(name, origin)
             wishes[name] = (value, origin)
     config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
     _check_together(config)
-    return config, {name: wishes[name][1] if name in wishes else "default" for name, _, _ in _keys()}
+    said = {name: origin for name, (_, origin) in wishes.items()}
+    return config, dict.fromkeys([name for name, _, _ in _keys()], "default") | said
+
+
+def former(origins: Mapping[str, str]) -> list[str]:
+    """What there is to say of settings that went: they count for nothing."""
+    return [
+        f"{name} ({origins[name]}) is a setting no more and is ignored: {instead}"
+        for name, instead in FORMER.items()
+        if name in origins
+    ]
 
 
 def table(config: Config, origins: Mapping[str, str]) -> list[str]:
@@ -479,12 +495,8 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
 
 def _capped(config: Config) -> Config:
     """No session outlives what is kept for it."""
-    sessions = config.sessions
-    expiry_max_ms = min(sessions.expiry_max_ms, config.slices.retention_ms)
-    group_expiry_ms = min(sessions.group_expiry_ms, expiry_max_ms)
-    return replace(
-        config, sessions=replace(sessions, expiry_max_ms=expiry_max_ms, group_expiry_ms=group_expiry_ms)
-    )
+    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
+    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
 
 
 def _check_sessions(config: Config) -> None:

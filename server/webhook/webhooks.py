@@ -23,13 +23,13 @@ import msgspec
 from shards.commit import Commit, Refused
 from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
-from timeline.session import Terms
+from timeline.session import USUAL, Terms
 
 from ..delivery.membership import Membership, TooManyGroups
 from ..delivery.router import URLS
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group, endpoint_text
-from ..delivery.terms import Keeping
+from ..delivery.terms import LASTING, Keeping
 from ..engine.clock import Clock
 from ..engine.rider import Rider
 from ..engine.writer import Ask, Busy, Writer
@@ -50,8 +50,6 @@ LOOKED_AT = 200
 """Targets that are looked at in one go: some 4 ms."""
 TRIES = 10
 """Endpoints that are tried out at a time."""
-EXPIRY_S = 0xFFFF_FFFF
-"""An endpoint stays until somebody drops it."""
 
 
 class Unknown(LookupError):
@@ -72,7 +70,7 @@ class Wanted:
     concurrency: int
     timeout_ms: int
     terms: Terms
-    rate: float | None
+    keeping: Keeping
 
 
 class Standing(NamedTuple):
@@ -146,7 +144,7 @@ class Webhooks(Rider):
             if self._group(endpoint.name) is None:
                 log.error("endpoint %s has lost its place: it begins anew", endpoint.name)
                 try:
-                    await self._ask(partial(self._open_group, name=endpoint.name, terms=Terms(), rate=None))
+                    await self._ask(partial(self._open_group, name=endpoint.name))
                 except (Refused, Busy, StoreFailed) as error:
                     log.error("endpoint %s: nothing is posted to it: %s", endpoint.name, error)
 
@@ -234,7 +232,7 @@ class Webhooks(Rider):
             if not count % LOOKED_AT:
                 await asyncio.sleep(0)
         if has_urls and self._group(URLS) is None:
-            await self._ask(lambda commit: self._open_group(commit, URLS, Terms(), None))
+            await self._ask(lambda commit: self._open_group(commit, URLS))
             self._follow()
         return found
 
@@ -284,13 +282,15 @@ class Webhooks(Rider):
             raise Refused(
                 "concurrency", f"is more than the {max(0, left)} that are left of webhook.connections"
             )
-        self._open_group(commit, name, wanted.terms, wanted.rate)
+        self._open_group(commit, name, wanted.terms, wanted.keeping)
         self.registry.put(commit, name, row)
         return known is None
 
-    def _open_group(self, commit: Commit, name: str, terms: Terms, rate: float | None) -> None:
+    def _open_group(
+        self, commit: Commit, name: str, terms: Terms = USUAL, keeping: Keeping = LASTING
+    ) -> None:
         try:
-            self._groups.make(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
+            self._groups.make(commit, endpoint_text(name), terms, keeping)
         except TooManyGroups as error:
             raise Refused("over-quota", str(error)) from None
 

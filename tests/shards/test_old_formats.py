@@ -11,7 +11,8 @@ from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
 from shards.dead import DEAD
-from shards.keys import message_of, owned
+from shards.keys import GROUP_PREFIX, message_of, owned
+from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import CANCELLED, MOVED, decode, is_retry, owner_of
 from shards.recover import format_of
@@ -25,11 +26,18 @@ from shards.tables import (
     META_FORMAT,
     META_RETRIES,
     META_ZONES,
+    NEVER_S,
+    GroupRow,
     KeptTotals,
+    SubscriptionRow,
     count_value,
+    encode_row,
+    group_of,
     kept_totals_value,
     owned_value,
 )
+from shards.unreadable import readable
+from shards.upgrade import raise_groups
 from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER
 from tests.support.http import http
@@ -242,3 +250,19 @@ def test_a_wrong_counter_of_an_owner_is_found_and_repaired(
     assert "owner 'meter-7': says 8 messages are pending, there are 2" in capsys.readouterr().out
     assert main(["verify", "--repair", "--data", str(path)]) == 0
     assert main(["verify", "--data", str(path)]) == 0
+
+
+def test_a_group_of_which_nothing_was_said_stays() -> None:
+    store = MemoryStore()
+    group = SubscriptionRow("jobs/#", 2, bytes(14))
+    for name, expiry_s in (("$group/a", None), ("$group/b", 60)):
+        batch = store.batch()
+        batch.put(
+            Table.SESSIONS, GROUP_PREFIX.encode() + name.encode(), encode_row(GroupRow(group, expiry_s))
+        )
+        store.write(batch)
+    batch = store.batch()
+    assert raise_groups(store, batch) == 1
+    store.write(batch)
+    rows = [group_of(value).expiry_s for _, value in readable(store, Table.SESSIONS, b"", b"\xff")]
+    assert rows == [NEVER_S, 60]

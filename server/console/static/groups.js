@@ -5,7 +5,7 @@ import { attempt, dialog, notice } from "./ask.js";
 import { button, facts, fill, h, table } from "./dom.js";
 import { count, instant, span } from "./format.js";
 import { History, lagLine, lagMessages, lagSeconds } from "./lag.js";
-import { rewind } from "./sessions.js";
+import { kept, rewind } from "./sessions.js";
 
 const SHOWN = 200;
 
@@ -72,6 +72,7 @@ async function openOne(root, { api, every, go }, name, filter) {
       ["Deliveries at most", one.max_attempts || "any number"],
       ["Retries after", one.backoff.map((s) => span(s * 1_000)).join(", ")],
       ["Rate", one.rate ? `${one.rate} a second` : "any"],
+      ["Kept for", kept(one.expiry)],
       ["Nobody there since", one.left_at && instant(one.left_at)],
     ]), h("h2", {}, "Members"), one.members.length ? table([
       ["Client", (each) => h("a", { href: `#/sessions/${part(each.client_id)}` }, each.client_id), "text"],

@@ -47,6 +47,9 @@ async function openList(root, { api, every, go }) {
   every(3_000, load);
 }
 
+/** How long something stays with nobody there. */
+export const kept = (expiry) => expiry === "never" ? "until it is deleted" : expiry ? `${span(expiry * 1_000)} without a connection` : "not at all";
+
 async function openOne(root, { api, every, go }, id) {
   const path = `/v1/sessions/${part(id)}`, history = new History();
   const body = h("div");
@@ -58,7 +61,7 @@ async function openOne(root, { api, every, go }, id) {
     history.add(id, one.lag_messages);
     fill(body, facts([
       ["Connection", one.connected ? `connected${one.connected_at ? ` since ${instant(one.connected_at)}` : ""}` : `away${one.left_at ? ` since ${instant(one.left_at)}` : ""}`],
-      ["Kept for", one.expiry_s ? `${span(one.expiry_s * 1_000)} without a connection` : "not at all"],
+      ["Kept for", kept(one.expiry_s)],
       ["Read up to", instant(one.read_position.at)],
       ["Lag", `${lagMessages(one)} messages, ${lagSeconds(one)}`],
       ["History", lagLine(history, id)],

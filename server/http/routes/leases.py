@@ -32,6 +32,7 @@ from timeline.filters import TopicError, parse_share
 from ...delivery.membership import Membership, TooManyGroups, UnknownGroup
 from ...delivery.settling.undone import NEVER
 from ...delivery.subscriptions import Subscriptions
+from ...delivery.terms import LASTING
 from ...engine.writer import Ask
 from ...pull.call import Answer, Given, Leased, Wish
 from ...pull.lease_id import (
@@ -268,7 +269,7 @@ class LeaseRoutes:
 
             def open_group(commit: Commit) -> None:
                 if groups.get(text) is None:
-                    groups.make(commit, text, rights=rights)
+                    groups.make(commit, text, keeping=LASTING, rights=rights)
 
             try:
                 await asked(self._ask, open_group)

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import msgspec
 
-from ...delivery.terms import TermsError, read_keeping, read_terms
+from ...delivery.terms import LASTING, TermsError, read_keeping, read_terms
 from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
-from .scalars import Delay
+from .scalars import Delay, Expiry
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -41,6 +41,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     rate: float | None = None
     timeout: Delay | None = None
     retry: RetryRequest | None = None
+    expiry: Expiry | None = None
 
 
 def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
@@ -50,11 +51,17 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
     except TargetError as error:
         raise FieldError("url", str(error)) from None
     retry = request.retry or RetryRequest()
-    said = {"max_attempts": retry.max_attempts, "backoff": retry.backoff, "rate": request.rate}
+    said = {
+        "max_attempts": retry.max_attempts,
+        "backoff": retry.backoff,
+        "rate": request.rate,
+        "expiry": request.expiry,
+    }
     try:
-        terms, keeping = read_terms(said.get, config), read_keeping(said.get, config)
+        terms = read_terms(said.get, config)
+        keeping = LASTING.changed_by(read_keeping(said.get, config))
     except TermsError as error:
-        field = error.name if error.name == "rate" else f"retry.{error.name}"
+        field = error.name if error.name in ("rate", "expiry") else f"retry.{error.name}"
         raise FieldError(field, error.detail) from None
     return Wanted(
         request.url,
@@ -63,7 +70,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         request.concurrency or 0,
         0 if request.timeout is None else _timeout_ms(request.timeout),
         terms,
-        keeping.rate,
+        keeping,
     )
 
 

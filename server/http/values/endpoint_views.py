@@ -7,7 +7,7 @@ from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import Standing
 from . import shapes
-from .views import position_view
+from .views import expiry_view, position_view
 
 
 def endpoint_view(
@@ -36,6 +36,7 @@ def endpoint_view(
         "max_attempts": group.in_force.max_attempts,
         "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
     }
+    view["expiry"] = expiry_view(group.session.expiry_s)
     view["position"] = position_view(group.session.read_at(horizon))
     view["lag_messages"] = lag["lag_messages"]
     view["lag_messages_is_exact"] = lag["lag_messages_is_exact"]

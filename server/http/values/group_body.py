@@ -2,7 +2,8 @@
 
     {"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["1s", "30s"], "rate": 20}
 
-What is left out is as the server's settings have it.
+What is left out is as the server's settings have it. Without `expiry` the group stays until it is
+deleted.
 """
 
 from typing import Annotated
@@ -12,10 +13,10 @@ import msgspec
 from timeline.filters import FilterError, levels_of, share_text
 from timeline.session import Terms
 
-from ...delivery.terms import Keeping, TermsError, read_keeping, read_terms
+from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Delay, Filter
+from .scalars import Delay, Expiry, Filter
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     ack_timeout: Delay | None = None
     max_attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None
     backoff: list[Delay] | None = None
-    expiry: Delay | None = None
+    expiry: Expiry | None = None
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
@@ -46,6 +47,6 @@ def terms_of(wish: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Raises FieldError."""
     said = msgspec.structs.asdict(wish).get
     try:
-        return read_terms(said, config), read_keeping(said, config)
+        return read_terms(said, config), LASTING.changed_by(read_keeping(said, config))
     except TermsError as error:
         raise FieldError(error.name, error.detail) from None

@@ -49,6 +49,10 @@ _ShiftText = Annotated[str, _meta(pattern=f"^-?{_BACK}$")]
 _Whole = Annotated[int, _meta(**_SECONDS)]
 _Part = Annotated[float, _meta(**_SECONDS)]
 Delay = Annotated[_DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds")]
+_ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]
+Expiry = Annotated[
+    _ExpiryText | _Whole | _Part, _meta("never: it stays until it is deleted; else how long it stays unused")
+]
 Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -PT15M, -900")]
 Point = Annotated[
     str,

@@ -513,6 +513,9 @@ Skipped = TypedDict("Skipped", {"from": Instant, "to": Instant, "undone": Undone
 """How far a place was set forward. `undone`: what it had not finished before."""
 
 
+Expiry = int | Literal["never"]
+
+
 class Member(TypedDict):
     """A session that holds a shared subscription."""
 
@@ -530,7 +533,7 @@ class Session(Lag):
     connected_at: NotRequired[Instant]
     left_at: NotRequired[Instant]
     members: NotRequired[list[Member]]
-    expiry_s: int
+    expiry_s: Expiry
     subscriptions: list[Subscription]
     read_position: Position
     in_flight: int
@@ -558,7 +561,7 @@ class Group(Lag):
     ack_timeout: float
     max_attempts: int
     backoff: list[float]
-    expiry: int
+    expiry: Expiry
     rate: float
 
 
@@ -603,6 +606,7 @@ class Endpoint(TypedDict):
     changed_at: Instant
     rate: NotRequired[float]
     retry: NotRequired[Retry]
+    expiry: NotRequired[Expiry]
     position: NotRequired[Position]
     lag_messages: NotRequired[int]
     lag_messages_is_exact: NotRequired[bool]

@@ -20,6 +20,7 @@ from timeline.slices import Shard, Slice
 from ...delivery.deliveries import Delivery
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
+from ...delivery.terms import NEVER_S
 from ...settings.config import Shards
 from ...settings.times import INSTANT_MS_MAX, format_ms
 from . import shapes
@@ -188,7 +189,7 @@ def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> 
     view: shapes.Session = {
         "client_id": session.client_id,
         "connected": subscriber.is_here,
-        "expiry_s": session.expiry_s,
+        "expiry_s": expiry_view(session.expiry_s),
         "subscriptions": [
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
@@ -213,6 +214,10 @@ def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> 
     return view
 
 
+def expiry_view(expiry_s: int) -> shapes.Expiry:
+    return "never" if expiry_s >= NEVER_S else expiry_s
+
+
 def group_view(group: Group, lag: shapes.Lag, horizon: Position) -> shapes.Group:
     """`lag`: as for a session."""
     whole, name, told = session_view(group, lag, horizon), group.name, group.in_force
@@ -230,7 +235,7 @@ def group_view(group: Group, lag: shapes.Lag, horizon: Position) -> shapes.Group
         "ack_timeout": told.ack_timeout_ms / 1_000,
         "max_attempts": told.max_attempts,
         "backoff": [step_ms / 1_000 for step_ms in told.backoff_ms],
-        "expiry": group.session.expiry_s,
+        "expiry": expiry_view(group.session.expiry_s),
         "rate": group.keeping.rate or 0.0,
     }
     if group.left_ms:

@@ -8,7 +8,7 @@ import pytest
 from server.delivery.burials import GROUP_DELETED
 from server.delivery.membership import TooManyGroups
 from server.delivery.shared import Group
-from server.delivery.terms import Keeping
+from server.delivery.terms import LASTING, NEVER_S, Keeping
 from shards import keys
 from shards.commit import Commit
 from shards.store import Table
@@ -232,13 +232,45 @@ def test_with_no_expiry_it_is_as_persistent_as_its_members(persistent: bool) -> 
         assert found(rig) is None
 
 
-def test_a_setting_that_says_0_now_ends_what_nobody_holds() -> None:
-    rig = Rig()
-    joined(rig).drop()
-    rig.crash(settings=config(group_expiry_ms=0))
+def test_a_group_of_a_plain_subscribe_lives_as_a_session_does() -> None:
+    rig = Rig(config(expiry_max_ms=3_600_000))
+    worker = joined(rig)
+    group = found(rig)
+    assert group is not None
+    assert (group.session.expiry_s, group.is_lasting) == (3_600, False)
+    worker.unsubscribe(TEXT)
     assert found(rig) is None
-    rig.pump()
-    assert rig.store.get(Table.SESSIONS, KEY) is None
+
+
+@pytest.mark.parametrize("how", ["said", "made"])
+def test_a_group_that_stays_ends_only_when_it_is_deleted(how: str) -> None:
+    rig = Rig()
+    if how == "made":
+        asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, keeping=LASTING))
+    worker = joined(rig, expiry="never") if how == "said" else joined(rig)
+    worker.unsubscribe(TEXT)
+    worker.drop()
+    scheduled(rig, "1", after="0s")
+    group = found(rig)
+    assert group is not None
+    assert group.session.expiry_s == NEVER_S
+    rig.pass_ms(5_000)
+    assert rig.core.clients.end_expired([*rig.core.sessions, *rig.core.groups]) == 0
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert group.keeping == LASTING
+    asked(rig, lambda commit: rig.core.groups.disband(commit, group))
+    assert found(rig) is None
+
+
+def test_a_group_that_stays_keeps_what_its_last_member_gave_back() -> None:
+    rig = Rig()
+    worker = joined(rig, expiry="never")
+    scheduled(rig, "1", "2", after="0s")
+    worker.unsubscribe(TEXT)
+    worker.drop()
+    assert joined(rig, "other").take_all() == ["1", "2"]
 
 
 def test_a_group_of_an_older_program_stays_and_has_a_row_from_then_on() -> None:

@@ -53,9 +53,11 @@ def test_bytes_of_all_sessions_together() -> None:
 
 
 def test_a_session_that_is_taken_over_counts_once() -> None:
-    rig = Rig(config(group_expiry_ms=0))
+    rig = Rig()
     for _ in range(3):
-        rig.lasting("a").subscribe("t", "$share/g/t")
+        peer = rig.lasting("a")
+        peer.subscribe("t")
+        peer.subscribe("$share/g/t", user_properties=(("expiry", "0s"),))
         assert _quota(rig).count == 2
     rig.core.clients.drop("a")
     rig.pump()

@@ -19,12 +19,17 @@ from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 from timeline.session import Flight, Returned, Session
 
+AT_ONCE = (("expiry", "0s"),)
+"""The group goes with the last session that holds it."""
 
-def _members(rig: Rig, *names: str, qos: int = 2, **options: int) -> list[Peer]:
+
+def _members(
+    rig: Rig, *names: str, qos: int = 2, asked: tuple[tuple[str, str], ...] = (), **options: int
+) -> list[Peer]:
     peers = []
     for name in names:
         peer = rig.lasting(name, **options)
-        peer.subscribe("$share/g/t/#", qos=qos)
+        peer.subscribe("$share/g/t/#", qos=qos, user_properties=asked)
         peers.append(peer)
     return peers
 
@@ -164,14 +169,14 @@ def test_the_group_lives_while_an_away_session_holds_it() -> None:
 
 
 def test_it_ends_with_its_last_member() -> None:
-    rig = Rig(config(group_expiry_ms=0))
-    (a,) = _members(rig, "a")
+    rig = Rig()
+    (a,) = _members(rig, "a", asked=AT_ONCE)
     _send(rig, "1")
     assert a.payloads() == ["1"]
     a.unsubscribe("$share/g/t/#")
     _send(rig, "2")
     assert a.inbox == []
-    (b,) = _members(rig, "b")
+    (b,) = _members(rig, "b", asked=AT_ONCE)
     assert b.inbox == []
     _send(rig, "3")
     assert b.take_all() == ["3"]
@@ -183,8 +188,8 @@ def test_it_ends_with_its_last_member() -> None:
 
 
 def test_an_expired_session_leaves_its_groups() -> None:
-    rig = Rig(config(group_expiry_ms=0))
-    (a,) = _members(rig, "a", expiry=5)
+    rig = Rig()
+    (a,) = _members(rig, "a", asked=AT_ONCE, expiry=5)
     a.drop()
     rig.pass_ms(6_000)
     assert rig.core.clients.end_expired(list(rig.core.sessions)) == 1
@@ -593,8 +598,8 @@ class Counted(Flight):
 
 @pytest.mark.parametrize("survivors", [0, 99])
 def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(survivors: int) -> None:
-    rig = Rig(config(group_expiry_ms=0))
-    (a,) = _members(rig, "a")
+    rig = Rig()
+    (a,) = _members(rig, "a", asked=AT_ONCE)
     _send(rig, "job")
     assert a.payloads() == ["job"]
     b = rig.connected("b")

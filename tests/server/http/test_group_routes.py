@@ -58,7 +58,7 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "ack_timeout": 0.0,
             "max_attempts": 20,
             "backoff": [1.0, 5.0, 30.0, 300.0, 1_800.0, 3_600.0],
-            "expiry": 86_400,
+            "expiry": "never",
             "rate": 0.0,
         }
         await server.schedule("jobs/1", deliver_in=60)

@@ -48,7 +48,7 @@ async def test_a_group_stands_among_the_sessions(server: Running) -> None:
             {"client_id": "w1", "connected": True, "qos": 1, "in_flight": 3},
             {"client_id": "w2", "connected": False, "qos": 1, "in_flight": 0},
         ],
-        "expiry_s": 86_400,
+        "expiry_s": 7 * 86_400,
         "subscriptions": [{"filter": "a/#", "qos": 2, "since": START}],
         "lag_messages": 0,
         "lag_messages_is_exact": True,
@@ -122,9 +122,9 @@ async def test_a_group_set_back_is_so_after_a_restart(
 async def test_a_group_is_not_deleted_as_a_session_and_with_no_expiry_goes_with_the_last_one(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    at_once = replace(config, sessions=replace(config.sessions, group_expiry_ms=0))
-    async with running(tmp_path, at_once, clock) as server:
+    async with running(tmp_path, config, clock) as server:
         await server.connect("w", TEXT)
+        await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "expiry": 0})
         assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
         await server.call("GET", PATH)
         await server.call("DELETE", f"{SESSIONS}/w", status=204)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import Config, ConfigError, load, table
+from server.settings.config import Config, ConfigError, former, load, table
 from server.settings.kinds import Address
 
 ROOT = Path(__file__).parents[3]
@@ -235,3 +235,13 @@ def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
     path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[mqtt]\npassword_file = "p"\n')
     with pytest.raises(ConfigError, match="keys_file set"):
         load(path, {}, {})
+
+
+def test_a_setting_that_went_is_ignored_and_told_of(tmp_path: Path) -> None:
+    config, origins = load(written(tmp_path, '[sessions]\ngroup_expiry = "1d"'), {}, {})
+    assert config.sessions == load(None, {}, {})[0].sessions
+    (line,) = former(origins)
+    assert "sessions.group_expiry (file)" in line
+    assert "sessions.expiry_max" in line
+    assert former(load(None, {}, {})[1]) == []
+    assert not any("group_expiry" in row for row in table(config, origins))
