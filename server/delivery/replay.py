@@ -60,6 +60,8 @@ RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
+NOT_WANTED = "no subscription fits any more"
+WITHHELD = "its sender may not send there any more"
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -317,19 +319,26 @@ class Replay:
         for message in islice(self._retries.due(subscriber), ALTERNATE):
             place = message.position
             asked = self._asked_again(subscriber, message)
-            if not asked or message.is_expired(wall_ms):
-                subscriber.retrying[place] = MessageId(message.record.id)
+            subscriber.retrying[place] = MessageId(message.record.id)
+            why = self._why_not(message, asked, wall_ms)
+            if why:
                 flight = subscriber.session.launch(place, message.shard, 1)
-                why = EXPIRED if asked else "no subscription fits any more"
                 self._undone.fail(subscriber, flight, why, delay_ms=NEVER, is_attempt=False)
-            elif self._owners.allow(message.record):
-                subscriber.retrying[place] = MessageId(message.record.id)
-                if not subscriber.offer(message, asked):
-                    del subscriber.retrying[place]
-                    return False
+            elif subscriber.offer(message, asked):
                 subscriber.dirty.add(subscriber)
+            else:
+                del subscriber.retrying[place]
+                return False
             self._retries.gave(subscriber, place)
         return True
+
+    def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
+        """Why a retry that is due is a dead letter; empty: it is given."""
+        if not asked:
+            return NOT_WANTED
+        if message.is_expired(wall_ms):
+            return EXPIRED
+        return "" if self._owners.allow(message.record) else WITHHELD
 
     def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
         """The subscriptions that a retry goes by. A group's own are its group's, whatever its filter."""

@@ -151,7 +151,7 @@ def _expiry_s(said: Value, most_ms: int) -> int:
         return NEVER_S
     expiry_ms = _duration("expiry", said)
     if expiry_ms > most_ms:
-        raise TermsError("expiry", f"must be at most {most_ms / 1_000:g} s")
+        raise TermsError("expiry", f"must be at most {most_ms // 1_000:,} s, or never")
     return -(-expiry_ms // 1_000)
 
 

@@ -18,6 +18,7 @@ What calls share
     upcoming.py    what a schedule will send
     spread.py      the emptiest moment of a window
     lag.py        how far a session or group is behind, and what sets it back
+    undone.py      what a place has not finished, and what a call says becomes of it
     turns.py       long calls take turns, step by step
     streams.py     answers without an end: how many, and that they end
     bulk.py        changes of many in one go of the writer

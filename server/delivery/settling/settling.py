@@ -132,7 +132,14 @@ class Settling:
         if not flight.is_of_group:
             group = self._groups.get(flight.loan.share) if flight.loan is not None else None
             self._undone.fail(
-                subscriber, flight, reason, delay_ms=delay_ms, addressee=group, is_ended=True, told=done
+                subscriber,
+                flight,
+                reason,
+                delay_ms=delay_ms,
+                addressee=group,
+                is_ended=True,
+                told=done,
+                by=subscriber.name,
             )
             return True
         held = self._groups.take_back(subscriber, flight)
@@ -140,7 +147,9 @@ class Settling:
         if held is None:
             done(Nacked.GONE)
         else:
-            self._undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
+            self._undone.fail(
+                *held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt, by=subscriber.name
+            )
         return True
 
     def ack_named(
@@ -253,7 +262,7 @@ class Settling:
             if is_clean:
                 self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
             else:
-                self._undone.fail(group, flight, "connection lost")
+                self._undone.fail(group, flight, "connection lost", by=subscriber.name)
 
     def dismiss(self, member: Inside, *, is_clean: bool) -> None:
         """A part of the server leaves its group: what it has not acked goes to another, or comes again.

@@ -73,6 +73,9 @@ EXPIRED = "expired"
 KEPT_TOO_LONG = "kept too long"
 UNREADABLE = "unreadable"
 """Why one is dead of which only the name is known: its slice has gone, or it cannot be read."""
+PATIENT = 10
+LEAST_MS = 1_000
+"""What fails for ever is tried no more than once in so long, after so many attempts."""
 TRIES_MAX = 20
 """Tries that are remembered of a message."""
 NEVER = -1
@@ -118,12 +121,12 @@ class Failure:
     told: Told
     is_attempt: bool
     """It was tried. One that was not is as it was before, but later, and never dead."""
+    by: str
+    """Who had it; empty: nobody in particular."""
     crowded_out: int = 0
     """Dead letters that go for this one."""
     buried: tuple[str, str] = ("", "")
     """What the message is called and where it is buried, for the log."""
-    by: str = ""
-    """Who had it."""
 
     @property
     def attempts(self) -> int:
@@ -203,7 +206,8 @@ class Undone:
             loan.is_overdue = True
             if loan.flight is not None and _is_in_flight(group, loan.flight):
                 log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
-                self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
+                why = f"not acked within {loan.term_ms / 1_000:g} s"
+                self.fail(group, loan.flight, why, by=member.name)
             if isinstance(member, Inside) and not member.keeps_overdue:
                 self._groups.take_back(member, lent)
 
@@ -218,12 +222,13 @@ class Undone:
         is_ended: bool = False,
         told: Told = _nobody,
         is_attempt: bool = True,
+        by: str = "",
     ) -> None:
         """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
 
         `delay_ms`: after which it is to come again; None: as the back-off says; NEVER: it is dead.
         `addressee`: who is to get it, if not the holder. `is_ended`: its client has ended the exchange.
-        `is_attempt`: it was tried.
+        `is_attempt`: it was tried, `by` whom.
         """
         if flight.fate:
             told(Nacked.GONE)
@@ -232,7 +237,7 @@ class Undone:
         self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
-        self.errand.add(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
+        self.errand.add(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by))
 
     # -- in the writer, and back
 
@@ -335,7 +340,9 @@ class Undone:
         if failure.delay_ms is not None:
             return failure.delay_ms
         steps = terms.backoff_ms
-        return round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * self._chance()))
+        delay_ms = round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * self._chance()))
+        is_endless = not terms.max_attempts and failed >= PATIENT
+        return max(delay_ms, LEAST_MS) if is_endless else delay_ms
 
     def _bury(self, commit: Commit, failure: Failure, message: Message) -> None:
         """Raises Refused, before anything is changed."""

@@ -60,6 +60,7 @@ from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.drafts import HTTP, MQTT, stored_key
+from ..values.message_body import KEY_CHARS_MAX, check_words
 from ..values.scalars import FLAG, PAGED, Id, Key, Point
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import message_view, time_text, try_view
@@ -214,6 +215,7 @@ class KeptRows:
         ids = None if name is None else (_id("id", name),)
         if key is None:
             return ids
+        check_words("key", key, KEY_CHARS_MAX)
         rights = rights_of(request)
         user = "" if rights is None else rights.name
         known = [self._timeline.known_under(stored_key(key, user, door)) for door in (HTTP, MQTT)]

@@ -6,11 +6,13 @@ import pytest
 
 from server.delivery import deliveries
 from server.delivery.deliveries import Deliveries, Delivery
-from shards.fields import Retry
-from shards.record import decode, is_message
-from shards.retries import put_retry, retry_of
+from shards.commit import Commit
+from shards.keys import message
+from shards.record import decode, is_moved, is_stub
+from shards.retries import put_retry
+from shards.tables import KeptRow
 from tests.support.rig import Rig, config
-from timeline.position import END, START, MessageId, message_id
+from timeline.position import END, START, message_id
 
 from .test_retries import dead_letter, requeue
 
@@ -24,10 +26,10 @@ def everybody(_: Iterable[str]) -> bool:
 def told(rig: Rig, index: int = 0, may: deliveries.May = everybody) -> tuple[list[Delivery], bool]:
     """Of the message that was stored as the first, or at that index."""
     core = rig.core
-    rows = [row for row in core.reader.read(START, END) if is_message(row[2])]
+    rows = [row for row in core.reader.read(START, END) if not is_stub(row[2]) and not is_moved(row[2])]
     place, number, value = rows[index]
     record = decode(value)
-    lookup = Deliveries(core.reader, core.horizon, core.router, core.groups, core.letters)
+    lookup = Deliveries(rig.store, core.horizon, core.router, core.groups, core.letters, rig.clock)
     return lookup.of(message_id(place, number, core.node), place, record.topic, record.qos, may)
 
 
@@ -171,13 +173,26 @@ def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rig.connected("p").publish1("t", "x")
     (row,) = rig.core.reader.read(START, END)
     name = message_id(row[0], row[1], rig.core.node)
-    put = [retry_of(decode(row[2]), MessageId(name), rig.clock.now_ms + n, Retry(b"a", n, n)) for n in (9, 5)]
-    rig.core.writer.submit(
-        lambda commit: [put_retry(commit, record, is_owed=True) for record in put], lambda durable: None
-    )
+    peer.subscribe("t", qos=1)
+    names = ["a", "b"]
+    rig.lasting("b").subscribe("t", qos=1)
+    now_ms = rig.clock.now_ms
+
+    def put(commit: Commit) -> None:
+        for count, one in enumerate(names, 5):
+            session = rig.core.sessions.get(one)
+            assert session is not None
+            kept = KeptRow(one, one, message(name), count, "", "", 0, row[2], session.incarnation)
+            put_retry(commit, kept, now_ms + count, is_owed=True)
+
+    rig.core.writer.submit(put, lambda durable: None)
     rig.pump()
     found, is_cut = told(rig)
-    assert [(one.name, one.state) for one in found] == [("workers", "in_flight"), ("a", "retry")]
-    assert (found[1].retry_ms, found[1].attempts, is_cut) == (rig.clock.now_ms + 5, 5, False)
+    assert [(one.name, one.state) for one in found] == [
+        ("workers", "in_flight"),
+        ("a", "retry"),
+        ("b", "retry"),
+    ]
+    assert (found[1].retry_ms, found[1].attempts, is_cut) == (now_ms + 5, 5, False)
     monkeypatch.setattr(deliveries, "ROWS_MAX", 1)
     assert told(rig)[1]

@@ -28,11 +28,13 @@ async def test_each_state_as_it_comes(server: Running) -> None:
     await server.pass_time(MINUTE_MS)
     group = {"group": "workers", "filter": "jobs/#"}
     assert await told(server, name) == [
-        {**group, "state": "in_flight", "attempts": 1},
+        {**group, "state": "in_flight", "attempts": 1, "by": "w"},
         {"session": "s", "state": "in_flight", "attempts": 1},
     ]
     await give_up(server, "s", "jobs/#")
-    dead = {"session": "s", "state": "dead", "attempts": 1, "reason": "not acked after 1 deliveries"}
+    why = "not acked after 1 deliveries"
+    tried = {"at": "2026-11-21T08:01:00.000Z", "by": "", "outcome": "failed", "reason": why, "seconds": None}
+    dead = {"session": "s", "state": "dead", "attempts": 1, "reason": why, "tries": [tried]}
     assert (await told(server, name))[1] == dead
     await server.call("POST", "/v1/dead:requeue", {"ids": [name], "deliver_in": 90}, status=200)
     again = {**dead, "state": "retry", "retry_at": "2026-11-21T08:02:30.000Z"}
@@ -53,13 +55,15 @@ async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running
     core = server.app.core
     core.settling.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
     await server.app.quiet()
-    group = {"group": "workers", "filter": "jobs/#", "reason": "db is down"}
+    why, at = "db is down", "2026-11-21T08:00:00.000Z"
+    tried = {"at": at, "by": "w", "outcome": "failed", "reason": why, "seconds": None}
+    group = {"group": "workers", "filter": "jobs/#", "reason": why, "tries": [tried]}
     assert became == [Nacked.AGAIN]
     assert await told(server, name) == [
         {**group, "state": "retry", "attempts": 1, "retry_at": "2026-11-21T08:01:30.000Z"}
     ]
     await server.pass_time(90_000)
-    assert await told(server, name) == [{**group, "state": "in_flight", "attempts": 2}]
+    assert await told(server, name) == [{**group, "state": "in_flight", "attempts": 2, "by": "w"}]
 
 
 async def test_by_its_key_it_is_the_same(server: Running) -> None:

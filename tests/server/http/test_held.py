@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.core import timeline_of
-from server.engine import held
+from server.engine import errand
 from server.engine.clock import SimulatedClock
 from server.schedules import retime
 from server.settings.config import Config
@@ -112,7 +112,7 @@ async def test_large_ones_are_released_in_several_groups(
 
     for _ in range(20):
         await back.schedule("a/b", payload="x" * 1_000, deliver_at=DUE)
-    monkeypatch.setattr(held, "GROUP_BYTES", 5_000)
+    monkeypatch.setattr(errand, "GROUP_BYTES", 5_000)
     monkeypatch.setattr(OpenGroup, "seal", sealed)
     await back.pass_time(11 * MINUTE_MS)
     assert back.app.core.opened.held == 0

@@ -181,7 +181,7 @@ async def test_a_group_that_is_paused_gives_nothing_and_one_that_is_ended_answer
     assert len(await waiting) == 1
     waiting = asyncio.create_task(_lease(server, wait=60))
     await _waiting(server)
-    await server.call("DELETE", "/v1/groups/workers", status=204)
+    await server.call("DELETE", "/v1/groups/workers?undone=drop", status=204)
     assert await waiting == []
     assert (await server.call("POST", f"{PATH}:lease", {"max": 1}, status=404)).slug == "not-found"
     assert await _lease(server, filter="jobs") == []
