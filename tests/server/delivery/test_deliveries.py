@@ -7,6 +7,7 @@ import pytest
 from server.delivery import deliveries
 from server.delivery.deliveries import Deliveries, Delivery
 from shards.commit import Commit
+from shards.fields import TryRow
 from shards.keys import message
 from shards.record import decode, is_moved, is_stub
 from shards.retries import put_retry
@@ -59,7 +60,7 @@ def test_a_group_has_it_in_flight_until_it_is_acked(qos: int) -> None:
     peer.subscribe(GROUP, qos=2)
     publisher = rig.connected("p")
     (publisher.publish2 if qos == 2 else publisher.publish1)("t", "x")
-    assert one(rig) == Delivery("workers", "t", "in_flight", 1)
+    assert one(rig) == Delivery("workers", "t", "in_flight", 1, by="a")
     assert peer.take_all() == ["x"]
     assert one(rig) == Delivery("workers", "t", "done")
 
@@ -94,14 +95,15 @@ def test_what_is_dead_and_what_comes_again(text: str) -> None:
     name, topic_filter = ("a", None) if text == "t" else ("workers", "t")
     (dead,) = [found for found in told(rig)[0] if found.name == name]
     reason = "not acked after 1 deliveries" if text == "t" else "connection lost"
-    assert dead == Delivery(name, topic_filter, "dead", 1, reason=reason)
+    tried = [TryRow(rig.clock.now_ms, "" if text == "t" else "a", "failed", reason)]
+    assert dead == Delivery(name, topic_filter, "dead", 1, reason=reason, tries=tried)
     due_ms = rig.clock.now_ms + 5_000
     requeue(rig, 5_000)
     (again,) = [found for found in told(rig)[0] if found.name == name]
-    assert again == Delivery(name, topic_filter, "retry", 1, due_ms, dead.reason)
+    assert again == Delivery(name, topic_filter, "retry", 1, due_ms, dead.reason, tries=tried)
     rig.pass_ms(6_000)
     (unread,) = [found for found in told(rig)[0] if found.name == name]
-    assert unread == Delivery(name, topic_filter, "waiting", 1, reason=dead.reason)
+    assert unread == Delivery(name, topic_filter, "waiting", 1, reason=dead.reason, tries=tried)
     peer = rig.lasting("a")
     (flying,) = [found for found in told(rig)[0] if found.name == name]
     assert flying == Delivery(name, topic_filter, "in_flight", 2, reason=dead.reason)
@@ -173,6 +175,7 @@ def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rig.connected("p").publish1("t", "x")
     (row,) = rig.core.reader.read(START, END)
     name = message_id(row[0], row[1], rig.core.node)
+    peer.inbox.clear()
     peer.subscribe("t", qos=1)
     names = ["a", "b"]
     rig.lasting("b").subscribe("t", qos=1)
