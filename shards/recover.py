@@ -6,8 +6,7 @@ messages are still pending). Ten million pending messages open as fast as ten.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,13 +14,13 @@ import msgspec
 
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
-from timeline.slices import Directory, Slice
+from timeline.slices import Directory
 from timeline.structures import Structures
 
 from . import keys
 from .borrow import part_of
 from .commit import Caps, Commit
-from .errors import Corrupt, ShardsError, SharedData, StoreFailed, WrongFormat
+from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -121,7 +120,6 @@ def open_timeline(
         _write_format(store)
     elif found < FORMAT:
         _raise(store, directory, cursor, wall_ms)
-    _count_cut(store, directory)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
@@ -332,6 +330,10 @@ def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: in
     It is synced before anything else is written: what is lost after a failure is nothing that the rest needs.
     """
     batch = store.batch()
+    for piece in directory:
+        if piece.borrowed:
+            # A version before format 4 cut it, and did not count.
+            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
     retries = raise_retries(store, batch, directory, cursor, wall_ms)
     groups = raise_groups(store, batch)
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
@@ -349,17 +351,3 @@ def _write_format(store: Store) -> None:
     batch = store.batch()
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)
-
-
-def _count_cut(store: Store, slices: Iterable[Slice]) -> None:
-    """Write what slices hold that an older version cut, which did not count.
-
-    If that cannot be written a later start does it."""
-    batch = store.batch()
-    for piece in slices:
-        key, value = keys.slice_key(piece.home), slice_value(piece)
-        if piece.borrowed and store.get(Table.SLICES, key) != value:
-            batch.put(Table.SLICES, key, value)
-    with suppress(StoreFailed):
-        if len(batch):
-            store.write(batch)

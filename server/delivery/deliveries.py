@@ -190,7 +190,7 @@ class Deliveries:
             by, until_ms = self._holder(subscriber, flight)
             attempts = places[flight.position] + flight.attempts
             return _told(subscriber, state, attempts, None, reason, by, until_ms, tries)
-        if standing is not None and retry is not None:
+        if standing is not None and retry is not None and standing[0] not in subscriber.retrying:
             ms = at_of(standing[0])
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"

@@ -106,7 +106,8 @@ def test_what_is_dead_and_what_comes_again(text: str) -> None:
     assert unread == Delivery(name, topic_filter, "waiting", 1, reason=dead.reason, tries=tried)
     peer = rig.lasting("a")
     (flying,) = [found for found in told(rig)[0] if found.name == name]
-    assert flying == Delivery(name, topic_filter, "in_flight", 2, reason=dead.reason)
+    by = "" if text == "t" else "a"
+    assert flying == Delivery(name, topic_filter, "in_flight", 2, reason=dead.reason, by=by, tries=tried)
     assert peer.take_all() == ["bad"]
     assert states(rig) == ({} if text == "t" else {name: "done"})
 
