@@ -1,9 +1,10 @@
-"""docs/tutorial.md is followed as it stands, from top to bottom; what it shows is compared with what comes.
+"""The two tutorials are followed as they stand, from top to bottom; what they show is compared with what comes.
 
 Blocks in order. `bash` is run; one that says more: `server` and `second` go on beside (another terminal),
 `kill` kills the server, `install` is here already, and so is what is below "## Install". One of `python` is
 written to the file that its first line names. A block without a name shows what the one before printed;
-`text second` what the second terminal did; `text example` is one that depends on the hour.
+`text second` what the second terminal did; `text example` is one that depends on the hour. `worker` goes on in the
+second terminal until `stop`; of `text worker` each line is among what it has printed by then.
 
 Ids, times, latenesses and ports are not the page's: they are compared by their shape.
 """
@@ -24,7 +25,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
-PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*) ?(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHAPES = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
@@ -39,9 +39,9 @@ FIXED = re.compile(r"2027-\d\d-\d\dT\S+")
 """What is asked for by date is the same in every run."""
 
 
-def blocks() -> list[tuple[str, str, str]]:
+def blocks(name: str) -> list[tuple[str, str, str]]:
     """(language, role, text), without what has to be installed."""
-    page = PAGE.read_text(encoding="utf-8").partition("## Start the server")[2]
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("## Start the server")[2]
     return [block for block in BLOCK.findall(page) if block[1] != "install"]
 
 
@@ -118,14 +118,14 @@ class Reader:
             os.killpg(server.pid, signal.SIGKILL)
             server.communicate(timeout=60)
 
-    def begin(self, command: str) -> None:
-        """In the second terminal; on return it has subscribed."""
+    def begin(self, command: str, ready: str) -> None:
+        """In the second terminal; on return it has said that it is `ready`."""
         with (self.folder / "second").open("w") as out:
             self.second = subprocess.Popen(
                 ["bash", "-c", command], cwd=self.folder, env=self.environment, stdout=out, stderr=out
             )
         deadline = time.monotonic() + WAIT_S
-        while "subscribed" not in (self.folder / "second").read_text():
+        while ready not in (self.folder / "second").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -134,6 +134,19 @@ class Reader:
         assert self.second is not None
         assert self.second.wait(WAIT_S) == 0
         return (self.folder / "second").read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Until the second terminal shows each line of it."""
+        deadline = time.monotonic() + WAIT_S
+        while not all(line in (self.folder / "second").read_text() for line in text.splitlines()):
+            assert time.monotonic() < deadline, (self.folder / "second").read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ctrl-C in the second terminal."""
+        assert self.second is not None
+        self.second.send_signal(signal.SIGINT)
+        assert self.second.wait(WAIT_S) == 0
 
     def run(self, command: str) -> str:
         """Both outputs, as a terminal shows them."""
@@ -164,9 +177,10 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         made.second.wait()
 
 
-def test_the_tutorial_is_true(reader: Reader) -> None:
+@pytest.mark.parametrize(("name", "shown"), [("tutorial.md", 11), ("tutorial-retries.md", 11)])
+def test_the_tutorial_is_true(name: str, shown: int, reader: Reader) -> None:
     said, compared = "", 0
-    for language, role, text in blocks():
+    for language, role, text in blocks(name):
         if language == "python":
             (reader.folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
         elif role == "server":
@@ -174,7 +188,14 @@ def test_the_tutorial_is_true(reader: Reader) -> None:
         elif role == "kill":
             reader.kill()
         elif role == "second" and language == "bash":
-            reader.begin(text)
+            reader.begin(text, "subscribed")
+        elif role == "worker" and language == "bash":
+            reader.begin(text, "group shop")
+        elif role == "worker":
+            reader.wait_for(text)
+            compared += 1
+        elif role == "stop":
+            reader.stop()
         elif language == "bash":
             said = reader.run(text)
         elif role == "example":
@@ -182,4 +203,4 @@ def test_the_tutorial_is_true(reader: Reader) -> None:
         else:
             assert shaped(reader.seen() if role == "second" else said) == shaped(text)
             compared += 1
-    assert compared == 11
+    assert compared == shown
