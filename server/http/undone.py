@@ -50,6 +50,8 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
     """`lag`: how far the place is behind, as it was counted."""
     count, first = timeline.retries_of(subscriber.whose)
     flying = subscriber.flying_retries()
+    # Those that are in flight, or done and still to go, wait no more.
+    waits = max(0, count - len(subscriber.retrying))
     flights = subscriber.session.flights.values()
     dues = [at_of(flight.position) for flight in flights if flight.shard != RETRY_SHARD]
     dues += [
@@ -62,8 +64,8 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
     return {
         "lag": lag["lag_messages"],
         "in_flight": len(subscriber.session.flights),
-        "retries": max(0, count - len(flying)),
-        "next_retry_at": None if first is None else time_text(at_of(first[0])),
+        "retries": waits,
+        "next_retry_at": None if first is None or not waits else time_text(at_of(first[0])),
         "oldest_at": time_text(min(dues)) if dues else None,
     }
 

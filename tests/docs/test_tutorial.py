@@ -1,10 +1,10 @@
-"""The two tutorials are followed as they stand, from top to bottom; what they show is compared with what comes.
+"""The two tutorials are followed as they stand, from top to bottom; what they show is compared with what is.
 
 Blocks in order. `bash` is run; one that says more: `server` and `second` go on beside (another terminal),
 `kill` kills the server, `install` is here already, and so is what is below "## Install". One of `python` is
 written to the file that its first line names. A block without a name shows what the one before printed;
-`text second` what the second terminal did; `text example` is one that depends on the hour. `worker` goes on in the
-second terminal until `stop`; of `text worker` each line is among what it has printed by then.
+`text second` what the second terminal did; `text example` is one that depends on the hour. `worker` goes on
+in the second terminal until `stop`; of `text worker` each line is among what it has printed by then.
 
 Ids, times, latenesses and ports are not the page's: they are compared by their shape.
 """

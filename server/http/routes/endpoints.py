@@ -284,7 +284,11 @@ class EndpointRoutes:
     def _view(self, standing: Standing, look_rows: int) -> shapes.Endpoint:
         group = standing.group
         lag = None if group is None else lag_of(group, self._timeline, self._router, look_rows)
-        return endpoint_view(standing, lag, self._timeline.horizon.position, self._webhooks.now_ms)
+        view = endpoint_view(standing, lag, self._timeline.horizon.position, self._webhooks.now_ms)
+        if group is not None and lag is not None:
+            view["undone"] = undone_of(group, self._timeline, lag)
+            view["incarnation"] = group.incarnation
+        return view
 
 
 def _unknown(name: str) -> Problem:

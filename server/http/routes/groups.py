@@ -309,4 +309,7 @@ class GroupRoutes:
 
     def _view(self, group: Group, look_rows: int) -> shapes.Group:
         lag = lag_of(group, self._timeline, self._router, look_rows)
-        return group_view(group, lag, self._timeline.horizon.position)
+        view = group_view(group, lag, self._timeline.horizon.position)
+        view["undone"] = undone_of(group, self._timeline, lag)
+        view["incarnation"] = group.incarnation
+        return view

@@ -202,7 +202,10 @@ class SessionRoutes:
 
     def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:
         lag = lag_of(subscriber, self._timeline, self._router, look_rows)
-        return session_view(subscriber, lag, self._timeline.horizon.position)
+        view = session_view(subscriber, lag, self._timeline.horizon.position)
+        view["undone"] = undone_of(subscriber, self._timeline, lag)
+        view["incarnation"] = subscriber.incarnation
+        return view
 
 
 def _unknown(name: str) -> Problem:

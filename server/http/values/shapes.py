@@ -538,6 +538,8 @@ class Session(Lag):
     read_position: Position
     in_flight: int
     delivered: int
+    undone: NotRequired[Undone]
+    incarnation: NotRequired[int]
 
 
 class SessionPage(TypedDict):
@@ -563,6 +565,8 @@ class Group(Lag):
     backoff: list[float]
     expiry: Expiry
     rate: float
+    undone: NotRequired[Undone]
+    incarnation: NotRequired[int]
 
 
 class GroupPage(TypedDict):
@@ -613,6 +617,8 @@ class Endpoint(TypedDict):
     lag_seconds: NotRequired[float]
     in_flight: NotRequired[int]
     delivered: NotRequired[int]
+    undone: NotRequired[Undone]
+    incarnation: NotRequired[int]
 
 
 class EndpointPage(TypedDict):

@@ -44,6 +44,9 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
         assert answer.headers["Location"] == "/v1/groups/workers?filter=jobs%2F%23"
         position = answer.body.pop("position")
         assert position["at"] == START
+        nothing = {"lag": 0, "in_flight": 0, "retries": 0, "next_retry_at": None, "oldest_at": None}
+        assert answer.body.pop("undone") == nothing
+        assert answer.body.pop("incarnation") > 0
         assert answer.body == {
             "name": "workers",
             "filter": "jobs/#",

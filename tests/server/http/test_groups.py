@@ -41,6 +41,7 @@ async def test_a_group_stands_among_the_sessions(server: Running) -> None:
     assert body == listed["sessions"][0]
     read = body.pop("read_position")
     assert read["at"] == "2026-11-21T08:05:00.000Z"
+    assert (body.pop("undone")["in_flight"], body.pop("incarnation") > 0) == (body["in_flight"], True)
     assert body == {
         "client_id": TEXT,
         "connected": True,

@@ -28,6 +28,9 @@ async def test_a_session_that_keeps_up(server: Running) -> None:
     read = body.pop("read_position")
     assert read["at"] == "2026-11-21T08:01:00.000Z"
     assert isinstance(read["seq"], int)
+    undone = body.pop("undone")
+    assert (undone["lag"], undone["in_flight"], undone["retries"]) == (0, body["in_flight"], 0)
+    assert body.pop("incarnation") > 0
     assert body == {
         "client_id": "audit/1",
         "connected": True,
