@@ -20,9 +20,6 @@ from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 __all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
-ELSEWHERE |= {f"retry {verb}" for verb in ("ls", "try", "bury", "drop")}
-ELSEWHERE |= {f"{place} skip" for place in ("group", "endpoint", "session")}
-"""In test_places_cli.py."""
 ELSEWHERE |= {"cluster status", "cluster retime"}
 """In test_cluster.py."""
 STREAMS = {"shard dump", "message export", "subscribe"}
@@ -78,11 +75,16 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("dead show", (dead,)),
         ("dead requeue", (dead, "--in", "1h")),
         ("dead drop", ("--topic", "#", "--dry-run")),
+        ("retry ls", ("--topic", "#")),
+        ("retry try", ("--topic", "#", "--dry-run")),
+        ("retry bury", ("--topic", "#")),
+        ("retry drop", (dead,)),
         ("group ls", ()),
         ("group show", ("workers",)),
         ("group pause", ("workers",)),
         ("group resume", ("workers", "--filter", "work/#")),
         ("group replay", ("workers", "--from", "PT1H")),
+        ("group skip", ("workers",)),
         ("group rm", ("workers", "--filter", "work/#")),
         (
             "endpoint put",
@@ -93,11 +95,13 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("endpoint pause", ("api",)),
         ("endpoint resume", ("api",)),
         ("endpoint replay", ("api", "--from", "PT1H")),
+        ("endpoint skip", ("api",)),
         ("message schedule", ("--deliver-to", "api", "--in", "1h")),
         ("endpoint rm", ("api",)),
         ("session ls", ()),
         ("session show", ("audit",)),
         ("session replay", ("audit", "--from", "PT1H")),
+        ("session skip", ("audit", "--undone", "drop")),
         ("session rm", ("audit",)),
         ("server status", ()),
     ]
