@@ -111,7 +111,7 @@ def build_site(
         Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits, core.traces),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
-        Slices(timeline, shards, split_above=slices.split_above),
+        Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns, core.steering),
         ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, core.schedules),

@@ -23,6 +23,7 @@ from ..delivery.burials import (
     SKIPPED,
 )
 from ..http.values.shapes import Figures as Moving
+from ..http.values.shapes import HeldBy
 from ..jobs.expiring import Expiries
 from ..jobs.pipeline import Pipeline
 from ..observe.metrics import Metrics
@@ -100,9 +101,8 @@ class Figures(Collector):
         yield dropped
         text = "How long slices behind retention have been kept for the group or endpoint furthest behind"
         kept = GaugeMetricFamily("fasti_floor_kept_seconds", text, labels=("group",))
-        oldest = self._expiries.kept
-        for group in self._core.floor.holders(oldest[0])[:1] if oldest is not None else ():
-            kept.add_metric((group.name,), oldest[1] if oldest is not None else 0)
+        if (held_by := self.held_by()) is not None:
+            kept.add_metric((held_by["group"],), held_by["seconds"])
         yield kept
         rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
         for kind, count in pipeline.rows.items():
@@ -228,6 +228,15 @@ class Figures(Collector):
         yield "tail.max_bytes", config.tail.max_bytes, core.tail.bytes
 
     # -- for who looks on
+
+    def held_by(self) -> HeldBy | None:
+        """The group or endpoint that keeps the retention floor where it is; None: nobody does."""
+        oldest = self._expiries.kept
+        if oldest is None:
+            return None
+        end, seconds = oldest
+        groups = self._core.floor.holders(end)
+        return {"group": groups[0].name, "seconds": seconds} if groups else None
 
     def moving(self) -> Moving:
         """What changes from second to second; nothing here is counted for the answer."""

@@ -4,6 +4,7 @@ All of it is known in RAM and exact, also what a slice holds of shards that it b
 figures of a borrowed shard itself are those that it had when its slice was cut.
 """
 
+from collections.abc import Callable
 from itertools import islice
 
 from aiohttp import web
@@ -25,9 +26,17 @@ from ..values.views import shard_view, slice_numbers
 class Slices:
     """The routes."""
 
-    def __init__(self, timeline: Timeline, caps: Shards, *, split_above: int) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        caps: Shards,
+        held_by: Callable[[], shapes.HeldBy | None],
+        *,
+        split_above: int,
+    ) -> None:
         self._timeline = timeline
         self._caps = caps
+        self._held_by = held_by
         self._split_above = split_above
 
     def routes(self) -> list[web.RouteDef]:
@@ -51,7 +60,12 @@ class Slices:
             }
             for piece in found[:limit]
         ]
-        page: shapes.SlicePage = {"slices": views, "next": more, "split_above": self._split_above}
+        page: shapes.SlicePage = {
+            "slices": views,
+            "next": more,
+            "split_above": self._split_above,
+            "held_by": self._held_by(),
+        }
         return json_answer(page)
 
     @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))

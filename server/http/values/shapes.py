@@ -322,12 +322,21 @@ class SliceDetail(SliceNumbers):
     shards: list[Shard]
 
 
+class HeldBy(TypedDict):
+    """The group or endpoint furthest behind, and for how many seconds a slice has been kept for it after its
+    retention."""
+
+    group: str
+    seconds: int
+
+
 class SlicePage(TypedDict):
-    """Slices by their start."""
+    """Slices by their start. `held_by`: null if retention lets every slice go in its time."""
 
     slices: list[Slice]
     next: Cursor | None
     split_above: int
+    held_by: HeldBy | None
 
 
 # -- schedules

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.settings.config import Config, Shards
+from server.settings.config import Config, Shards, Slices
 from timeline.slices import Counts, Slice
 
 from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running
@@ -15,6 +15,7 @@ async def test_slices_are_listed_with_their_counts(server: Running) -> None:
         "slices": [],
         "next": None,
         "split_above": 1_000_000,
+        "held_by": None,
     }
     names = [await server.schedule(payload="x" * 100, deliver_in=60 * n) for n in (1, 2, 20, 5_000)]
     await server.call("DELETE", f"/v1/messages/{names[0]}", status=204)
@@ -117,3 +118,24 @@ class TestCap:
             (0, 2, 2, True),
             (1, 1, 2, False),
         ]
+
+
+class TestHeldBy:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
+
+    async def test_who_keeps_old_slices_is_named(self, server: Running) -> None:
+        for name in ("workers", "idle"):
+            await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
+        await server.schedule("workers/1", deliver_in=60)
+        advance = "/v1/clock:advance"
+        await server.call("POST", advance, {"by": "23h"})
+        assert (await server.call("GET", "/v1/slices")).body["held_by"] is None
+        await server.call("POST", advance, {"by": "P2D"})
+        held_by = (await server.call("GET", "/v1/slices")).body["held_by"]
+        assert held_by["group"] == "workers"
+        # The slice of 08:00 was over at 08:15, and its retention a day later.
+        assert 46 * 3_600 < held_by["seconds"] < 47 * 3_600
+        await server.call("DELETE", "/v1/groups/workers?undone=drop", status=204)
+        assert (await server.call("GET", "/v1/slices")).body["held_by"] is None
