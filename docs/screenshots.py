@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from playwright.async_api import Page, async_playwright
@@ -26,6 +27,7 @@ PAGES = {
     "schedule": "schedules/nightly",
     "sessions": "sessions",
     "groups": "groups",
+    "retries": "retries",
     "dead": "dead",
     "slices": "slices",
     "jobs": "jobs",
@@ -40,10 +42,10 @@ async def furnish(server: ServerProcess) -> str:
     chance = random.Random(7)
     async with aiohttp.ClientSession(server.url) as http:
 
-        async def call(method: str, path: str, body: object) -> dict[str, object]:
+        async def call(method: str, path: str, body: object) -> dict[str, Any]:
             async with http.request(method, path, json=body) as answer:
                 answer.raise_for_status()
-                found: dict[str, object] = await answer.json()
+                found: dict[str, Any] = await answer.json()
                 return found
 
         peer = await dial(server.mqtt)
@@ -78,6 +80,11 @@ async def furnish(server: ServerProcess) -> str:
             },
         )
         await asyncio.sleep(3)
+        for delay in ("20m", "never", "never", "3h"):
+            leased = await call("POST", "/v1/groups/workers/messages:lease", {"max": 4, "wait": "20s"})
+            names = [one["lease_id"] for one in leased["messages"]]
+            nack = {"lease_ids": names, "delay": delay, "reason": "mail: 451 try again later"}
+            await call("POST", "/v1/groups/workers/messages:nack", nack)
         await peer.close()
         return str(made["id"])
 

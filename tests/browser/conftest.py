@@ -28,6 +28,7 @@ PAGES = (
     "sessions/till-3",
     "groups",
     "groups/workers?filter=orders/%23",
+    "retries",
     "dead",
     "slices",
     "jobs",

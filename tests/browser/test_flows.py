@@ -273,23 +273,23 @@ async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> Non
     assert await console.page.locator("[role=region]:focus").count() == 1
 
 
+async def fail(console: Console, number: int, **terms: object) -> None:
+    """Let the group workers fail so many messages once."""
+    call, group = console.http.call, "/v1/groups/workers"
+    await call("PUT", group, {"filter": "orders/#", **terms}, status=201)
+    items = [{"topic": f"orders/{n}", "payload": n} for n in range(number)]
+    await call("POST", "/v1/messages:batch", items, status=201)
+    names: list[str] = []
+    while len(names) < number:
+        lease = await call("POST", f"{group}/messages:lease", {"max": 10, "wait": "5s"}, status=200)
+        names += [one["lease_id"] for one in lease.body["messages"]]
+    nacked = {"lease_ids": names, "reason": "db is <b>down</b>"}
+    await call("POST", f"{group}/messages:nack", nacked, status=200)
+
+
 async def test_dead_letters_go_again_or_go(console: Console) -> None:
-    """Given up by a session after one delivery, as the server is told to."""
-    peer = await dial(console.server.mqtt)
-    await peer.connect("till-3", clean=False, session_expiry=3_600)
-    await peer.subscribe("orders/#")
-    await console.http.call(
-        "PUT", "/v1/groups/workers", {"filter": "orders/#", "max_attempts": 1}, status=201
-    )
-    for n in range(2):
-        await console.http.call("POST", "/v1/messages", {"topic": f"orders/{n}", "payload": n}, status=201)
-    lease = {"max": 10, "wait": "5s"}
-    leased = await console.http.call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
-    nacked = {
-        "lease_ids": [one["lease_id"] for one in leased.body["messages"]],
-        "reason": "db is <b>down</b>",
-    }
-    await console.http.call("POST", "/v1/groups/workers/messages:nack", nacked, status=200)
+    """Given up by a group after one delivery, as the server is told to."""
+    await fail(console, 2, max_attempts=1)
     await console.open("dead?group=workers")
     await console.page.get_by_text("db is <b>down</b>").first.wait_for()
     await console.page.locator("tr", has_text="orders/0").get_by_role("button", name="Again").click()
@@ -300,7 +300,73 @@ async def test_dead_letters_go_again_or_go(console: Console) -> None:
     await console.press("Drop them")
     await console.says("1 of 1")
     assert (await console.get("/v1/dead"))["messages"] == []
-    await peer.close()
+
+
+async def test_a_dead_letter_goes_to_another_group(console: Console) -> None:
+    await fail(console, 1, max_attempts=1)
+    await console.http.call("PUT", "/v1/groups/others", {"filter": "else/#"}, status=201)
+    await console.open("dead")
+    await console.press("Tick all")
+    await console.press("Again the ticked…")
+    await console.page.get_by_text("1 dead letters match").wait_for()
+    await console.write("To another group or endpoint", "others")
+    await console.press("Send them again")
+    await console.says("1 of 1")
+    lease = {"max": 10, "wait": "5s"}
+    leased = await console.http.call("POST", "/v1/groups/others/messages:lease", lease, status=200)
+    assert [one["topic"] for one in leased.body["messages"]] == ["orders/0"]
+
+
+async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None:
+    page = console.page
+    await fail(console, 5, backoff=["1h"])
+    await console.open("retries?group=workers")
+    await page.get_by_text("db is <b>down</b>").first.wait_for()
+    assert await page.locator("tbody tr").count() == 5
+    # One at once: it is leased and has a lease until the test ends.
+    await page.locator("tr", has_text="orders/0").get_by_role("button", name="Try now").click()
+    await console.says("Its next try is now")
+    lease = {"max": 10, "wait": "5s"}
+    leased = await console.http.call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
+    assert [(one["topic"], one["attempt"]) for one in leased.body["messages"]] == [("orders/0", 2)]
+    await console.open("retries?group=workers&reason=down")
+    # The ticked ones, after a dry run.
+    for n in (1, 2):
+        await page.locator("tr", has_text=f"orders/{n}").get_by_role("checkbox").check()
+    await console.press("Bury the ticked…")
+    await page.get_by_text("2 retries match").wait_for()
+    assert (await console.get("/v1/dead"))["messages"] == []
+    await console.press("Bury them")
+    await console.says("2 of 2")
+    dead = (await console.get("/v1/dead"))["messages"]
+    assert {one["topic"] for one in dead} == {"orders/1", "orders/2"}
+    # All that the search finds: at another time, and dropped.
+    await page.locator("tbody tr").nth(2).wait_for(state="detached")
+    before = (await console.get("/v1/retries"))["retries"]
+    await console.press("Try now all of these…")
+    await console.write("Not now but in", "PT5M")
+    await console.press("Try them")
+    await page.locator("dialog").wait_for(state="detached")
+    after = (await console.get("/v1/retries"))["retries"]
+    assert max(one["retry_at"] for one in after) < min(one["retry_at"] for one in before)
+    await console.shown("retries")
+    await console.press("Drop all of these…")
+    await page.get_by_text("2 retries match").wait_for()
+    await console.press("Drop them")
+    await page.get_by_text("No retries.").wait_for()
+    found = await console.get(f"/v1/messages/{before[0]['id']}")
+    assert [one["state"] for one in found["deliveries"]] == ["dropped"]
+
+
+async def test_who_keeps_slices_is_named(console: Console) -> None:
+    """No server of a test lives as long as retention: its answer is told."""
+    answer = await console.get("/v1/slices") | {"held_by": {"group": HOSTILE, "seconds": 180_000}}
+    await console.page.route("**/v1/slices?*", lambda route: route.fulfill(json=answer))
+    await console.open("slices")
+    line = console.page.get_by_text("Slices are kept for")
+    assert await line.inner_text() == (
+        f"Slices are kept for {HOSTILE}, which is behind: for 2 d 2 h longer than their retention."
+    )
 
 
 async def test_what_a_jobs_program_wrote_is_text(console: Console) -> None:

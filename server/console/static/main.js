@@ -17,6 +17,7 @@ const PAGES = [
   ["schedules", "Schedules"],
   ["sessions", "Sessions"],
   ["groups", "Groups"],
+  ["retries", "Retries"],
   ["dead", "Dead letters"],
   ["slices", "Slices"],
   ["jobs", "Jobs"],

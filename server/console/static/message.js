@@ -118,7 +118,7 @@ function deliveries(message) {
     ["To", (one) => (one.group ? `${one.group} (${one.filter})` : one.session), "text"],
     ["State", (one) => h("span", { class: "tag" }, one.state)],
     ["Attempts", (one) => one.attempts ?? "–", "number"],
-    ["Comes again", (one) => (one.retry_at ? instant(one.retry_at) : "–"), "nowrap"],
+    ["Comes again", (one) => (one.retry_at ? h("a", { href: `#/retries?id=${part(message.id)}` }, instant(one.retry_at)) : "–"), "nowrap"],
     ["Reason", (one) => one.reason ?? "–", "text"],
   ], message.deliveries, "Deliveries"), message.deliveries_truncated ? h("p", { class: "faint" }, "There are more.") : null];
 }

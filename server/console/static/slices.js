@@ -14,6 +14,10 @@ export async function open(root, context) {
 
 const fullness = (value, most, what) => h("meter", { min: "0", max: String(most), high: String(most * 0.9), value: String(Math.min(value, most)), "aria-label": what, title: what });
 
+/** Who is furthest behind, while slices stay for it alone. */
+const holder = ({ group, seconds }) => h("p", { class: "warn" }, "Slices are kept for ", group.startsWith("$") ? group : h("a", { href: `#/groups/${part(group)}` }, group),
+  `, which is behind: for ${span(seconds * 1_000)} longer than their retention.`);
+
 async function openList(root, { api, every }) {
   const body = h("div"), rows = [];
   let cursor = null;
@@ -25,7 +29,7 @@ async function openList(root, { api, every }) {
     cursor = page.next;
     const jobs = await api.get("/v1/jobs", { limit: 100 }).catch(() => ({ jobs: [] }));
     const cut = new Set(jobs.jobs.filter((job) => job.kind === "split" && !job.ended_at).map((job) => job.slice?.start));
-    fill(body, rows.length ? drawn(rows, page.split_above, cut) : h("p", { class: "empty" }, "No slices: nothing is stored."),
+    fill(body, page.held_by ? holder(page.held_by) : null, rows.length ? drawn(rows, page.split_above, cut) : h("p", { class: "empty" }, "No slices: nothing is stored."),
       cursor ? button("More", () => attempt(more, null)) : null);
   }
 
