@@ -207,7 +207,7 @@ class Figures(Collector):
         yield "limits.groups", limits.groups, len(core.groups)
         yield "limits.subscriptions", limits.subscriptions, quota.count
         yield "limits.subscription_bytes", limits.subscription_bytes, quota.bytes
-        yield "limits.pending", limits.pending, core.opened.pending
+        yield "limits.pending", limits.pending, core.opened.pending + core.opened.retries
         yield "limits.schedules", limits.schedules, len(core.schedules)
         yield "limits.endpoints", limits.endpoints, len(self._webhooks.registry)
         yield "limits.retained", limits.retained, core.retained.count
