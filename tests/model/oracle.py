@@ -288,14 +288,15 @@ class Oracle:
         subscriber = client.subscriber
         assert subscriber is not None
         flights = subscriber.session.flights
-        client.unresent = [p for p in client.unresent if p in flights]
+        # What came to nothing is not sent again from here: it waits for its next try, or is a dead letter.
+        client.unresent = [p for p in client.unresent if p in flights and not flights[p].fate]
         if attempt > 1:
             need(packet_id in client.unresent, f"sent again out of turn: {where}")
             index = client.unresent.index(packet_id)
-            need(not any(p in flights for p in client.unresent[:index]), f"sent again out of order: {where}")
+            need(not client.unresent[:index], f"sent again out of order: {where}")
             del client.unresent[: index + 1]
             return
-        need(not any(p in flights for p in client.unresent), f"new before old: {where}")
+        need(not client.unresent, f"new before old: {where}")
         need(place > watch.last, f"out of order, {at_of(watch.last)} was before: {where}")
         watch.last = place
 

@@ -13,7 +13,7 @@ from shards.handover import Tally
 from shards.jobs import ABORTED, DONE, JobRow, PieceRow, SourceRow
 from shards.recover import Opened, read_directory
 from shards.store import Table
-from shards.tables import slice_from
+from shards.tables import META_FORMAT, slice_from
 from shards.verify import repair_counts, verify_counts
 from timeline import slices
 from timeline.position import before
@@ -300,6 +300,9 @@ def test_what_an_older_version_cut_is_counted_once(split: Split) -> None:
     split.split(FAR + 4_000, FAR + 8_000)
     parts = [piece.part for piece in split.slices()]
     as_it_was(split)
+    batch = split.store.batch()
+    batch.put(Table.META, META_FORMAT, b"3")
+    split.store.write(batch)
     split.opened = open_at(split.store, max_slices=500)
     assert [piece.part for piece in split.slices()] == parts
     rows = split.store.scan(Table.SLICES, b"", keys.LAST)
