@@ -31,6 +31,7 @@ from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
+from .delivery.settling.former import Former
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
@@ -106,6 +107,7 @@ class Core:
         self.settling.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
+        self.settling.former.restore()
 
     def _build_engine(
         self,
@@ -253,8 +255,16 @@ class Core:
         self.burying = Burying(
             self.opened.store, self.reader, self.burials, self.letters, writer, clock, node=NODE
         )
-        self.settling = Settling(self.cursors, self.groups, self.leases, self.undone, self.late)
-
+        former = Former(self.groups, self.sent, lambda: self.sessions.running_ms)
+        self.settling = Settling(
+            self.cursors,
+            self.groups,
+            self.leases,
+            self.undone,
+            self.late,
+            former,
+            lambda: self.sessions.running_ms,
+        )
         self.floor = Floor(
             self.reader,
             self.horizon,

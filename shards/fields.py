@@ -32,6 +32,8 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """Why the last of them came to nothing, UTF-8."""
     tries: list[TryRow] = []
     """The last ones, as far as they are known. No part of a record's bytes."""
+    returns: int = 0
+    """How often the message was returned in order, without a try. No part of a record's bytes."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

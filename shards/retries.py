@@ -98,7 +98,8 @@ def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
 
 def record_of(row: KeptRow) -> Record:
     """The message as its place is sent it once more. Raises Corrupt."""
-    retry = Retry(row.addressee.encode(), row.attempts, row.counted, row.reason.encode(), row.tries)
+    addressee, reason = row.addressee.encode(), row.reason.encode()
+    retry = Retry(addressee, row.attempts, row.counted, reason, row.tries, row.returns)
     return msgspec.structs.replace(decode(row.record), id=keys.message_of(row.id), retry=retry)
 
 

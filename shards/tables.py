@@ -171,6 +171,10 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     is_retained: bool = False
     share: str = ""
     """The shared subscription, as it was subscribed to, that it came by; empty: none."""
+    returns: Whole = 0
+    """Of a group: how often a member has returned the message in order, without a try."""
+    until_ms: Whole = 0
+    """Of a group: end of the lease of who has the message, in ms of running time; 0: none."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -214,6 +218,8 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     """Of the deliveries those that count toward `max_attempts`."""
     tries: list[TryRow] = []
     """The last ones, the first of them first."""
+    returns: Whole = 0
+    """How often the message was returned in order, which was no delivery."""
 
 
 class KeptTotals(msgspec.Struct, frozen=True):

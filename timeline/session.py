@@ -55,11 +55,15 @@ class Flight:
     """What it counts for in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
     """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
+    returns: int = 0
+    """Of a group's flight: how often a member has returned the message in order, without a try."""
+    until_ms: int = 0
+    """Of a group's flight: end of the lease that outlives the server, in ms of running time; 0: none."""
     stored: bytes = field(default=b"", compare=False)
     """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
     with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
     stored_as: int = field(default=-1, compare=False)
-    """-1: not yet. What was given back before it was sent has 0 attempts."""
+    """-1: not yet, or not as it is now. What was given back before it was sent has 0 attempts."""
 
     @property
     def is_stored(self) -> bool:
@@ -73,6 +77,17 @@ class Flight:
             return self.position, self.shard
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
+
+    @property
+    def number(self) -> int:
+        """Of a member's flight: how often the group has lent the message by now, from 1 on.
+
+        No two loans of a message to members of a group have the same number.
+        """
+        loan = self.loan
+        if loan is None or loan.flight is None:
+            return self.attempts
+        return loan.before + loan.flight.attempts + loan.flight.returns
 
     @property
     def is_of_group(self) -> bool:
@@ -101,6 +116,10 @@ class Loan:
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
     message: int = 0
     """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
+    before: int = 0
+    """Of a retry: deliveries before its row was written."""
+    since_s: float = 0.0
+    """When the member was given it, s of monotonic time."""
 
 
 class Returned:

@@ -3,6 +3,7 @@
 What stands lower here imports what stands higher. First what is handed about:
 
     message.py       a message on its way out: one object for all who get it
+    tries.py         its failed tries, as they are told with a delivery
     run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish
     wish.py          what a client wants published, also when it is gone

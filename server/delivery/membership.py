@@ -8,7 +8,7 @@ from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import USUAL, Flight, Returned, Session, Subscription, Terms
+from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
@@ -116,7 +116,8 @@ class Membership:
         """At start: every group that has a row, and every stored session that holds one is a member, away.
 
         A group without a row (an older program had none) begins where its cursor is, else where its
-        first member joined. Returned is what has no room to wait for a member.
+        first member joined. Returned is what has no room to wait for a member; what is leased does not wait
+        for one (settling/former.py).
         """
         for text, row in self._sessions.stored_groups():
             self._restore(text, row)
@@ -147,7 +148,7 @@ class Membership:
             (group, flight)
             for group in self._by_text.values()
             for flight in group.session.flights.values()
-            if not group.give_back(flight)
+            if flight.until_ms <= self._sessions.running_ms and not group.give_back(flight)
         ]
 
     def _restore(self, text: str, row: GroupRow) -> None:
@@ -359,31 +360,30 @@ class Membership:
         if subscriber.groups:
             self.meet(subscriber)
 
-    def part(self, member: Subscriber, *, is_clean: bool) -> list[tuple[Group, Flight]]:
+    def part(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
         """The member's connection has ended: its session stands still.
 
-        What it has not acked goes to another member at once, if it left in order (`is_clean`) and there is
-        room for it to wait so. All else is returned, each flight with the group that it is in flight in.
+        Returns what it has not acked of its groups: the group, the group's own flight, and the loan.
         """
         member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
             self._look(group)
-        failed: list[tuple[Group, Flight]] = []
+        left: list[tuple[Group, Flight, Loan]] = []
         for lent in list(member.session.flights.values()):
             loan = lent.loan
             lender = self._by_text.get(loan.share) if loan is not None else None
-            if lender is None or not lent.is_of_group:
+            if loan is None or lender is None or not lent.is_of_group:
                 continue
             member.session.ack(lent.packet_id)
             touched.add(lender)
             flight = lender.taken_back(member, lent)
-            if flight is not None and not (is_clean and lender.give_back(flight)):
-                failed.append((lender, flight))
+            if flight is not None:
+                left.append((lender, flight, loan))
         for group in touched:
             self._pause(group)
-        return failed
+        return left
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """The member's client says that it cannot do the message: the group's own flight of it, if that was
@@ -419,17 +419,14 @@ class Membership:
             group.returned(member, lent)
             self._ready.wake(group)
 
-    def put_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
-        """Nobody was sent what the member has: it goes to another, and was no attempt. It is returned if
-        there is no room for it to wait so."""
-        held = self.take_back(member, lent)
-        if held is None:
-            return None
-        group, flight = held
-        flight.attempts -= 1
+    def give_back(self, group: Group, flight: Flight) -> bool:
+        """Another member gets the message, before anything new; the delivery was no try. False: too many
+        messages wait so."""
         has_room = group.give_back(flight)
+        flight.attempts -= has_room
+        group.dirty.add(group)
         self._pause(group)
-        return None if has_room else held
+        return has_room
 
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""

@@ -10,8 +10,10 @@ wants to know more. Of the usual message (`is_usual`) nobody does: it has a topi
 perhaps a due. So the replay of a backlog takes three quarters of the time.
 """
 
+from collections.abc import Sequence
+
 from shards.fate import is_over
-from shards.fields import Record
+from shards.fields import Record, TryRow
 from shards.record import decode, id_at, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
@@ -152,6 +154,12 @@ class Message:
         """Of a retry: deliveries to its receiver before this row was written."""
         retry = None if self.is_usual else self.record.retry
         return 0 if retry is None else retry.attempts
+
+    @property
+    def tries(self) -> Sequence[TryRow]:
+        """Of a retry: the last deliveries that came to nothing."""
+        retry = None if self.is_usual else self.record.retry
+        return () if retry is None else retry.tries
 
     def try_number(self, attempt: int) -> int:
         """Which delivery to its receiver one is, from 1 on. `attempt`: since this row was written; 0: not

@@ -137,7 +137,10 @@ def _flight_row(flight: Flight) -> bytes:
                 flight.packet_id, place, flight.qos, phase, attempts, flight.shard, flight.is_retained, share
             )
         )
-    if flight.attempts == 1 and not flight.shard:
+    if flight.returns or flight.until_ms:
+        more = (False, "", flight.returns, flight.until_ms)
+        flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
+    elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
     else:
         flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard))
@@ -164,6 +167,8 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
                 2 if f.phase else 0,
                 loan=Loan(f.share) if f.share else None,
                 is_retained=f.is_retained,
+                returns=f.returns,
+                until_ms=f.until_ms,
             )
             for f in cursor.flights
         ]

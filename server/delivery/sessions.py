@@ -119,6 +119,11 @@ class Sessions:
         subscriber.left_ms = self._clock.wall_ms()
         subscriber.left_running_ms = max(1, self._writer.running_ms)
 
+    @property
+    def running_ms(self) -> int:
+        """Running time of the server over all starts."""
+        return self._writer.running_ms
+
     def is_over(self, subscriber: Subscriber) -> bool:
         """The expiry of a session or group has come, whether it has been dropped or not.
 

@@ -378,8 +378,22 @@ class Group(Subscriber):
         wait so."""
         if not self.all_returned.has_room:
             return False
+        if flight.until_ms:
+            flight.until_ms, flight.stored_as = 0, -1
         self.session.resends.add(flight, flight.position)
         return True
+
+    def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> Flight:
+        """At start: the member has the message for so long from now; its flight. `retry`: what the message
+        is, unless this is its first try."""
+        loan = Loan(self.text, flight)
+        if retry is not None:
+            _know_retry(loan, retry)
+        lent = member.session.launch(flight.position, flight.shard, 1)
+        lent.loan = loan
+        self.note_loan(member, lent)
+        self._leases.give(self, member, lent, loan, term_ms)
+        return lent
 
     def _lend(
         self,
@@ -399,7 +413,7 @@ class Group(Subscriber):
         if qos:
             loan = Loan(self.text, flight)
             if message.shard == RETRY_SHARD:
-                loan.message = message.record.id
+                _know_retry(loan, message)
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
             self.note_loan(member, lent)
@@ -408,12 +422,24 @@ class Group(Subscriber):
                 own.lease_for(term_ms)
             if term_ms and flight is not None:
                 self._leases.give(self, member, lent, loan, term_ms)
+            else:
+                loan.since_s = self._leases.mono()
         self.rota.gave(member)
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.cut_off()
+
+
+def _know_retry(loan: Loan, message: Message) -> None:
+    """What a loan has to know of a retry."""
+    retry = message.record.retry
+    loan.message = message.record.id
+    if retry is not None:
+        loan.before = retry.attempts
+        if loan.flight is not None:
+            loan.flight.returns = max(loan.flight.returns, retry.returns)
 
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:

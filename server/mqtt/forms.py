@@ -2,7 +2,8 @@
 
 Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
 `fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
-second delivery on. A plain publish goes out as it came in. Where a group waits for an ack so long and no
+second delivery on; a retry also carries its failed tries, `fasti-tries`, unless its client takes no packet of
+that size. A plain publish goes out as it came in. Where a group waits for an ack so long and no
 longer, its deliveries say how long: `fasti-ack-timeout`.
 """
 
@@ -20,6 +21,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
+from ..delivery.tries import tries_text
 from ..settings.times import format_ms
 
 Parts = tuple[bytes, bytes]
@@ -75,10 +77,13 @@ class Shape:
         else:
             lease_ms = subscriptions[0].lease_ms if subscriptions else 0
             found = parts(message, self._level, qos, retain, self._node, lease_ms)
+        if self._is_too_large(found, qos) and message.tries:
+            found = self._special(message, qos, retain, subscriptions, attempt, is_dup, has_tries=False)
+        return None if self._is_too_large(found, qos) else found
+
+    def _is_too_large(self, found: Parts, qos: int) -> bool:
         size = len(found[0]) + len(found[1]) + (2 if qos else 0)
-        if self._max_packet and size > self._max_packet:
-            return None
-        return found
+        return 0 < self._max_packet < size
 
     def _is_to_alias(self, topic: bytes) -> bool:
         """Whether there is room to keep an alias for one more topic."""
@@ -92,6 +97,8 @@ class Shape:
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_dup: bool,
+        *,
+        has_tries: bool = True,
     ) -> Parts:
         """With subscription identifiers or a topic alias, or not for the first time."""
         record = message.record
@@ -102,6 +109,8 @@ class Shape:
             before = message.attempts_before
             if (attempt > 1 or before) and record.due_ms:
                 properties += user_property("fasti-attempt", str(before + max(1, attempt)))
+            if has_tries and message.tries:
+                properties += user_property("fasti-tries", tries_text(message.tries))
             if qos == 1 and len(subscriptions) == 1 and subscriptions[0].lease_ms:
                 properties += _lease_property(subscriptions[0].lease_ms)
             alias = self._aliases.get(topic)
@@ -174,6 +183,8 @@ def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: i
     properties = common_properties(message, node) if level == 5 else b""
     if record.retry is not None and level == 5:
         properties += user_property("fasti-attempt", str(message.attempts_before + 1))
+        if message.tries:
+            properties += user_property("fasti-tries", tries_text(message.tries))
     if lease_ms and qos == 1 and level == 5:
         properties += _lease_property(lease_ms)
     return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)

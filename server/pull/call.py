@@ -23,6 +23,8 @@ class Given(NamedTuple):
     packet_id: int
     message: Message
     attempt: int
+    number: int
+    """`Flight.number`; of what is not in flight 1."""
 
 
 class Leased(NamedTuple):

@@ -10,8 +10,11 @@ of the groups are made durable: a lease outlives a kill, as far as its ack is co
     is durable      answered; if nobody is there any more, given back
 
 What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
-batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
-not in flight under its packet id is found by its position (server/delivery/settling/late.py).
+batch. So are releases and extensions. An ack counts whoever has the message by then, also when it waits to
+come again or has died: what is not in flight under its packet id and number is found by its position
+(server/delivery/settling/late.py). All other verbs need the lease itself: one of an earlier try is gone.
+
+A lease outlives the server, by a restart, a kill or a takeover (server/delivery/settling/former.py).
 
 Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
 others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
@@ -26,7 +29,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
-from timeline.position import id_position, id_shard
+from timeline.session import SETTLED, Flight
 
 from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
@@ -70,8 +73,6 @@ class Settled:
 
 
 Done = Callable[[Settled], None]
-Place = tuple[Subscriber, int]
-"""Who has something in flight, and under which packet id."""
 
 
 class Pull:
@@ -358,9 +359,13 @@ class Pull:
             if group is None:
                 awaited.settled.gone.append(lease)
             elif found is not None:
-                held.setdefault(found[0], []).append(found[1])
+                member, flight = found
+                held.setdefault(member, []).append(flight.packet_id)
                 touched.add(group)
-                awaited.settled.done += 1
+                if _is_open(group, flight):
+                    awaited.settled.done += 1
+                else:
+                    awaited.settled.gone.append(lease)
             elif not lease.packet_id:
                 awaited.settled.done += 1
             else:
@@ -369,53 +374,75 @@ class Pull:
                 self._late.finish(group, lease.position, lease.shard, told)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
-        for group in touched:
-            awaited.left += 1
-            self._cursors.secure(group, awaited.stored)
-        awaited.end()
+        self._secure(touched, awaited)
 
     def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """They come again after so long, None: as the group has it; `done` when that is durable."""
         awaited = _Awaited(done)
         for lease in leases:
-            found = self._flight(lease) or self._returned(lease)
+            found = self._flight(lease)
             if found is None:
                 awaited.settled.gone.append(lease)
                 continue
             awaited.left += 1
             told = partial(awaited.nacked, lease)
-            self._settling.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
+            member, flight = found
+            self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=told)
         awaited.end()
 
-    def extend(self, leases: Iterable[LeaseId], lease_ms: int) -> Settled:
-        """They are who leased them's for so long from now."""
-        settled = Settled(until_ms=self._clock.wall_ms() + lease_ms)
-        for lease in leases:
-            found = self._flight(lease)
-            if found is not None and self._settling.extend(*found, lease_ms):
-                settled.done += 1
-            else:
-                settled.gone.append(lease)
-        return settled
+    def extend(self, leases: Iterable[LeaseId], lease_ms: int, done: Done) -> None:
+        """Whoever leased them keeps them for so long from now; `done` when that is durable."""
 
-    def _flight(self, lease: LeaseId) -> Place | None:
-        """In whose hands it is, if it is the one that it was leased to."""
+        def extend(member: Subscriber, flight: Flight) -> bool:
+            return self._settling.extend(member, flight.packet_id, lease_ms)
+
+        self._change(leases, extend, _Awaited(done, until_ms=self._clock.wall_ms() + lease_ms))
+
+    def release_leases(self, leases: Iterable[LeaseId], done: Done) -> None:
+        """They are returned in order: another gets them at once, and they were no tries; `done` when that is
+        durable."""
+
+        def release(member: Subscriber, flight: Flight) -> bool:
+            return self._settling.release(member, flight.packet_id)
+
+        self._change(leases, release, _Awaited(done))
+
+    def _change(
+        self, leases: Iterable[LeaseId], change: Callable[[Subscriber, Flight], bool], awaited: "_Awaited"
+    ) -> None:
+        touched = set()
+        for lease in leases:
+            found, group = self._flight(lease), self._groups.get(lease.text)
+            if found is not None and group is not None and change(*found):
+                awaited.settled.done += 1
+                touched.add(group)
+            else:
+                awaited.settled.gone.append(lease)
+        self._secure(touched, awaited)
+
+    def _secure(self, groups: Iterable[Group], awaited: "_Awaited") -> None:
+        for group in groups:
+            awaited.left += 1
+            self._cursors.secure(group, awaited.stored)
+        awaited.end()
+
+    def _flight(self, lease: LeaseId) -> tuple[Subscriber, Flight] | None:
+        """Who has the message by this very lease, and the flight."""
+        origin = lease.position, lease.shard
         for seat in self._seats.get(lease.text, {}).values():
             flight = seat.member.session.flights.get(lease.packet_id)
-            if flight is not None and flight.origin == (lease.position, lease.shard):
-                return seat.member, lease.packet_id
-        return None
+            if flight is not None and flight.origin == origin and flight.number == lease.number:
+                return seat.member, flight
+        found = self._settling.former.find(lease.text, origin)
+        return found if found is not None and found[1].number == lease.number else None
 
-    def _returned(self, lease: LeaseId) -> Place | None:
-        """With the group, which nobody has it of: it was leased before a restart."""
-        group = self._groups.get(lease.text)
-        if group is None:
-            return None
-        # Of a retry the lease says where the message stood at first.
-        names = [(at, (id_position(name), id_shard(name))) for at, name in group.retrying.items()]
-        place = next((at for at, spot in names if spot == (lease.position, lease.shard)), lease.position)
-        flight = group.session.resends.at(place)
-        return None if flight is None else (group, flight.packet_id)
+
+def _is_open(group: Group, lent: Flight) -> bool:
+    """Whether a message that a member has in flight is still to be done, for the group."""
+    own = None if lent.loan is None else lent.loan.flight
+    if own is None:
+        return True
+    return group.session.flights.get(own.packet_id) is own and own.fate != SETTLED
 
 
 def _term_ms(group: Group | None) -> int:
@@ -431,8 +458,8 @@ def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
 class _Awaited:
     """A call that waits for what its leases come to."""
 
-    def __init__(self, done: Done) -> None:
-        self.settled = Settled()
+    def __init__(self, done: Done, *, until_ms: int = 0) -> None:
+        self.settled = Settled(until_ms=until_ms)
         self.left = 1
         """Answers to come, and the end of the asking."""
         self._done = done
@@ -446,7 +473,7 @@ class _Awaited:
     def stored(self, waiting: int) -> None:
         """Of `Cursors.secure`: -1 if it is not durable."""
         if waiting < 0:
-            self.settled.error = StoreFailed("acks are not durable")
+            self.settled.error = StoreFailed("leases are not durable")
         self.end()
 
     def finished(self, lease: LeaseId, was_open: bool | None) -> None:

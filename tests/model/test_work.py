@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.delivery.settling.settling import RETURNS_FREE
 from shards.record import decode, is_stub
 from shards.retries import RETRIES
 from tests.support.rig import Peer, Rig, config, props
@@ -49,11 +50,22 @@ class Job:
     due_ms: int = 0
     """It does not come again before this."""
     given: int = 0
-    """Deliveries that somebody has seen."""
+    """Deliveries that somebody has seen, without those that were returned in order."""
     counted: int = 0
     """Of these, those that the server must know of."""
     had: list[tuple[str, int]] = field(default_factory=list)
     """Who has it too, but has not acked in time."""
+    returns: int = 0
+
+    def come_back(self, at_ms: int) -> None:
+        """It is returned in order: no try, unless that has been so too often."""
+        if self.returns >= RETURNS_FREE:
+            self.fail(at_ms)
+            return
+        self.holder = None
+        self.returns += 1
+        self.given -= 1
+        self.counted -= 1
 
     def fail(self, at_ms: int, delay_ms: int | None = None) -> None:
         if self.holder is not None:
@@ -156,7 +168,7 @@ class Work(RuleBasedStateMachine):
             elif job.state == WAITS:
                 assert places in (["waits"], ["in flight"]) or self.kills, f"{payload} is {places}"
             elif job.state == OPEN and places == ["dead"]:
-                # Given back in order, once too often: it dies when it would be given to the next one.
+                # Of one that a kill has taken: it dies when it would be given to the next one.
                 assert job.holder is None
                 assert job.counted >= MAX_ATTEMPTS
                 job.state = DEAD
@@ -268,7 +280,7 @@ class Work(RuleBasedStateMachine):
             job.had = [one for one in job.had if one[0] != name]
             if job.holder is not None and job.holder[0] == name:
                 if is_clean:
-                    job.holder = None
+                    job.come_back(min(self.now, job.until_ms))
                 else:
                     job.fail(min(self.now, job.until_ms))
 
@@ -355,7 +367,7 @@ class Work(RuleBasedStateMachine):
                     for job in self.jobs.values():
                         job.had = [one for one in job.had if one[0] != name]
                         if job.holder is not None and job.holder[0] == name:
-                            job.holder = None
+                            job.come_back(self.now)
             self.pass_time(5_000)
             self.each_is_in_one_place()
         else:

@@ -74,6 +74,20 @@ class Puller:
             self.rig.pump()
         return found
 
+    def extend(self, leases: Sequence[LeaseId], lease_ms: int, *, pump: bool = True) -> list[Settled]:
+        found: list[Settled] = []
+        self.pull.extend(leases, lease_ms, found.append)
+        if pump:
+            self.rig.pump()
+        return found
+
+    def release(self, leases: Sequence[LeaseId], *, pump: bool = True) -> list[Settled]:
+        found: list[Settled] = []
+        self.pull.release_leases(leases, found.append)
+        if pump:
+            self.rig.pump()
+        return found
+
     def nack(
         self, leases: Sequence[LeaseId], delay_ms: int | None = None, reason: str = "no", *, pump: bool = True
     ) -> list[Settled]:
@@ -87,4 +101,4 @@ class Puller:
 def lease_of(leased: Leased) -> LeaseId:
     """As its `lease_id` says it."""
     given = leased.given
-    return LeaseId(given.text, given.packet_id, given.message.position, given.message.shard)
+    return LeaseId(given.text, given.packet_id, *given.message.origin, given.number)

@@ -390,13 +390,17 @@ class Rig:
         self.store.crash(survivors)
         self.stepper.start(settings)
 
-    def restart(self, why: Closing = Closing.STOPPING) -> None:
-        """Stopped in order and started again."""
-        for peer in list(self.peers):
-            peer.connection.close(why)
-        self.pump()
+    def kill(self) -> None:
+        """Killed once everything is durable, and started again."""
         self.core.cursors.finish()
         self.core.writer.submit(lambda commit: None, lambda durable: None)
         self.pump()
         self.crash()
         self.pump()
+
+    def restart(self, why: Closing = Closing.STOPPING) -> None:
+        """Stopped in order and started again."""
+        for peer in list(self.peers):
+            peer.connection.close(why)
+        self.pump()
+        self.kill()

@@ -7,6 +7,7 @@ what stands higher.
     steering.py      retries that people list, have tried at another time, bury or drop
     undone.py        what was not done comes again later, or is dead
     burying.py       what places leave undone: dead letters, or dropped and counted
+    former.py        leases that outlive the server
     late.py          acks that come when the group has gone on
     settling.py      the verbs: ack, nack, extend, lease, received, complete, part
 """

@@ -36,6 +36,8 @@ class Leases:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.mono = clock.mono
+        """Seconds of monotonic time."""
         self._given = 0
         self._queues: dict[int, dict[int, Lease]] = {}
         """By how long they last, ms; there is none that is empty."""
@@ -48,7 +50,9 @@ class Leases:
     def give(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, term_ms: int) -> None:
         """The member may keep it for so long, as it may everything that the group lends."""
         self._given = loan.lease = self._given + 1
-        loan.until_s, loan.term_ms = self._clock.mono() + term_ms / 1000, term_ms
+        now_s = self._clock.mono()
+        loan.since_s = loan.since_s or now_s
+        loan.until_s, loan.term_ms = now_s + term_ms / 1000, term_ms
         queue = self._queues.get(term_ms)
         if queue is None:
             queue = self._queues[term_ms] = {}

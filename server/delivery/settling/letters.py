@@ -58,6 +58,8 @@ class Tried(NamedTuple):
     """Of these, those that count toward `max_attempts`."""
     reason: str
     tries: list[TryRow]
+    returns: int
+    """How often it was returned in order."""
 
 
 class Letters:
@@ -115,6 +117,7 @@ class Letters:
             incarnation=subscriber.incarnation,
             counted=tried.counted,
             tries=tried.tries,
+            returns=tried.returns,
         )
 
     def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
@@ -167,6 +170,7 @@ class Letters:
             incarnation=subscriber.incarnation,
             record=encode(record),
             counted=0,
+            returns=0,
         )
         self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
         for at, one in older:

@@ -7,7 +7,11 @@
     ack_named             a message that came on an earlier connection is done
     pass_over             the client does not take messages of this size
     put_back              the message reached nobody: another member gets it
+    release               the client returns the message in order: another member gets it
     part, dismiss         the connection has ended, with all that it had in flight
+
+Returning a message in order is not a try: `release`, a clean DISCONNECT, a server that stops. This holds for
+the first RETURNS_FREE times, so that a message that stops its worker politely does not loop for ever.
 
 A message of a group is in flight twice: in the session of the member, and in the group that lent it
 (shared.py). Here the member's flight ends. Membership, Undone and Late then decide about the group's.
@@ -21,13 +25,17 @@ from timeline.session import Flight
 
 from ..cursors import Cursors
 from ..membership import Membership
+from ..shared import Group
 from ..subscriber import Inside, Subscriber
+from .former import Former
 from .late import Late
 from .leases import Leases
-from .undone import Nacked, Undone
+from .undone import LOST, RETURNED, Nacked, Undone
 
 GIVEN_BACK = "given back"
 """Why a message comes again that had no room to wait for the next member."""
+RETURNS_FREE = 10
+"""Returns of a message in order that are no try; each further one is a try, with its back-off."""
 TOGETHER_MAX = 100
 """Shared subscriptions whose cursors go with that of a member who leaves, some 3 ms. If the member has more,
 they go in their turns."""
@@ -54,13 +62,23 @@ class Settling:
     """Settles deliveries: decides what becomes of each."""
 
     def __init__(
-        self, cursors: Cursors, groups: Membership, leases: Leases, undone: Undone, late: Late
+        self,
+        cursors: Cursors,
+        groups: Membership,
+        leases: Leases,
+        undone: Undone,
+        late: Late,
+        former: Former,
+        running_ms: Callable[[], int],
     ) -> None:
+        """`running_ms`: running time of the server over all starts."""
         self._cursors = cursors
         self._groups = groups
         self._leases = leases
         self._undone = undone
         self._late = late
+        self.former = former
+        self._running_ms = running_ms
 
     def restore(self) -> None:
         """At start: restore the groups. A flight that has no room to wait for a member comes again."""
@@ -140,6 +158,7 @@ class Settling:
                 is_ended=True,
                 told=done,
                 by=subscriber.name,
+                since_s=_since_s(flight),
             )
             return True
         held = self._groups.take_back(subscriber, flight)
@@ -148,7 +167,13 @@ class Settling:
             done(Nacked.GONE)
         else:
             self._undone.fail(
-                *held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt, by=subscriber.name
+                *held,
+                reason,
+                delay_ms=delay_ms,
+                told=done,
+                is_attempt=is_attempt,
+                by=subscriber.name,
+                since_s=_since_s(flight),
             )
         return True
 
@@ -173,7 +198,8 @@ class Settling:
         return self._keep(subscriber, packet_id, for_ms, is_lease=False)
 
     def lease(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
-        """The same, and the message comes back after that time even if the group has no ack timeout."""
+        """The same, but the message comes back after that time even if the group has no ack timeout, and the
+        lease outlives the server once the group's cursor is durable."""
         return self._keep(subscriber, packet_id, for_ms, is_lease=True)
 
     def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, *, is_lease: bool) -> bool:
@@ -188,6 +214,9 @@ class Settling:
             return False
         if loan.until_s or is_lease:
             self._leases.extend(group, subscriber, flight, loan, for_ms)
+        if is_lease or loan.flight.until_ms:
+            loan.flight.until_ms, loan.flight.stored_as = self._running_ms() + for_ms, -1
+            group.dirty.add(group)
         return True
 
     def received(
@@ -238,31 +267,41 @@ class Settling:
     def put_back(self, member: Subscriber, packet_id: int) -> None:
         """A part of the server could give the message to nobody: another member gets it, as if for the
         first time."""
+        held = self._taken_back(member, packet_id)
+        if held is not None and not self._groups.give_back(*held):
+            self._undone.fail(*held, GIVEN_BACK, delay_ms=0, is_attempt=False)
+
+    def release(self, member: Subscriber, packet_id: int) -> bool:
+        """The client returns the message in order: another member gets it. False: the client has lost it."""
         flight = member.session.flights.get(packet_id)
-        if flight is not None and flight.loan is not None:
-            held = self._groups.put_back(member, flight)
-            if held is not None:
-                self._undone.fail(*held, GIVEN_BACK, delay_ms=0)
+        since_s = 0.0 if flight is None else _since_s(flight)
+        held = self._taken_back(member, packet_id)
+        if held is None:
+            return False
+        self._return(*held, member.name, since_s)
+        return True
 
     def part(self, subscriber: Subscriber, *, is_clean: bool) -> None:
         """The connection has ended. What was on its way is in flight, and the read position stands still.
 
-        Messages of groups go to other members: at once (`is_clean`), or later, as failed deliveries.
+        Messages of groups go to other members: at once, as returned in order (`is_clean`), or later, as
+        failed deliveries.
         """
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
         subscriber.shut_gate()
-        failed = self._groups.part(subscriber, is_clean=is_clean)
+        left = self._groups.part(subscriber)
         subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
         # What it still has of groups, it has alone.
         flights = subscriber.session.flights.values()
         subscriber.is_entangled |= any(flight.loan is not None for flight in flights)
-        for group, flight in failed:
+        for group, flight, loan in left:
             if is_clean:
-                self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+                self._return(group, flight, subscriber.name, loan.since_s)
             else:
-                self._undone.fail(group, flight, "connection lost", by=subscriber.name)
+                why, by = "connection lost", subscriber.name
+                self._undone.fail(group, flight, why, by=by, outcome=LOST, since_s=loan.since_s)
 
     def dismiss(self, member: Inside, *, is_clean: bool) -> None:
         """A part of the server leaves its group: what it has not acked goes to another, or comes again.
@@ -272,6 +311,23 @@ class Settling:
         self.part(member, is_clean=is_clean)
         self._groups.forget(member)
 
+    def _taken_back(self, member: Subscriber, packet_id: int) -> tuple[Group, Flight] | None:
+        """What a member had in flight of a group, and the member's no more."""
+        flight = member.session.flights.get(packet_id)
+        if flight is None or flight.loan is None:
+            return None
+        return self._groups.take_back(member, flight)
+
+    def _return(self, group: Group, flight: Flight, by: str, since_s: float) -> None:
+        """A member has returned the message in order."""
+        if flight.returns >= RETURNS_FREE:
+            why = f"returned {RETURNS_FREE + 1} times or more without an answer"
+            self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)
+            return
+        flight.returns, flight.stored_as = flight.returns + 1, -1
+        if not self._groups.give_back(group, flight):
+            self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0, is_attempt=False)
+
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
         subscriber.session.ack(flight.packet_id)
@@ -280,6 +336,11 @@ class Settling:
             self._late.finish(group, *lent.origin, _drop)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)
+
+
+def _since_s(flight: Flight) -> float:
+    """When a member was given a message of a group, s of monotonic time; 0: it is of no group."""
+    return 0.0 if flight.loan is None else flight.loan.since_s
 
 
 def _drop(_: object) -> None:

@@ -31,7 +31,7 @@ import msgspec
 
 from shards.commit import Commit
 from shards.fate import is_over
-from shards.fields import Record, TryRow
+from shards.fields import Record, Retry, TryRow
 from shards.record import encode
 from shards.tables import KeptRow
 from timeline.position import message_id
@@ -80,6 +80,9 @@ TRIES_MAX = 20
 """Tries that are remembered of a message."""
 NEVER = -1
 """In the place of a delay: it does not come again, and is dead at once."""
+SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
+"""Outcomes of a try: a nack or a post without success; no answer in time; the connection was lost; it was
+returned in order, more often than is free."""
 JITTER = 0.2
 """A delay that nobody asked for is longer or shorter by up to this part: what failed together comes apart."""
 
@@ -123,6 +126,9 @@ class Failure:
     """It was tried. One that was not is as it was before, but later, and never dead."""
     by: str
     """Who had it; empty: nobody in particular."""
+    outcome: str
+    ms: int
+    """How long it was in hand; 0: not known."""
     crowded_out: int = 0
     """Dead letters that go for this one."""
     buried: tuple[str, str] = ("", "")
@@ -135,14 +141,16 @@ class Failure:
 
     def tried(self, wall_ms: int, message: Message) -> Tried:
         """What is known of its tries, this one among them."""
-        retry = None if message.is_usual else message.record.retry
-        reason = "" if retry is None else retry.reason.decode(errors="replace")
-        before = [] if retry is None else retry.tries
-        if not self.is_attempt and self.delay_ms != NEVER:
-            return Tried(self.attempts + message.attempts_before, message.counted_before, reason, before)
-        made = [TryRow(wall_ms, self.by, "failed", self.reason)] if self.is_attempt else []
+        retry = Retry(b"") if message.is_usual else message.record.retry or Retry(b"")
         attempts, counted = message.attempts_before + self.attempts, message.counted_before + self.attempts
-        return Tried(attempts, counted, self.reason, [*before, *made][-TRIES_MAX:])
+        returns = max(self.flight.returns, retry.returns)
+        reason, tries = self.reason, retry.tries
+        if self.is_attempt:
+            made = TryRow(wall_ms, self.by, self.outcome, self.reason, self.ms)
+            tries = [*tries, made][-TRIES_MAX:]
+        elif self.delay_ms != NEVER:
+            reason = retry.reason.decode(errors="replace")
+        return Tried(attempts, counted, reason, tries, returns)
 
 
 class Undone:
@@ -207,7 +215,7 @@ class Undone:
             if loan.flight is not None and _is_in_flight(group, loan.flight):
                 log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
-                self.fail(group, loan.flight, why, by=member.name)
+                self.fail(group, loan.flight, why, by=member.name, outcome=LAPSED_LEASE, since_s=loan.since_s)
             if isinstance(member, Inside) and not member.keeps_overdue:
                 self._groups.take_back(member, lent)
 
@@ -223,12 +231,14 @@ class Undone:
         told: Told = _nobody,
         is_attempt: bool = True,
         by: str = "",
+        outcome: str = SAID_NO,
+        since_s: float = 0.0,
     ) -> None:
         """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
 
         `delay_ms`: after which it is to come again; None: as the back-off says; NEVER: it is dead.
         `addressee`: who is to get it, if not the holder. `is_ended`: its client has ended the exchange.
-        `is_attempt`: it was tried, `by` whom.
+        `is_attempt`: it was tried, `by` whom, since when (s of monotonic time, 0: not known).
         """
         if flight.fate:
             told(Nacked.GONE)
@@ -237,7 +247,10 @@ class Undone:
         self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
-        self.errand.add(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by))
+        ms = max(1, round((self._clock.mono() - since_s) * 1_000)) if since_s else 0
+        self.errand.add(
+            Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by, outcome, ms)
+        )
 
     # -- in the writer, and back
 

@@ -4,14 +4,15 @@
     POST :ack       they are done with; answered when that is on the disk
     POST :nack      not done: they come again, at once or in a while, or are dead, by now or on demand
     POST :extend    they are needed for longer
+    POST :release   they are given back untried: another gets them at once
 
 Who pulls is a member of the group like those that subscribe over MQTT, and shares with them: server/pull says
 how. With `filter` it is the group of that name and filter, which is made if it is not there, as SUBSCRIBE to
 `$share/{name}/{filter}` would; without, all groups of that name in turn.
 
 A key may lease what it may subscribe to; without `filter` it sees the groups of its own alone, as
-/v1/sessions has it. Whoever may lease of a group may ack, nack and extend what is leased of it; a lease of
-any other is gone for him.
+/v1/sessions has it. Whoever may lease of a group may ack, nack, extend and release what is leased
+of it; a lease of any other is gone for him.
 
 A call that waits is answered with nothing as soon as its client sends no more: one that has died has only
 said that its side of the connection is closed, and would take messages with it.
@@ -59,7 +60,7 @@ from ..values.bodies import FieldError, delay_ms
 from ..values.group_body import text_of
 from ..values.scalars import Delay
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import message_view, time_text
+from ..values.views import message_view, time_text, try_view
 
 MAX_MAX = 1_000
 GROUPS_MAX = 100
@@ -67,7 +68,7 @@ GROUPS_MAX = 100
 WAIT_MAX_MS = 60_000
 LEASE_MIN_MS = 1_000
 
-LEASE_ID = "AQAAAAEAAAAAAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+LEASE_ID = "AgAAAAEAAAAAAAAAAAAAAAAAEKLxAAABJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 """In examples."""
 
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
@@ -84,6 +85,12 @@ class LeaseMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:ack`."""
+
+    lease_ids: LeaseIds
+
+
+class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:release`."""
 
     lease_ids: LeaseIds
 
@@ -107,6 +114,7 @@ _LEASE = msgspec.json.Decoder(LeaseMessages)
 _ACK = msgspec.json.Decoder(AckMessages)
 _NACK = msgspec.json.Decoder(NackMessages)
 _EXTEND = msgspec.json.Decoder(ExtendLeases)
+_RELEASE = msgspec.json.Decoder(ReleaseMessages)
 
 
 class LeaseRoutes:
@@ -140,6 +148,7 @@ class LeaseRoutes:
             web.post(f"{path}:ack", self.ack),
             web.post(f"{path}:nack", self.nack),
             web.post(f"{path}:extend", self.extend),
+            web.post(f"{path}:release", self.release),
         ]
 
     @described(
@@ -229,12 +238,28 @@ class LeaseRoutes:
         wish = await body_of(request, _EXTEND)
         lease_ms = self._lease_ms(wish.lease)
         mine, others = self._sorted(request, wish.lease_ids)
-        settled = self._pull.extend(mine, lease_ms)
+        settled = await _settled(lambda done: self._pull.extend(mine, lease_ms, done))
         body: shapes.Extended = {
             "extended": settled.done,
             "lease_until": time_text(settled.until_ms),
             "gone": _texts_of(settled, others),
         }
+        return json_answer(body)
+
+    @described(
+        "Give leased messages back: another worker gets them at once, and it was no try",
+        READ,
+        Gives(200, shapes.Released),
+        body=ReleaseMessages,
+        example={"lease_ids": [LEASE_ID]},
+        problems=WRITES,
+    )
+    async def release(self, request: web.Request) -> web.Response:
+        """The first ten returns of a message are no tries; each further one counts as one."""
+        wish = await body_of(request, _RELEASE)
+        mine, others = self._sorted(request, wish.lease_ids)
+        settled = await _settled(lambda done: self._pull.release_leases(mine, done))
+        body: shapes.Released = {"released": settled.done, "gone": _texts_of(settled, others)}
         return json_answer(body)
 
     def _lease_ms(self, text: str | float) -> int:
@@ -333,7 +358,8 @@ def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "filter": shared.filter,
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
-        "lease_id": lease_head(given.packet_id, *message.origin) + shared.tail,
+        "tries": [try_view(one) for one in message.tries],
+        "lease_id": lease_head(given.packet_id, *message.origin, given.number) + shared.tail,
         "lease_until": shared.until,
     }
 

@@ -195,11 +195,12 @@ class KeptChanged(TypedDict):
 
 class LeasedMessage(Message):
     """A message that is yours until `lease_until`. `filter`: of the group; `reason`: why the attempt before
-    failed, null of the first one."""
+    failed, null of the first one; `tries`: the last ones that failed."""
 
     filter: str
     attempt: int
     reason: str | None
+    tries: list[Try]
     lease_id: str
     lease_until: Instant
 
@@ -214,6 +215,13 @@ class Acked(TypedDict):
     """How many are done with; `gone`: leases of what was finished before, or is not yours."""
 
     acked: int
+    gone: list[str]
+
+
+class Released(TypedDict):
+    """How many others get now; `gone`: leases that are over."""
+
+    released: int
     gone: list[str]
 
 

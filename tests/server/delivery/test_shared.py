@@ -1,5 +1,6 @@
 """Shared subscriptions: [MQTT-4.8.2-1] to [MQTT-4.8.2-6]."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -276,6 +277,35 @@ def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
     assert three.payload == b"3"
 
 
+def test_returns_in_order_are_no_tries_ten_times() -> None:
+    rig = Rig(config(max_attempts=2))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#")
+    (keeper,) = _members(rig, "keeper", qos=1)
+    keeper.disconnect(expiry=3_600)
+    rig.connected("p").publish1("t/x", "bad")
+
+    def attempt() -> str | None:
+        """What the next worker is told, which stops in order."""
+        peer = rig.connected("w", receive_maximum=1)
+        peer.subscribe("$share/g/t/#", qos=1)
+        (came,) = peer.publishes() or (None,)
+        peer.disconnect()
+        if came is None:
+            return "nothing"
+        assert not came.dup
+        return came.properties.user("fasti-attempt") if came.properties else None
+
+    assert [attempt() for _ in range(10)] == [None] * 10
+    rig.kill()  # how often it was returned outlives the server
+    assert attempt() is None, "the eleventh return is a try, with its back-off"
+    assert attempt() == "nothing"
+    assert grave.publishes() == []
+    (row,) = [row for _, row in rig.core.steering.read()]
+    assert (row.attempts, row.counted, row.returns) == (1, 1, 10)
+    assert [(one.outcome, one.by) for one in row.tries] == [("returned", "w")]
+
+
 def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
     rig = Rig(config(max_attempts=2))
     grave = rig.connected("grave")
@@ -287,13 +317,19 @@ def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
     assert first.properties is not None
     assert first.properties.user("fasti-attempt") is None
     holder, other = (a, b) if rig.core.sessions.get("a").session.flights else (b, a)  # type: ignore[union-attr]
-    holder.disconnect()
+    holder.drop()
+    rig.pass_ms(2_000)
     (second,) = other.publishes()
     assert second.properties is not None
     assert second.properties.user("fasti-attempt") == "2"
+    (told,) = json.loads(second.properties.user("fasti-tries") or "")
+    assert (told["outcome"], told["reason"], told["by"]) == (
+        "lost",
+        "connection lost",
+        holder.connection.client_id,
+    )
     assert not second.dup
-    other.disconnect()
-    _members(rig, "c", qos=1)
+    other.drop()
     (dead,) = grave.publishes()
     assert (dead.topic, dead.payload) == (b"$dead/g/t/x", b"bad")
 

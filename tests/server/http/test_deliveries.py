@@ -50,18 +50,21 @@ async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running
     workers.hear(Terms(max_attempts=3), UNSAID)
     name = await server.schedule("jobs/1")
     await server.app.quiet()
-    (packet_id,) = member.session.flights
+    ((packet_id, lent),) = member.session.flights.items()
+    assert lent.loan is not None
+    lent.loan.since_s -= 5
     became: list[Nacked] = []
     core = server.app.core
     core.settling.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
     await server.app.quiet()
     why, at = "db is down", "2026-11-21T08:00:00.000Z"
-    tried = {"at": at, "by": "w", "outcome": "failed", "reason": why, "seconds": None}
+    tried = {"at": at, "by": "w", "outcome": "failed", "reason": why, "seconds": 5.0}
     group = {"group": "workers", "filter": "jobs/#", "reason": why, "tries": [tried]}
     assert became == [Nacked.AGAIN]
-    assert await told(server, name) == [
-        {**group, "state": "retry", "attempts": 1, "retry_at": "2026-11-21T08:01:30.000Z"}
-    ]
+    (found,) = await told(server, name)
+    assert 5 <= found["tries"][0]["seconds"] < 6
+    tried["seconds"] = found["tries"][0]["seconds"]
+    assert found == {**group, "state": "retry", "attempts": 1, "retry_at": "2026-11-21T08:01:30.000Z"}
     await server.pass_time(90_000)
     assert await told(server, name) == [{**group, "state": "in_flight", "attempts": 2, "by": "w"}]
 

@@ -60,11 +60,12 @@ async def test_a_message_is_leased_as_it_is_shown_and_acked(server: Running) -> 
     (message,) = await _lease(server, lease="1m")
     assert set(msgspec.convert(message, shapes.LeasedMessage)) == set(message)
     shown = (await server.call("GET", f"/v1/messages/{id_}")).body
-    own = {name: message.pop(name) for name in ("filter", "attempt", "reason", "lease_id", "lease_until")}
+    names = ("filter", "attempt", "reason", "tries", "lease_id", "lease_until")
+    own = {name: message.pop(name) for name in names}
     shown.pop("dispatched_at", None)
     assert {name: shown[name] for name in message} == message
     assert (message["headers"], message["payload"]) == ({"a": "b"}, {"id": 17})
-    assert (own["filter"], own["attempt"], own["reason"]) == ("jobs/#", 1, None)
+    assert (own["filter"], own["attempt"], own["reason"], own["tries"]) == ("jobs/#", 1, None, [])
     assert own["lease_until"] == "2026-11-21T08:01:02.000Z"
     lease_id = own["lease_id"]
     extended = (await server.call("POST", f"{PATH}:extend", {"lease_ids": [lease_id], "lease": 120})).body

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from server.pull.lease_id import BadLeaseId, LeaseId, Shares, lease_text, parse_lease
 from timeline.position import Position
 
-ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2)
+ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2, 1)
 
 
 @given(
     st.integers(0, 0xFFFF),
     st.integers(0, (1 << 96) - 1),
     st.integers(-1, (1 << 31) - 1),
+    st.integers(0, (1 << 24) - 1),
     st.sampled_from(["$share/g/a", "$share/workers/+/é/#", "$share/g/" + "x" * 60_000]),
 )
-def test_there_and_back(packet_id: int, place: int, shard: int, text: str) -> None:
-    lease = LeaseId(text, packet_id, Position(place), shard)
+def test_there_and_back(packet_id: int, place: int, shard: int, number: int, text: str) -> None:
+    """Number 0 is a lease of version 1, which release 0.1.0 gave."""
+    lease = LeaseId(text, packet_id, Position(place), shard, number)
     told = lease_text(lease)
     assert parse_lease(told, {}) == lease
     assert told.replace("-", "").replace("_", "").isalnum()
@@ -48,7 +50,13 @@ def test_every_corruption_is_none_or_another() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\1", b"\2" + bytes(20) + b"$share/g/a", b"\1" + bytes(20) + b"\xff"],
+    [
+        b"",
+        b"\1",
+        b"\2" + bytes(23) + b"$share/g/a",
+        b"\3" + bytes(20) + b"\0\0\1$share/g/a",
+        b"\1" + bytes(20) + b"\xff",
+    ],
 )
 def test_what_is_none(data: bytes) -> None:
     with pytest.raises(BadLeaseId):

@@ -212,12 +212,12 @@ def test_a_lease_is_extended() -> None:
     rig, puller = _rig(1)
     leases = puller.lease(lease_ms=2_000)
     rig.pass_ms(1_500)
-    settled = rig.core.pull.extend(leases, 10_000)
+    (settled,) = puller.extend(leases, 10_000)
     assert (settled.done, settled.gone, settled.until_ms) == (1, [], rig.clock.now_ms + 10_000)
     rig.pass_ms(9_000)
     assert _in_flight(rig) == 1
     assert puller.ack(leases)[0].done == 1
-    settled = rig.core.pull.extend(leases, 10_000)
+    (settled,) = puller.extend(leases, 10_000)
     assert (settled.done, settled.gone) == (0, leases)
 
 
@@ -391,30 +391,107 @@ def test_a_kill_keeps_what_was_answered(survivors: int) -> None:
         assert "1" not in puller.ask().payloads
 
 
+def test_a_lease_outlives_the_server_and_all_its_verbs_do() -> None:
+    rig, puller = _rig(5)
+    leases = puller.lease(lease_ms=10_000)
+    (held,) = puller.extend(leases[4:], 60_000)
+    assert held.done == 1
+    rig.pass_ms(4_000)
+    rig.crash()
+    rig.pump()
+    assert puller.ask().payloads == [], "they are still whoever leased them's"
+    assert puller.ack(leases[:1])[0].done == 1
+    assert puller.nack(leases[1:2], 5_000)[0].done == 1
+    assert puller.release(leases[2:3])[0].done == 1
+    again = puller.ask()
+    assert again.payloads == ["2"]
+    assert again.leased[0].given.attempt == 1
+    assert [lease.number for lease in map(lease_of, again.leased)] == [2]
+    rig.restart()
+    assert puller.release(leases[2:3])[0].gone == leases[2:3], "another has it by now"
+    assert puller.ask().payloads == []
+    rig.pass_ms(12_000)
+    other = puller.ask()
+    assert other.payloads == ["1", "3"], "the nacked one, and the one whose lease has lapsed"
+    puller.ack([lease_of(one) for one in (*again.leased, *other.leased)])
+    rig.pass_ms(60_000)
+    last = puller.ask()
+    assert last.payloads == ["4"]
+    assert last.leased[0].given.attempt == 2
+
+
+def test_a_lease_that_lapsed_while_it_was_durable_is_nobodys_after_a_restart() -> None:
+    rig, puller = _rig(1)
+    puller.lease(lease_ms=1_000)
+    rig.core.writer.ran(5_000)
+    rig.kill()
+    assert puller.ask().payloads == ["0"]
+
+
+def test_a_lease_of_an_earlier_try_touches_nobody_but_its_ack_counts() -> None:
+    rig, puller = _rig(1)
+    first = puller.lease()
+    assert puller.nack(first, 0)[0].done == 1
+    rig.pass_ms(500)
+    second = puller.lease()
+    assert [lease.number for lease in (*first, *second)] == [1, 2]
+    for settled in (puller.nack(first), puller.extend(first, 60_000), puller.release(first)):
+        assert settled[0].gone == first
+    assert _in_flight(rig) == 1
+    assert puller.ack(first)[0].done == 1, "whoever has it by now, it is done"
+    assert _in_flight(rig) == 0
+    assert puller.extend(second, 60_000)[0].gone == second
+    assert puller.ack(second)[0].gone == second
+    assert puller.ask().payloads == []
+
+
+def test_a_release_is_no_try_ten_times() -> None:
+    rig, puller = _rig(1, max_attempts=1)
+    for _ in range(10):
+        asked = puller.ask()
+        assert [one.given.attempt for one in asked.leased] == [1]
+        assert puller.release([lease_of(one) for one in asked.leased])[0].done == 1
+    assert puller.release(puller.lease())[0].done == 1
+    (letter,) = [row for _, row in rig.core.letters.read()]
+    assert (letter.attempts, letter.returns) == (1, 10)
+    assert letter.reason.startswith("returned")
+
+
+def test_how_long_a_try_took_is_known() -> None:
+    rig, puller = _rig(1)
+    leases = puller.lease()
+    rig.pass_ms(3_000)
+    puller.nack(leases, 60_000, "no")
+    (row,) = [row for _, row in rig.core.steering.read()]
+    assert [(one.outcome, one.reason, one.by, one.ms) for one in row.tries] == [
+        ("failed", "no", "(pull)", 3_000)
+    ]
+
+
 def test_leases_of_before_a_kill_are_acked_after_it_by_whoever_had_them() -> None:
     rig, puller = _rig(3)
     leases = puller.lease()
     rig.crash()
     rig.pump()
-    assert puller.ack(leases[:1])[0].done == 1  # nobody has it
-    asked = puller.ask()
-    assert asked.payloads == ["1", "2"]
+    assert puller.ack(leases[:1])[0].done == 1
+    rig.pass_ms(LEASE_MS + 3_000)
+    assert puller.ask().payloads == ["1", "2"], "their leases are over"
     assert puller.ack(leases)[0].done == 2  # another has them
     assert _in_flight(rig) == 0
     assert puller.ask().payloads == []
 
 
-def test_a_nack_of_before_a_kill_counts_while_nobody_has_it() -> None:
+def test_a_nack_of_before_a_kill_counts_until_another_has_it() -> None:
     rig, puller = _rig(2)
     leases = puller.lease()
     rig.crash()
     rig.pump()
     assert puller.nack(leases[:1], 5_000)[0].done == 1
-    asked = puller.ask()
-    assert asked.payloads == ["1"]
-    assert puller.nack(leases)[0].gone == leases
     rig.pass_ms(6_000)
     assert puller.ask().payloads == ["0"]
+    rig.pass_ms(LEASE_MS)
+    assert puller.ask().payloads[0] == "1"
+    assert puller.nack(leases)[0].gone == leases
 
 
 def test_one_that_is_not_stored_is_done_with_when_it_is_given() -> None:

@@ -1,0 +1,82 @@
+"""Leases that outlive the server.
+
+What somebody has leased (server/pull) is in flight in the group, and its row says until when, in running
+time of the server. After a restart, a kill or a takeover by another node the message stays with whoever
+leased it: a member without a connection holds it until it is acked, nacked or released under its lease, or
+until the lease lapses. The group gives it to nobody else meanwhile.
+
+A delivery over MQTT ends with its connection, and is not kept here.
+"""
+
+from collections.abc import Callable
+
+from shards.errors import Corrupt
+from timeline.position import RETRY_SHARD, Position
+from timeline.session import Flight, Session
+
+from ..membership import Membership
+from ..message import Message
+from ..sent import Sent
+from ..shared import Group
+from ..subscriber import Inside, Subscriber
+
+NAME = "(pull)"
+"""How people see whoever leases over HTTP."""
+WINDOW = 65_535
+
+
+class Former:
+    """Holds what was leased of each group when the server ended."""
+
+    def __init__(self, groups: Membership, sent: Sent, running_ms: Callable[[], int]) -> None:
+        self._groups = groups
+        self._sent = sent
+        self._running_ms = running_ms
+        self._holders: dict[str, _Holder] = {}
+        """By the group's text; there is none that holds nothing."""
+
+    def restore(self) -> None:
+        """At start, once groups and their retries are known: take over what is leased."""
+        now_ms = self._running_ms()
+        for group in self._groups:
+            for flight in group.session.flights.values():
+                if flight.until_ms and not flight.fate:
+                    self._holder(group).keep(flight, self._retry(flight), now_ms)
+
+    def find(self, text: str, origin: tuple[Position, int]) -> tuple[Subscriber, Flight] | None:
+        """What was leased of a group before the start; `origin`: where the row of the message stood."""
+        holder = self._holders.get(text)
+        if holder is None or self._groups.get(text) is not holder.group:
+            return None
+        if not holder.member.session.flights:
+            del self._holders[text]
+            return None
+        flight = holder.member.session.flights.get(holder.by_origin.get(origin, 0))
+        return None if flight is None else (holder.member, flight)
+
+    def _holder(self, group: Group) -> "_Holder":
+        holder = self._holders.get(group.text)
+        if holder is None:
+            session = Session(NAME, read=group.session.read, expiry_s=0, window=WINDOW)
+            member = Inside(session, group.secure, keeps_overdue=False)
+            holder = self._holders[group.text] = _Holder(group, member)
+        return holder
+
+    def _retry(self, flight: Flight) -> Message | None:
+        try:
+            return self._sent.retry_at(flight.position) if flight.shard == RETRY_SHARD else None
+        except Corrupt:
+            return None  # its row is unreadable: it ends when the lease does
+
+
+class _Holder:
+    """Whoever had leases of one group. `by_origin`: packet ids, by where the rows of the messages stood."""
+
+    def __init__(self, group: Group, member: Inside) -> None:
+        self.group = group
+        self.member = member
+        self.by_origin: dict[tuple[Position, int], int] = {}
+
+    def keep(self, flight: Flight, retry: Message | None, now_ms: int) -> None:
+        lent = self.group.lend_again(self.member, flight, retry, max(1, flight.until_ms - now_ms))
+        self.by_origin[lent.origin] = lent.packet_id
