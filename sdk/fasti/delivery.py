@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from .entries import Try, tries_of
 from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
 from .traces import NAMES, handling
 from .wire import Span, parse_instant, seconds
@@ -17,7 +18,17 @@ REASON_BYTES_MAX = 255
 """Of a nack's reason, which is cut there."""
 NEVER_AGAIN = "never"
 """As the server calls it: a dead letter at once."""
-_OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule", ACK_TIMEOUT})
+_OURS = frozenset(
+    {
+        "fasti-id",
+        "fasti-due",
+        "fasti-late-ms",
+        "fasti-attempt",
+        "fasti-tries",
+        "fasti-schedule",
+        ACK_TIMEOUT,
+    }
+)
 
 
 class Received:
@@ -71,6 +82,11 @@ class Received:
     def attempt(self) -> int:
         """1 at the first delivery to this session or group."""
         return int(self._said.get("fasti-attempt", "1"))
+
+    @property
+    def tries(self) -> tuple[Try, ...]:
+        """The failed tries before this one: the last ones, at most 20, in the order of time."""
+        return tries_of({"tries": json.loads(self._said.get("fasti-tries", "[]"))})
 
     @property
     def schedule(self) -> str | None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -71,7 +72,7 @@ class Leased(Received):
 
 
 class Pulled(Leased):
-    """A leased message that waits for its answer: `ack()`, `nack()` or `reject()`."""
+    """A leased message that waits for its answer: `ack()`, `nack()`, `reject()` or `release()`."""
 
     __slots__ = ("_leases",)
 
@@ -108,6 +109,14 @@ class Pulled(Leased):
             terms["reason"] = reason_of(reason)
         return await self._leases.settle("nack", self.lease_id, terms)
 
+    async def release(self) -> bool:
+        """Give it back untried: another worker gets it at once, and it does not count as a try.
+
+        The first ten releases of a message are free; after them each counts. False: it is not ours any more.
+        Raises Unreachable, Refused.
+        """
+        return await self._leases.settle("release", self.lease_id)
+
     async def extend(self, lease: Span) -> bool:
         """Hold on to it for so long from now. False: it is not ours any more. Raises Unreachable, Refused."""
         return await self._leases.settle("extend", self.lease_id, {"lease": span(lease)})
@@ -118,7 +127,7 @@ _Verb = tuple[str, Terms]
 
 
 class Leases:
-    """Answers to what was leased of one group: `:ack`, `:nack`, `:extend`."""
+    """Answers to what was leased of one group: `:ack`, `:nack`, `:extend`, `:release`."""
 
     def __init__(self, transport: Transport, group: str) -> None:
         self._transport = transport
@@ -215,7 +224,7 @@ class Pull:
             self._poll.cancel()
         left, self._here = self._here, deque()
         with contextlib.suppress(Error):  # then their leases end by themselves
-            await asyncio.gather(*(pulled.nack(0, "not wanted any more") for pulled in left))
+            await asyncio.gather(*(pulled.release() for pulled in left))
         await self._leases.close()
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -272,6 +281,7 @@ def _came(raw: Json) -> Came:
         "fasti-id": raw.get("id"),
         "fasti-due": raw.get("deliver_at"),
         "fasti-attempt": raw.get("attempt"),
+        "fasti-tries": json.dumps(raw["tries"]) if raw.get("tries") else None,
         "fasti-schedule": raw.get("schedule"),
     }
     known = [(name, str(value)) for name, value in said.items() if value is not None]

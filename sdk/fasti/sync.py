@@ -691,7 +691,7 @@ class Pull(Facade[_pull.Pull]):
 
 
 class Pulled(Leased):
-    """A leased message that waits for its answer: `ack()`, `nack()` or `reject()`."""
+    """A leased message that waits for its answer: `ack()`, `nack()`, `reject()` or `release()`."""
 
     __slots__ = ("_inner", "_loop")
 
@@ -722,6 +722,14 @@ class Pulled(Leased):
         True and False, and what it raises, as for `nack`.
         """
         return self._loop.run(self._inner.reject(reason))
+
+    def release(self) -> bool:
+        """Give it back untried: another worker gets it at once, and it does not count as a try.
+
+        The first ten releases of a message are free; after them each counts. False: it is not ours any more.
+        Raises Unreachable, Refused.
+        """
+        return self._loop.run(self._inner.release())
 
     def extend(self, lease: Span) -> bool:
         """Hold on to it for so long from now. False: it is not ours any more. Raises Unreachable, Refused."""

@@ -106,16 +106,19 @@ class _Job:
     one_per: Key | None
     wish: Wish
 
-    async def do(self, d: Delivery, threads: asyncio.Semaphore) -> None:
+    async def do(self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]) -> None:
         """Call the handler. Raises what it raises, and TimeoutError when it is over its time.
 
-        A plain function waits for a thread first, which is not counted.
+        A plain function waits for a thread first, which is not counted. `begin` is called with the handler.
         """
         called: Awaitable[object]
         if inspect.iscoroutinefunction(self.handler):
+            begin()
             called = self.handler(d)
         else:
-            called = await _in_thread(self.handler, d, threads)
+            await threads.acquire()
+            begin()
+            called = _in_thread(self.handler, d, threads)
         async with _limited(self.timeout_s):
             result = await called
             if inspect.isawaitable(result):
@@ -297,12 +300,17 @@ class Worker:
         self.figures.in_hand += 1
         self.figures.again += d.attempt > 1
         holding = asyncio.create_task(_hold(d))
+        begun = asyncio.Event()
         failure: RetryIn | Reject | None
         try:
-            failure = await self._tried(d, threads)
+            failure = await self._tried(d, threads, begun.set)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             is_ours = task is not None and task.cancelling()
+            if is_ours and not begun.is_set():
+                # No handler has seen it: the disconnect returns it, and that is no try.
+                self.figures.in_hand -= 1
+                return
             failure = RetryIn(0, _STOPPED) if is_ours else RetryIn(None, "the handler cancelled itself")
         finally:
             holding.cancel()
@@ -317,8 +325,10 @@ class Worker:
         if not is_told:
             _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
 
-    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | Reject | None:
-        """None: done. Else why not, and when again."""
+    async def _tried(
+        self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]
+    ) -> RetryIn | Reject | None:
+        """None: done. Else why not, and when again. `begin` is called when a handler is."""
         job = self._job_of(d)
         if job is None:
             _log.warning("%s %s: no handler fits this topic, there is %s", d.topic, d.id, self._filters)
@@ -326,7 +336,7 @@ class Worker:
         try:
             async with self._turn(job, d):
                 with d.traced(job.wish.topic_filter, self._group):
-                    await job.do(d, threads)
+                    await job.do(d, threads, begin)
         except RetryIn as asked:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
             _log.info("%s %s: again %s: %s", d.topic, d.id, when, asked)
@@ -409,12 +419,11 @@ async def _limited(timeout_s: float | None) -> AsyncIterator[None]:
         raise
 
 
-async def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awaitable[object]:
+def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awaitable[object]:
     """Begin it in a thread of its own; what to wait for. Who gives up waiting leaves the thread running.
 
-    A daemon, so that one that hangs does not keep the process.
+    A daemon, so that one that hangs does not keep the process. `threads`, acquired, is released at its end.
     """
-    await threads.acquire()
     loop = asyncio.get_running_loop()
     done: asyncio.Future[object] = loop.create_future()
     context = contextvars.copy_context()

@@ -86,7 +86,8 @@ async def test_over_a_restart(server: FastiServer, kill: bool) -> None:
         if kill:  # it may not have stored what it had read
             assert {d.text() for d in got[:2]} <= {"held", "acked"}
         else:
-            assert [(d.text(), d.attempt) for d in got[:2]] == [("held", 2)] * 2
+            # A server that stops in order returns what members of groups have: that was no try.
+            assert [(d.text(), d.attempt) for d in got[:2]] == [("held", 2), ("held", 1)]
         assert [await d.ack() for d in got] == [True, True, False], "without a place nobody sends it again"
         assert got[2].text() == "waits 1"
         assert [await d.ack() for d in (held[0], held[2])] == [False] * 2, (

@@ -290,6 +290,37 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
         assert await dead(c) == []
 
 
+async def test_stops_in_order_are_no_tries_of_what_no_handler_has_begun(server: FastiServer) -> None:
+    begun: list[str] = []
+
+    async def deploy(c: fasti.Client) -> None:
+        """The worker takes three jobs of one key, of which two wait for the first, and is stopped."""
+        worker = fasti.Worker(group="workers", concurrency=3, grace=0)
+
+        @worker.on("jobs/#", one_per=lambda job: job.topic)
+        async def handle(job: fasti.Delivery) -> None:
+            begun.append(job.text())
+            await asyncio.sleep(3_600)
+
+        before = len(begun)
+        async with working(worker, c):
+            await until(lambda: worker.figures.in_hand == 3 and len(begun) > before)
+
+    async with server.client() as c:
+        await c.groups.put("workers", "jobs/#", max_attempts=3)
+        for n in range(10):
+            await c.messages.schedule("jobs/1", str(n))
+        for _ in range(4):
+            await deploy(c)
+        tried = {letter.payload for letter in await dead(c)}
+        assert tried <= {text for text in begun if begun.count(text) == 3}, (
+            "each of these was begun three times"
+        )
+        async with c.pull("workers", max=10) as jobs:
+            left = [await anext(jobs) for _ in range(10 - len(tried))]
+        assert {job.attempt for job in left if job.text() not in begun} == {1}
+
+
 async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
     client: fasti.Client, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,13 +360,19 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
         return fasti.Delivery(it, cast("Any", None))
 
     threads = asyncio.Semaphore(1)
+    begun: list[None] = []
+
+    def begin() -> None:
+        begun.append(None)
+
     for topic, number in (("jobs/1", 2), ("jobs/1", 1), ("jobs/1/2", 1)):
-        assert await worker._tried(came(topic, number), threads) is None
-    assert await worker._tried(came("jobs/1"), threads) is None
+        assert await worker._tried(came(topic, number), threads, begin) is None
+    assert await worker._tried(came("jobs/1"), threads, begin) is None
     assert done == ["all jobs/1", "one level jobs/1", "all jobs/1/2", "one level jobs/1"]
-    failure = await worker._tried(came("work/1", 1), threads)
+    failure = await worker._tried(came("work/1", 1), threads, begin)
     assert isinstance(failure, fasti.RetryIn)
     assert failure.delay is None
+    assert len(begun) == 4, "no handler has begun it"
     assert caplog.messages == ["work/1 None: no handler fits this topic, there is jobs/+, jobs/#"]
 
 
