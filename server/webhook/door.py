@@ -354,6 +354,12 @@ def unreadable(error: Exception) -> Verdict:
 
     That may be a mistake of ours as well: one message stops no other.
     """
-    if not isinstance(error, (TargetError, Corrupt)):
-        log.error("a message cannot be posted", exc_info=error, extra=by("webhooks"))
-    return Verdict(Outcome.AGAIN, None, f"cannot be posted: {error}"[:160])
+    match error:
+        case TargetError():
+            why = str(error)
+        case Corrupt():
+            why = "the message is unreadable"
+        case _:
+            why = "the server failed"
+            log.error("a message cannot be posted", exc_info=error, extra=by("webhooks"))
+    return Verdict(Outcome.AGAIN, None, f"cannot be posted: {why}")

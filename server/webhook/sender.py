@@ -8,7 +8,7 @@ another name.
 """
 
 import asyncio
-import os
+import errno
 import socket
 import ssl
 import threading
@@ -33,7 +33,27 @@ DRAIN_S = 1.0
 IDLE_S = 2.0
 """How long a connection waits for the next message: less than any usual server lets it."""
 DNS_S = 10
-REASON_CHARS = 160
+CERTIFICATES = {
+    9: "the certificate is not valid yet",
+    10: "the certificate has expired",
+    18: "the certificate is self-signed",
+    19: "the issuer of the certificate is not trusted",
+    20: "the issuer of the certificate is not trusted",
+    21: "the issuer of the certificate is not trusted",
+    62: "the certificate is for another name",
+    64: "the certificate is for another address",
+}
+"""Reasons by X509_V_ERR_* of OpenSSL, whose own texts name the host."""
+CONNECTIONS = {
+    errno.ECONNREFUSED: "Connection refused",
+    errno.ECONNRESET: "Connection reset by peer",
+    errno.ECONNABORTED: "Connection aborted",
+    errno.EPIPE: "Connection reset by peer",
+    errno.ETIMEDOUT: "Connection timed out",
+    errno.EHOSTUNREACH: "No route to host",
+    errno.ENETUNREACH: "Network is unreachable",
+}
+"""Reasons by number; those of the system are told with addresses."""
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 """As `getaddrinfo` tells it."""
@@ -284,8 +304,8 @@ class Sender:
                 retry_after = response.headers.get("Retry-After", "")
                 await _drain(response)
                 self._resting.add()
-        except TimeoutError:
-            fault = f"timed out after {parcel.timeout_s:g} s"
+        except TimeoutError as error:  # the system's has a number: the receiver has vanished
+            fault = _told(error) if error.errno else f"timed out after {parcel.timeout_s:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             fault = _told(error)
         latency_ms = round((time.monotonic() - started) * 1_000, 1)
@@ -303,19 +323,23 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def _told(error: Exception) -> str:
-    """What went wrong, in words that are short and tell no address."""
+    """What went wrong: one of a fixed set of texts.
+
+    A dead letter shows it to people who do not administer the server. So it contains nothing that the
+    system or a library says: no host, no address, no name of a class.
+    """
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            why = getattr(error.certificate_error, "verify_message", "")
-            said = f"TLS: {why or 'the certificate does not hold'}"
+            code = getattr(error.certificate_error, "verify_code", 0)
+            said = f"TLS: {CERTIFICATES.get(code, 'the certificate does not hold')}"
         case aiohttp.ClientConnectorDNSError():
             said = "the name was not found"
         case aiohttp.ClientConnectorSSLError():
-            said = f"TLS: {getattr(error.os_error, 'reason', '') or 'the handshake failed'}"
+            said = "TLS: the handshake failed"
         case aiohttp.ClientConnectorError() if isinstance(error.os_error, Blocked):
             said = "the address is private or reserved"
         case aiohttp.ClientConnectorError():
-            said = f"not connected: {_words(error.os_error)}"
+            said = _with_words("not connected", error.os_error)
         case aiohttp.ServerDisconnectedError():
             said = "the connection was closed without an answer"
         case TooLong():
@@ -325,12 +349,12 @@ def _told(error: Exception) -> str:
         case aiohttp.InvalidURL():
             said = "the URL cannot be used"
         case OSError():
-            said = f"the connection was lost: {_words(error)}"
+            said = _with_words("the connection was lost", error)
         case _:
-            said = f"not sent: {type(error).__name__}"
-    return said[:REASON_CHARS]
+            said = "not sent"
+    return said
 
 
-def _words(error: OSError) -> str:
-    """What the system calls the error, without the address that it may be told with."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
+def _with_words(said: str, error: OSError) -> str:
+    words = CONNECTIONS.get(error.errno or 0)
+    return said if words is None else f"{said}: {words}"

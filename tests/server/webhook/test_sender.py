@@ -1,22 +1,28 @@
 """One post, to receivers that fail in every way."""
 
 import asyncio
+import errno
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.abc import ResolveResult
+from aiohttp.client_reqrep import ConnectionKey, RequestInfo
 from yarl import URL
 
 from server.settings.config import ConfigError, Webhook
+from server.webhook.door import unreadable
 from server.webhook.parcel import Parcel
-from server.webhook.sender import Lookup, Sender, trusted
+from server.webhook.sender import CERTIFICATES, CONNECTIONS, Lookup, Sender, TooLong, trusted
+from server.webhook.targets import Blocked, TargetError
 from server.webhook.verdicts import Reply
+from shards.errors import Corrupt
 from tests.support.receiver import (
     OK,
     Behave,
@@ -200,6 +206,86 @@ async def test_who_resolves_otherwise_the_second_time_gains_nothing(monkeypatch:
     assert faults[1] == "the address is private or reserved"
 
 
+SECRET = "db-7.internal"
+REASONS = {
+    "not sent",
+    "the URL cannot be used",
+    "the address is private or reserved",
+    "the answer is not HTTP",
+    "the answer is not HTTP that ends",
+    "the connection was closed without an answer",
+    "the connection was lost",
+    "the name was not found",
+    "not connected",
+    "TLS: the certificate does not hold",
+    "TLS: the handshake failed",
+    *(f"TLS: {text}" for text in CERTIFICATES.values()),
+    *(f"not connected: {text}" for text in CONNECTIONS.values()),
+    *(f"the connection was lost: {text}" for text in CONNECTIONS.values()),
+}
+"""All that can be said of a post without an answer, but for its timeout."""
+
+
+def certificate_error(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, f"certificate verify failed: not valid for '{SECRET}'")
+    error.verify_code, error.verify_message = code, f"Hostname mismatch, not valid for '{SECRET}'."
+    return error
+
+
+def every_failure() -> Iterator[Exception]:
+    """As aiohttp and the system raise them, each telling a name that is nobody's business."""
+    key: Any = ConnectionKey(
+        SECRET, 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None
+    )
+    request: Any = RequestInfo(URL(f"https://{SECRET}/"), "POST", {}, URL(f"https://{SECRET}/"))  # type: ignore[arg-type]
+    for number in (*CONNECTIONS, errno.EACCES, errno.EMFILE, 0, -2):
+        system = OSError(number, f"Connect call failed ('{SECRET}', 443)")
+        yield system
+        yield aiohttp.ClientOSError(*system.args)
+        yield aiohttp.ClientConnectorError(key, system)
+    yield OSError(f"Multiple exceptions: {SECRET}")
+    yield aiohttp.ClientConnectorError(key, OSError(f"Multiple exceptions: {SECRET}"))
+    yield aiohttp.ClientConnectorDNSError(key, socket.gaierror(-2, f"unknown: {SECRET}"))
+    yield aiohttp.ClientConnectorError(key, Blocked(SECRET))
+    for code in (*CERTIFICATES, 0, 7):
+        yield aiohttp.ClientConnectorCertificateError(key, certificate_error(code))
+    yield aiohttp.ClientConnectorSSLError(key, ssl.SSLError(1, f"[SSL: WRONG_VERSION_NUMBER] {SECRET}"))
+    yield aiohttp.ServerDisconnectedError(SECRET)
+    yield aiohttp.ClientResponseError(request, (), message=SECRET)
+    yield aiohttp.InvalidURL(f"https://{SECRET}/")
+    yield aiohttp.ClientPayloadError(SECRET)
+    yield aiohttp.ClientConnectionError(SECRET)
+    yield TooLong(SECRET)
+    yield ValueError(SECRET)
+
+
+@pytest.mark.parametrize("error", list(every_failure()), ids=lambda error: type(error).__name__)
+async def test_a_reason_is_one_of_a_fixed_set_and_names_nothing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> Any:
+        raise error
+
+    async with sending() as sender:
+        monkeypatch.setattr(sender._session, "post", failing)
+        fault = (await sender.post(parcel(f"https://{SECRET}/"))).fault
+    assert fault in REASONS
+    assert SECRET not in fault
+    assert type(error).__name__ not in fault
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TargetError("must be https (webhook.allow_http)"), "must be https (webhook.allow_http)"),
+        (Corrupt(f"row 17 in {SECRET}"), "the message is unreadable"),
+        (KeyError(SECRET), "the server failed"),
+    ],
+)
+def test_what_cannot_be_posted_names_nothing(error: Exception, reason: str) -> None:
+    assert unreadable(error).reason == f"cannot be posted: {reason}"
+
+
 def context() -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
@@ -221,7 +307,7 @@ async def test_one_that_is_known_is_taken_for_its_name_alone() -> None:
         url = f"https://other.example:{receiver.port}/"
     async with receiving(context()) as receiver, sending(known, Names("127.0.0.1")) as sender:
         url = f"https://other.example:{receiver.port}/"
-        assert (await sender.post(parcel(url))).fault.startswith("TLS: ")
+        assert (await sender.post(parcel(url))).fault == "TLS: the certificate is for another name"
 
 
 @pytest.mark.parametrize("text", ["/nowhere.pem", __file__])

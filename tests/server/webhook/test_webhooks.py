@@ -2,56 +2,19 @@
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
 import pytest
 
-from server.settings.config import Config, Webhook
 from server.webhook.signing import secret_of, signatures
 from tests.server.conftest import HOUR_MS, MINUTE_MS, TOGETHER, Running
 from tests.support.receiver import Behave, Receiver, answer, drop, receiving, silent
 
+from .conftest import dead, put, settled, shown
+
 SECRET = "whsec_" + b64encode(bytes(range(32))).decode()
 OTHER = "whsec_" + b64encode(bytes(range(32, 64))).decode()
-
-
-@pytest.fixture
-def config() -> Config:
-    return replace(Config(), webhook=Webhook(allow_private=True, timeout_ms=1_000))
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as made:
-        yield made
-
-
-async def put(
-    server: Running, receiver: Receiver, name: str = "billing", **members: object
-) -> dict[str, Any]:
-    answer = await server.call("PUT", f"/v1/endpoints/{name}", {"url": receiver.url(), **members}, status=201)
-    return dict(answer.body)
-
-
-async def shown(server: Running, name: str = "billing") -> dict[str, Any]:
-    return dict((await server.call("GET", f"/v1/endpoints/{name}")).body)
-
-
-async def settled(server: Running) -> None:
-    """Until nothing is under way and what came of it is durable."""
-    async with asyncio.timeout(10):
-        while server.app.webhooks.under_way or any(
-            group.session.flights for group in server.app.core.groups if group.is_endpoint
-        ):
-            await asyncio.sleep(0.005)
-    await server.app.quiet()
-
-
-async def dead(server: Running) -> list[dict[str, Any]]:
-    return list((await server.call("GET", "/v1/dead")).body["messages"])
 
 
 async def test_a_message_is_posted_and_subscribers_have_it_too(server: Running, receiver: Receiver) -> None:
