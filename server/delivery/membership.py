@@ -182,8 +182,9 @@ class Membership:
         return is_free
 
     def is_over(self, group: Group) -> bool:
-        """Nobody holds it, and its expiry has come."""
-        return not group.members and self._sessions.is_over(group)
+        """Nobody holds it, or it is an endpoint that is paused, and its expiry has come."""
+        is_held = group.is_reachable if group.is_endpoint else bool(group.members)
+        return not is_held and self._sessions.is_over(group)
 
     def make(
         self,
@@ -269,8 +270,9 @@ class Membership:
         self._look(group)
 
     def _look(self, group: Group) -> None:
-        """Whether somebody is there: since nobody is, its expiry counts."""
-        if group.rota.present:
+        """Whether somebody is there: since nobody is, its expiry counts. The door of an endpoint always is,
+        and posts to nobody while the endpoint is paused."""
+        if group.is_reachable if group.is_endpoint else group.is_here:
             group.left_ms = group.left_running_ms = 0
         elif not group.left_ms:
             self._sessions.leave(group)
@@ -461,6 +463,7 @@ class Membership:
     def pause(self, commit: Commit, group: Group, *, is_paused: bool) -> None:
         """In the writer: send its members nothing from now on, or again. They keep what they have."""
         group.is_paused = is_paused
+        self._look(group)
         self._cursors.outdate(group)
         self._pause(group)
         self._cursors.store(commit, group)

@@ -179,7 +179,14 @@ class App:
             split_above=config.slices.split_above,
         )
         self.housekeeping = Housekeeping(
-            core, self.ask, self.figures, self.pipeline, self.expiries, overfull, self.leavings
+            core,
+            self.ask,
+            self.figures,
+            self.pipeline,
+            self.expiries,
+            overfull,
+            self.leavings,
+            self.webhooks,
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 

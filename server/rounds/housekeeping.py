@@ -42,6 +42,7 @@ from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
 from ..observe.logs import by, shown
 from ..reports.figures import Figures
+from ..webhook.webhooks import Webhooks
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Housekeeping:
         expiries: Expiries,
         overfull: Overfull,
         leavings: Leavings,
+        webhooks: Webhooks,
     ) -> None:
         self._core = core
         self._ask = ask
@@ -91,6 +93,7 @@ class Housekeeping:
         self._expiries = expiries
         self._overfull = overfull
         self._leavings = leavings
+        self._webhooks = webhooks
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
         self._sweep_topic = b""
         self._running = asyncio.Lock()
@@ -202,13 +205,16 @@ class Housekeeping:
             log.info("expired %d slices up to %d", len(gone), gone[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
-        """End sessions and groups a step at a time; the writer looks again: a client may be back."""
+        """End sessions, groups and endpoints in steps. The writer looks again: a client may be back."""
         clients, sessions, groups = self._core.clients, self._core.sessions, self._core.groups
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
-        over += [group for group in groups if groups.is_over(group)]
+        over += [group for group in groups if not group.is_endpoint and groups.is_over(group)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
             await self._ask(lambda _, step=step: clients.end_expired(step), cost=len(step))  # type: ignore[misc]
+        endpoints = [group for group in groups if group.is_endpoint and groups.is_over(group)]
+        if endpoints:
+            await self._webhooks.end_expired(endpoints)
 
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of retained messages that have expired, so that they count no more."""

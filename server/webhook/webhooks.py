@@ -25,10 +25,11 @@ from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
 from timeline.session import USUAL, Terms
 
+from ..delivery.burials import GROUP_EXPIRED
 from ..delivery.membership import Membership, TooManyGroups
 from ..delivery.router import URLS
 from ..delivery.settling.settling import Settling
-from ..delivery.shared import Group, endpoint_text
+from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
 from ..delivery.terms import LASTING, Keeping
 from ..engine.clock import Clock
 from ..engine.rider import Rider
@@ -318,6 +319,24 @@ class Webhooks(Rider):
             raise Unknown(name)
         found: Group | None = left
         return found
+
+    async def end_expired(self, groups: Iterable[Group]) -> None:
+        """Forget the endpoints of these groups whose expiry has come; what is undone becomes dead letters.
+
+        Raises Busy, StoreFailed.
+        """
+
+        def decide(commit: Commit) -> None:
+            for group in groups:
+                name = group.text.removeprefix(ENDPOINT_PREFIX)
+                if self._groups.get(group.text) is group and self._groups.is_over(group):
+                    if self.registry.get(name) is not None:
+                        self.registry.drop(commit, name)
+                    self._groups.end(group, GROUP_EXPIRED)
+                    log.info("endpoint %s expired", name)
+
+        await self._ask(decide)
+        self._follow()
 
     async def pause(self, name: str) -> Standing:
         """Give nothing out until `resume`. Raises as `drop`."""

@@ -63,6 +63,8 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
     except TermsError as error:
         field = error.name if error.name in ("rate", "expiry") else f"retry.{error.name}"
         raise FieldError(field, error.detail) from None
+    if not keeping.expiry_s:
+        raise FieldError("expiry", "must be longer than 0, or never")
     return Wanted(
         request.url,
         _secret(request.secret),

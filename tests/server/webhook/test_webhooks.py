@@ -373,6 +373,7 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"timeout": "61s"}, "timeout"),
         ({"timeout": "999ms"}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
+        ({"expiry": "0s"}, "expiry"),
         ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
         ({"retry": {"backoff": []}}, "retry.backoff"),
         ({"retry": {"backoff": ["soon"]}}, "retry.backoff"),
