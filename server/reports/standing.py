@@ -25,6 +25,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from heapq import nlargest
 from itertools import count, islice
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from ..http.lag import LIST_LOOK_ROWS, lag_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..observe.logs import shown
+from ..webhook.webhooks import Webhooks
 
 CANDIDATES = 3
 LOOK_S = 0.5
@@ -86,10 +88,11 @@ class Totals:
 class Standing(Collector):
     """What was seen when somebody asked last."""
 
-    def __init__(self, core: Core, timeline: Timeline, folder: Path, top: int) -> None:
-        """`folder`: the data. `top`: sessions and groups that are told of one by one."""
+    def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path, top: int) -> None:
+        """`folder`: the data. `top`: sessions, groups and endpoints that are told of one by one."""
         self._core = core
         self._timeline = timeline
+        self._webhooks = webhooks
         self._folder = folder
         self._top = top
         self.is_whole = True
@@ -188,6 +191,16 @@ class Standing(Collector):
             yield GaugeMetricFamily("fasti_disk_free_bytes", "Free where it lies", value=self._disk[1])
         if self.is_whole:
             yield from self._told
+            yield self._failing()
+
+    def _failing(self) -> Metric:
+        """The endpoints that fail most. One that nothing was posted to since the start has no series."""
+        text = "Share of the last posts to an endpoint that failed"
+        shares = GaugeMetricFamily("fasti_endpoint_failing_share", text, labels=("endpoint",))
+        every = [(self._webhooks.failing(name), name) for name in self._webhooks.registry.names()]
+        for failing, name in nlargest(self._top, [one for one in every if one[0].of]):
+            shares.add_metric((name,), failing.share)
+        return shares
 
 
 def _members(rows: list[Row]) -> Metric:

@@ -5,6 +5,7 @@
     verdicts.py    what an answer means for the message
     parcel.py      a message as it is posted: headers and body
     sender.py      one HTTP POST, with everything that bounds it
+    failing.py     how the last posts of an endpoint went
     origins.py     who among the origins of full URLs may be posted to now
     registry.py    the endpoints that there are
     door.py        links of members of groups, that post what they are sent

@@ -31,6 +31,7 @@ from ..delivery.subscriber import Closing, Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
 from ..settings.config import Webhook
+from .failing import LastPosts
 from .origins import Origins, Slot
 from .parcel import Parcel, parcel_of
 from .registry import Endpoint
@@ -242,6 +243,7 @@ class EndpointDoor:
         """`gone`: told of the endpoint as it was posted to, and why, when that wants nothing any more."""
         self.endpoint = endpoint
         """As it is by now; what is under way was posted as it was."""
+        self.last_posts = LastPosts()
         self.seat = seat
         self._posts = posts
         self._node = node
@@ -253,6 +255,12 @@ class EndpointDoor:
     @property
     def has_room(self) -> bool:
         return self._open < self.endpoint.concurrency and not self.is_closing
+
+    def change(self, endpoint: Endpoint) -> None:
+        """Post to the endpoint as it is by now. Another receiver is judged by its own posts."""
+        if not endpoint.is_same_receiver(self.endpoint):
+            self.last_posts.clear()
+        self.endpoint = endpoint
 
     def post(self, message: Message, packet_id: int, attempt: int) -> None:
         endpoint, now_ms = self.endpoint, self._posts.now_ms
@@ -274,6 +282,8 @@ class EndpointDoor:
         self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
 
     def _ended(self, endpoint: Endpoint, packet_id: int, verdict: Verdict, _: Reply) -> None:
+        if endpoint.is_same_receiver(self.endpoint):
+            self.last_posts.note(verdict)
         if verdict.outcome is Outcome.DONE:
             self._open -= 1
             self.seat.done(packet_id)

@@ -37,6 +37,7 @@ from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import Webhook
 from .door import EndpointDoor, Posts, Seat, UrlDoor
+from .failing import Failing
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated
 from .sender import Lookup, Sender, trusted
@@ -75,10 +76,14 @@ class Wanted:
 
 
 class Standing(NamedTuple):
-    """An endpoint and its group; None: it is not there at the moment."""
+    """An endpoint and its group; None: it is not there at the moment. `failing`: since the start."""
 
     endpoint: Endpoint
     group: Group | None
+    failing: Failing
+
+
+NOTHING_POSTED = Failing()
 
 
 class Outlets(NamedTuple):
@@ -193,7 +198,7 @@ class Webhooks(Rider):
         for endpoint in self.registry:
             door = self._doors.get(endpoint.name)
             if door is not None:
-                door.endpoint = endpoint
+                door.change(endpoint)
             if door is None or not door.seat.is_in:
                 self._open(endpoint, outlets.endpoints)
         if self._url_door is None and self._group(URLS) is not None:
@@ -217,7 +222,12 @@ class Webhooks(Rider):
     def standing(self, name: str) -> Standing | None:
         """The endpoint of that name."""
         endpoint = self.registry.get(name)
-        return None if endpoint is None else Standing(endpoint, self._group(name))
+        return None if endpoint is None else Standing(endpoint, self._group(name), self.failing(name))
+
+    def failing(self, name: str) -> Failing:
+        """How the last posts to the endpoint went, noted in RAM since the start."""
+        door = self._doors.get(name)
+        return NOTHING_POSTED if door is None else door.last_posts.failing
 
     async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
         """Of messages, by their index, why what `deliver_to` says cannot be. Raises Busy, StoreFailed,

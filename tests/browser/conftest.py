@@ -28,6 +28,8 @@ PAGES = (
     "sessions/till-3",
     "groups",
     "groups/workers?filter=orders/%23",
+    "endpoints",
+    "endpoints/billing",
     "retries",
     "dead",
     "slices",

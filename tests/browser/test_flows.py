@@ -8,6 +8,7 @@ from playwright.async_api import Browser
 
 from tests.support.keys import KeysFile
 from tests.support.mqtt import dial
+from tests.support.receiver import answer, receiving
 
 from .conftest import Console, looking
 
@@ -285,6 +286,32 @@ async def fail(console: Console, number: int, **terms: object) -> None:
         names += [one["lease_id"] for one in lease.body["messages"]]
     nacked = {"lease_ids": names, "reason": "db is <b>down</b>"}
     await call("POST", f"{group}/messages:nack", nacked, status=200)
+
+
+async def test_an_endpoint_whose_posts_fail_is_seen_to_fail(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        receiving() as receiver,
+        looking(browser, tmp_path / "data", webhook__allow_private="true") as console,
+    ):
+        receiver.behave = answer(500)
+        await console.http.call("PUT", "/v1/endpoints/idle", {"url": receiver.url()}, status=201)
+        body = {"url": receiver.url(), "retry": {"backoff": ["1h"]}}
+        await console.http.call("PUT", "/v1/endpoints/billing", body, status=201)
+        for n in range(2):
+            await console.http.schedule("a", n, deliver_to="billing")
+        await receiver.posts(2)
+        await console.open("endpoints")
+        row = console.page.locator("tr", has_text="billing")
+        await row.get_by_text("100 % of 2: HTTP 500 Internal Server Error").wait_for()
+        await console.page.locator("tr", has_text="idle").get_by_text("nothing posted").wait_for()
+        await console.page.get_by_role("link", name="billing", exact=True).click()
+        await console.page.get_by_text("100 % of").first.wait_for()
+        await console.press("Test")
+        await console.says("The post failed: HTTP 500 Internal Server Error")
+        await console.press("Pause")
+        await console.says("It is paused")
+        await console.page.get_by_role("button", name="Resume", exact=True).wait_for()
+        assert console.faults == []
 
 
 async def test_dead_letters_go_again_or_go(console: Console) -> None:

@@ -33,6 +33,7 @@ async def furnished(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
         schedule = {"cron": "30 3 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly"}
         await call("PUT", "/v1/schedules/nightly", schedule, status=201)
         await call("PUT", "/v1/groups/workers", {"filter": "orders/#"}, status=201)
+        await call("PUT", "/v1/endpoints/billing", {"url": "https://example.com/hook"}, status=201)
         peer = await dial(console.server.mqtt)
         await peer.connect("till-3", clean=False, session_expiry=3_600)
         await peer.subscribe("orders/#")

@@ -41,7 +41,7 @@ def shown(place: Row) -> Row:
     undone, failing = undone_of(dict(place)), place.get("failing")
     told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
     if failing:
-        share = f"{failing['share']:.0%} of {failing['of']}"
+        share = f"{failing['share']:.0%} of {failing['of']}" if failing["of"] else "nothing posted"
         told["failing"] = f"{share}: {failing['last_reason']}" if failing.get("last_reason") else share
     return {**place, **told}
 

@@ -17,6 +17,7 @@ const PAGES = [
   ["schedules", "Schedules"],
   ["sessions", "Sessions"],
   ["groups", "Groups"],
+  ["endpoints", "Endpoints"],
   ["retries", "Retries"],
   ["dead", "Dead letters"],
   ["slices", "Slices"],

@@ -14,7 +14,7 @@ def endpoint_view(
     standing: Standing, lag: shapes.Lag | None, horizon: Position, now_ms: int
 ) -> shapes.Endpoint:
     """`lag`: how far its group is behind; `now_ms`: the machine's time, by which secrets sign."""
-    endpoint, group = standing
+    endpoint, group, failing = standing
     row = endpoint.row
     view: shapes.Endpoint = {
         "name": endpoint.name,
@@ -26,6 +26,11 @@ def endpoint_view(
         "timeout": endpoint.timeout_s,
         "created_at": format_ms(row.created_ms),
         "changed_at": format_ms(row.changed_ms),
+        "failing": {
+            "share": round(failing.share, 3),
+            "of": failing.of,
+            "last_reason": failing.last_reason or None,
+        },
     }
     if row.gone:
         view["reason"] = row.gone

@@ -611,6 +611,18 @@ class Retry(TypedDict):
     backoff: list[float]
 
 
+class Failing(TypedDict):
+    """How the last posts of an endpoint went since the server started.
+
+    `share`: of the last `of` posts, up to 20, those that failed, 0 to 1. `last_reason`: why the newest of
+    these failed; null if none did.
+    """
+
+    share: float
+    of: int
+    last_reason: str | None
+
+
 class Endpoint(TypedDict):
     """Where messages are posted, and how far it is. `headers`: their names; `timeout`: seconds; `rate`:
     messages a second, 0: any number; `reason`: why the server has paused it."""
@@ -636,6 +648,7 @@ class Endpoint(TypedDict):
     delivered: NotRequired[int]
     undone: NotRequired[Undone]
     incarnation: NotRequired[int]
+    failing: Failing
 
 
 class EndpointPage(TypedDict):
