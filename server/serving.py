@@ -167,7 +167,7 @@ class Server:
         self._acceptor.close()
         self.app.core.pull.stop()
         self.app.streams.stop()
-        await asyncio.gather(self._stop_http(), self._stop_mqtt())
+        await asyncio.gather(self._stop_http(), self._stop_mqtt(), self.app.webhooks.stop())
         await self.app.stop()
         if self._is_started:
             log.info("stopped")

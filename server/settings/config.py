@@ -53,7 +53,9 @@ FORMER = {
 }
 """Settings that went in the release before, and what took their place: they are warned of, not refused."""
 POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
-"""How long a post may take, of all endpoints or of one."""
+"""How long a post may take where its endpoint says nothing, and a post to a full URL."""
+ENDPOINT_POST_MS_MAX = 1_800_000
+"""How long a post of one endpoint may take: it holds a place of that endpoint alone."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
 """How long nothing may come of a leader: two heartbeats at least."""
 EVERYWHERE = ("0.0.0.0", "::", "")

@@ -9,7 +9,8 @@ waits in the store.
 other's. `UrlDoor` serves all full URLs, and is never full for long: what an origin has no room for goes
 again later, by the timeline too, without that counting as an attempt (origins.py).
 
-A post that is under way when the server is killed was in flight, and is sent again after the start.
+A post that is under way when the server is killed was in flight, and is sent again after the start. A post
+may take half an hour: it is cut when the server stops, and when its endpoint is deleted.
 """
 
 import asyncio
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 PUTTING_OFF = 100
 """Messages that are being put off at a time; with more the door for URLs is full until they are durable."""
 
+LEASE_MORE_MS = 60_000
+"""How much longer than a post its lease lasts: the post ends first, by its own timeout."""
+
 Ended = Callable[[Verdict, Reply], None]
 
 
@@ -77,12 +81,13 @@ class Posts:
         reply = await self._sender.post(parcel)
         return verdict_of(reply, self.now_ms), reply
 
-    def begin(self, parcel: Parcel, ended: Ended, freed: Callable[[], None] = _nobody) -> None:
-        """Post, then say what came of it. `freed`: told when nothing of it goes on any more, not even the
-        look-up of a name that took too long."""
+    def begin(self, parcel: Parcel, ended: Ended, freed: Callable[[], None] = _nobody) -> asyncio.Task[None]:
+        """Post, then say what came of it; nothing if the task that is returned is cancelled. `freed`: told
+        when nothing of it goes on any more, not even the look-up of a name that took too long."""
         task = asyncio.get_running_loop().create_task(self._run(parcel, ended, freed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self, within_s: float) -> None:
         """Wait for those under way; what takes longer is cut off, and sent again after the next start."""
@@ -193,6 +198,11 @@ class Seat:
         if inside is not None:
             self._settling.dismiss(inside, is_clean=True)
 
+    def keep(self, packet_id: int, for_ms: int) -> None:
+        """Have the message to itself for so long, however short the group's ack timeout is."""
+        if self._inside is not None:
+            self._settling.extend(self._inside, packet_id, for_ms)
+
     def done(self, packet_id: int) -> None:
         """The message has been taken."""
         if self._inside is not None:
@@ -249,6 +259,7 @@ class EndpointDoor:
         self._node = node
         self._gone = gone
         self._open = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self.is_closing = False
         """Nothing more is begun."""
 
@@ -262,9 +273,17 @@ class EndpointDoor:
             self.last_posts.clear()
         self.endpoint = endpoint
 
+    def shut(self) -> None:
+        """The endpoint is deleted: cut the posts under way, which would hold connections beyond the share of
+        the next endpoint of that name."""
+        for task in self._tasks:
+            task.cancel()
+        self.seat.leave()
+
     def post(self, message: Message, packet_id: int, attempt: int) -> None:
         endpoint, now_ms = self.endpoint, self._posts.now_ms
         self._open += 1
+        self.seat.keep(packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
             parcel = parcel_of(
                 message,
@@ -279,7 +298,9 @@ class EndpointDoor:
         except Exception as error:
             self._ended(endpoint, packet_id, unreadable(error), Reply(0))
             return
-        self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
+        task = self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _ended(self, endpoint: Endpoint, packet_id: int, verdict: Verdict, _: Reply) -> None:
         if endpoint.is_same_receiver(self.endpoint):
@@ -324,6 +345,7 @@ class UrlDoor:
         origin, owner, now_ms = origin_of(url), message.record.owner, self._posts.mono_ms
         slot = self._origins.take(origin, owner, now_ms)
         if slot is not None:
+            self.seat.keep(packet_id, self._config.timeout_ms + LEASE_MORE_MS)
             self._posts.begin(parcel, partial(self._ended, packet_id), partial(self._freed, slot, now_ms))
             return
         wait_ms = self._origins.put_off_ms(origin, owner, now_ms)

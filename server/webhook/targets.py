@@ -26,6 +26,8 @@ from ..settings.config import Webhook
 URL_CHARS_MAX = 2_048
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 """Of an endpoint."""
+KEEP_ALIVE_S = 60
+"""After how long without a byte TCP asks whether the receiver is there: a post may wait for half an hour."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NEVER_V4 = (IPv4Network("192.88.99.0/24"), IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"))
 """Relays, protocols' own, and the address where Azure's machines find their host: theirs alone."""
@@ -147,4 +149,7 @@ class Sockets:
                 raise Blocked("the address is private or reserved")
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system says when
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
         return made

@@ -35,7 +35,7 @@ from ..engine.clock import Clock
 from ..engine.rider import Rider
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
-from ..settings.config import Webhook
+from ..settings.config import POST_MS_MAX, Webhook
 from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .failing import Failing
 from .parcel import Parcel, headers_for
@@ -46,12 +46,14 @@ from .verdicts import Outcome, Reply, Verdict
 
 log = logging.getLogger(__name__)
 
-FINISH_S = 3.0
-"""How long posts under way may take when the server stops."""
+FINISH_S = 10.0
+"""How long posts under way may take when the server stops. Then they are cut, which is no try."""
 LOOKED_AT = 200
 """Targets that are looked at in one go: some 4 ms."""
 TRIES = 10
 """Endpoints that are tried out at a time."""
+TRY_S = POST_MS_MAX / 1_000
+"""How long one may take, whatever the timeout of the endpoint: somebody waits for the answer."""
 
 
 class Unknown(LookupError):
@@ -115,6 +117,7 @@ class Webhooks(Rider):
         self._settling = settling
         self._node = node
         self._ask = ask
+        self._writer = writer
         self._config = config
         self._clock = clock
         self._real = real
@@ -155,13 +158,18 @@ class Webhooks(Rider):
                     log.error("endpoint %s: nothing is posted to it: %s", endpoint.name, error)
 
     async def stop(self) -> None:
-        """Take no more, and wait a little for what is under way."""
+        """Begin no more posts, wait FINISH_S for those under way, then cut them.
+
+        The doors leave in order: what was cut is given back, and no try. If nothing can be written any more
+        (the node leads no longer) nobody could note an answer: it waits for none.
+        """
         doors = [*self._doors.values(), *((self._url_door,) if self._url_door else ())]
         self._doors, self._url_door = {}, None
         outlets, self._outlets = self._outlets, None
         for door in doors:
             door.is_closing = True
-        await asyncio.gather(*[posts.close(FINISH_S) for posts in outlets or ()])
+        within_s = FINISH_S if self._writer.broken is None else 0.0
+        await asyncio.gather(*[posts.close(within_s) for posts in outlets or ()])
         for door in doors:
             door.seat.leave()
         for task in self._pausing:
@@ -194,13 +202,15 @@ class Webhooks(Rider):
         if outlets is None:
             return
         for name in [name for name in self._doors if self.registry.get(name) is None]:
-            self._doors.pop(name).seat.leave()
+            self._doors.pop(name).shut()
         for endpoint in self.registry:
             door = self._doors.get(endpoint.name)
-            if door is not None:
+            if door is not None and door.seat.is_in:
                 door.change(endpoint)
-            if door is None or not door.seat.is_in:
-                self._open(endpoint, outlets.endpoints)
+                continue
+            if door is not None:
+                door.shut()
+            self._open(endpoint, outlets.endpoints)
         if self._url_door is None and self._group(URLS) is not None:
             seat = Seat(self._groups, self._settling, endpoint_text(URLS))
             self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._node)
@@ -422,6 +432,7 @@ class Webhooks(Rider):
         )
         self._tries += 1
         try:
-            return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, endpoint.timeout_s))
+            timeout_s = min(endpoint.timeout_s, TRY_S)
+            return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, timeout_s))
         finally:
             self._tries -= 1

@@ -1,6 +1,7 @@
 """Posts and the end of the process that makes them, in every way."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ RETRY = {"max_attempts": 5, "backoff": ["500ms"]}
 
 
 async def prepare(calls: Http, receiver: Receiver) -> None:
-    await calls.call("PUT", "/v1/endpoints/hook", {"url": receiver.url(), "retry": RETRY}, status=201)
+    body = {"url": receiver.url(), "retry": RETRY, "timeout": "30m"}
+    await calls.call("PUT", "/v1/endpoints/hook", body, status=201)
 
 
 async def noted(calls: Http) -> None:
@@ -101,7 +103,9 @@ async def test_what_a_stop_cuts_off_comes_again(tmp_path: Path) -> None:
             await prepare(calls, receiver)
             name = await calls.schedule("a", "x", deliver_to="hook")
             await receiver.posts(1)
+            began = time.monotonic()
             assert await server.stopped() == 0
+            assert 9 < time.monotonic() - began < 15
             assert "Traceback" not in server.output
         async with serving(data, settings=SETTINGS) as server:
             assert (await receiver.posts(2))[1].headers["webhook-id"] == name

@@ -1,0 +1,193 @@
+"""A post may take half an hour: what it holds meanwhile, and what becomes of it when the server stops."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config, Sessions
+from server.webhook import webhooks
+from server.webhook.targets import KEEP_ALIVE_S, Sockets
+from shards.errors import StoreFailed
+from tests.server.conftest import MINUTE_MS, Running, running
+from tests.support.receiver import Receiver, answer, receiving, silent
+
+from .conftest import put, settled, shown
+
+CUT_S = 0.2
+
+
+async def hanging(server: Running, receiver: Receiver, count: int = 1, **members: object) -> list[str]:
+    """So many messages whose posts are under way, to a receiver that says nothing."""
+    receiver.behave = silent
+    await put(server, receiver, timeout="30m", concurrency=count, **members)
+    names = [await server.schedule("a", n, deliver_to="billing") for n in range(count)]
+    await receiver.posts(count)
+    return names
+
+
+async def until(is_so: object) -> None:
+    async with asyncio.timeout(5):
+        while not is_so():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+async def test_a_timeout_may_be_half_an_hour(server: Running, receiver: Receiver) -> None:
+    assert (await put(server, receiver, timeout="30m"))["timeout"] == 1_800.0
+    refused = await server.call(
+        "PUT", "/v1/endpoints/x", {"url": receiver.url(), "timeout": 1_800.001}, status=422
+    )
+    assert refused.body["errors"][0]["detail"] == "must be from 1 to 1,800 seconds"
+
+
+async def test_long_posts_hold_up_no_other_endpoint(server: Running, receiver: Receiver) -> None:
+    async with receiving() as quick:
+        await hanging(server, receiver, 100)
+        await server.schedule("a", "beyond", deliver_to="billing")
+        await put(server, quick, "quick")
+        for n in range(50):
+            await server.schedule("a", n, deliver_to="quick")
+        await quick.posts(50)
+        assert len(receiver.got) == 100, "its concurrency is taken"
+        view = await shown(server)
+        assert (view["in_flight"], view["undone"]["lag"]) == (100, 1)
+
+
+class TestAckTimeout:
+    """The server gives everybody a minute to ack in."""
+
+    @pytest.fixture
+    def config(self, config: Config) -> Config:
+        return replace(config, sessions=Sessions(ack_timeout_ms=MINUTE_MS))
+
+    async def test_nobody_else_gets_what_is_being_posted(
+        self, server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await hanging(server, receiver)
+        monkeypatch.setattr(server.clock, "mono", lambda: time.monotonic() + 1_800)
+        await server.pass_time(30 * MINUTE_MS)
+        assert len(receiver.got) == 1
+        view = await shown(server)
+        assert (view["in_flight"], view["undone"]["retries"]) == (1, 0)
+
+
+async def test_a_test_answers_in_a_minute(
+    server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert webhooks.TRY_S == 60
+    monkeypatch.setattr(webhooks, "TRY_S", 0.1)
+    await put(server, receiver, timeout="30m")
+    receiver.behave = silent
+    tried = (await server.call("POST", "/v1/endpoints/billing:test")).body
+    assert (tried["ok"], tried["reason"]) == (False, "timed out after 0.1 s")
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_the_posts_of_a_deleted_endpoint_are_cut(
+    server: Running, receiver: Receiver, *, is_made_again: bool
+) -> None:
+    """They would be under way beside those of the next endpoint of that name."""
+    await hanging(server, receiver, 3)
+    calls = [server.call("DELETE", "/v1/endpoints/billing?undone=drop", status=204)]
+    if is_made_again:
+        calls.append(server.call("PUT", "/v1/endpoints/billing", {"url": receiver.url()}, status=None))
+    await asyncio.gather(*calls)
+    await until(lambda: not server.app.webhooks.under_way)
+
+
+async def test_a_receiver_that_vanished_is_noticed_by_tcp() -> None:
+    made = Sockets(allow_private=True)((2, 1, 6, "", ("127.0.0.1", 80)))
+    with made:
+        assert made.getsockopt(1, 9) == 1  # SOL_SOCKET, SO_KEEPALIVE
+        assert made.getsockopt(6, 4) == KEEP_ALIVE_S  # IPPROTO_TCP, TCP_KEEPIDLE
+
+
+# -- the stop
+
+
+@pytest.fixture
+def cut_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "FINISH_S", CUT_S)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """It outlives its server."""
+    async with receiving() as made:
+        yield made
+
+
+def test_posts_have_ten_seconds() -> None:
+    assert webhooks.FINISH_S == 10
+
+
+@pytest.mark.usefixtures("cut_soon")
+@pytest.mark.parametrize("target", ["billing", "url"])
+async def test_a_post_that_the_stop_cuts_comes_again(
+    tmp_path: Path, config: Config, clock: SimulatedClock, receiver: Receiver, target: str
+) -> None:
+    deliver_to = receiver.url() if target == "url" else target
+    async with running(tmp_path, config, clock) as server:
+        receiver.behave = silent
+        await put(server, receiver, timeout="30m")
+        name = await server.schedule("a", "x", deliver_to=deliver_to)
+        await receiver.posts(1)
+        began = time.monotonic()
+        await server.app.webhooks.stop()
+        assert CUT_S <= time.monotonic() - began < CUT_S + 1
+        await server.app.quiet()
+        assert server.app.core.opened.retries == 0, "no try has failed"
+        assert (await server.call("GET", "/v1/dead")).body["messages"] == []
+        (group,) = [one for one in server.app.core.groups if one.session.flights]
+        assert (len(group.session.flights), len(group.session.resends)) == (1, 1), "it is given back"
+    receiver.behave = answer(200)
+    async with running(tmp_path, config, clock) as server:
+        again = (await receiver.posts(2))[1]
+        await settled(server)
+        assert again.headers["webhook-id"] == name
+        told = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
+        assert [one["state"] for one in told] == ["done"]
+    assert len(receiver.got) == 2
+
+
+@pytest.mark.usefixtures("cut_soon")
+async def test_what_is_answered_meanwhile_is_done(
+    tmp_path: Path, config: Config, clock: SimulatedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "FINISH_S", 5.0)
+    asked = asyncio.Event()
+
+    async def late(got: object, writer: asyncio.StreamWriter) -> bool:
+        await asked.wait()
+        return await answer(200)(got, writer)  # type: ignore[arg-type]
+
+    async with running(tmp_path, config, clock) as server:
+        receiver.script = [late]
+        await put(server, receiver, timeout="30m")
+        await server.schedule("a", "x", deliver_to="billing")
+        await receiver.posts(1)
+        asyncio.get_running_loop().call_later(0.05, asked.set)
+        began = time.monotonic()
+        await server.app.webhooks.stop()
+        assert time.monotonic() - began < 3
+        await server.schedule("a", "later", deliver_to="billing")
+        await server.app.quiet()
+        assert len(receiver.got) == 1, "nothing more is begun"
+    async with running(tmp_path, config, clock) as server:
+        assert (await receiver.posts(2))[1].body == b"later"
+        await settled(server)
+    assert len(receiver.got) == 2
+
+
+async def test_who_can_note_no_answer_waits_for_none(server: Running, receiver: Receiver) -> None:
+    """A node that leads no longer: the next leader posts it again."""
+    await hanging(server, receiver)
+    writer = server.app.core.writer
+    writer.fail(StoreFailed("told to"))
+    began = time.monotonic()
+    await server.app.webhooks.stop()
+    assert time.monotonic() - began < 2
