@@ -133,7 +133,7 @@ async def test_a_post_that_the_stop_cuts_comes_again(
     deliver_to = receiver.url() if target == "url" else target
     async with running(tmp_path, config, clock) as server:
         receiver.behave = silent
-        await put(server, receiver, timeout="30m")
+        await put(server, receiver, timeout="30m", retry={"max_attempts": 1})
         name = await server.schedule("a", "x", deliver_to=deliver_to)
         await receiver.posts(1)
         began = time.monotonic()
@@ -144,11 +144,14 @@ async def test_a_post_that_the_stop_cuts_comes_again(
         assert (await server.call("GET", "/v1/dead")).body["messages"] == []
         (group,) = [one for one in server.app.core.groups if one.session.flights]
         assert (len(group.session.flights), len(group.session.resends)) == (1, 1), "it is given back"
+        (flight,) = group.session.flights.values()
+        assert (flight.attempts, flight.returns) == (0, 1), "and was no try"
     receiver.behave = answer(200)
     async with running(tmp_path, config, clock) as server:
         again = (await receiver.posts(2))[1]
         await settled(server)
         assert again.headers["webhook-id"] == name
+        assert again.headers.get("fasti-attempt", "1") == "1"
         told = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
         assert [one["state"] for one in told] == ["done"]
     assert len(receiver.got) == 2
