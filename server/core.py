@@ -37,6 +37,7 @@ from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
+from .delivery.settling.siblings import Siblings
 from .delivery.settling.steering import Steering
 from .delivery.settling.undone import Undone
 from .delivery.shared import Group
@@ -96,6 +97,7 @@ class Core:
             self.undone.errand,
             self.late.errand,
             self.burying.errand,
+            self.siblings.errand,
             self.held.errand,
             self.schedules.errand,
             self.mending.errand,
@@ -256,6 +258,7 @@ class Core:
             self.opened.store, self.reader, self.burials, self.letters, writer, clock, node=NODE
         )
         former = Former(self.groups, self.sent, lambda: self.sessions.running_ms)
+        self.siblings = Siblings(self.groups, self.retries, writer, clock)
         self.settling = Settling(
             self.cursors,
             self.groups,
@@ -335,6 +338,7 @@ class Core:
         self.groups.step()
         self.wills.step()
         self.undone.step()
+        self.siblings.step()
         self.mending.step()
         for errand in self.errands:
             errand.step()

@@ -96,6 +96,11 @@ def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
             yield kept_row_of(value)
 
 
+def is_dropped(store: Store, message: MessageId, whose: bytes) -> bool:
+    """Whether a place has dropped it."""
+    return store.get(Table.RETRIES, keys.dropped(keys.message(message), whose)) is not None
+
+
 def record_of(row: KeptRow) -> Record:
     """The message as its place is sent it once more. Raises Corrupt."""
     addressee, reason = row.addressee.encode(), row.reason.encode()

@@ -79,7 +79,9 @@ def raise_retries(
     if not found:
         return 0
     flying = _mark_flights(store, batch, {old.place for old in found})
-    left = [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)]
+    left = _one_each(
+        [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)], flying
+    )
     _keep(batch, left, cursor.running_ms)
     # Each that is left is pending for as long as it stands; before, those were that the horizon had to pass.
     owners = Counter(old.record.owner for old in left)
@@ -204,6 +206,14 @@ def _row(old: _Old, running_ms: int) -> KeptRow:
         encode(msgspec.structs.replace(old.record, id=0, retry=None)),
         counted=retry.counted,
     )
+
+
+def _one_each(found: list[_Old], flying: set[Position]) -> list[_Old]:
+    """One retry of a message and a place: the one in flight, else the first. Each flight stays."""
+    first: dict[tuple[bytes, int], _Old] = {}
+    for old in sorted(found, key=lambda old: (old.place not in flying, old.place)):
+        first.setdefault((old.addressee, old.record.id), old)
+    return [old for old in found if old.place in flying or first[old.addressee, old.record.id] is old]
 
 
 def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:

@@ -101,7 +101,7 @@ class Cursors(Rider):
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self._over: list[tuple[Subscriber, list[Position]]] = []
+        self._over: list[tuple[Subscriber, list[Position], list[bytes]]] = []
         """What the batch that is open takes out of `retries` and `dead`, by whose it was."""
         writer.carry(self)
 
@@ -270,7 +270,8 @@ class Cursors(Rider):
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
-            for subscriber, places in over if is_durable else ():
+            for subscriber, places, undropped in over if is_durable else ():
+                subscriber.undropped.difference_update(undropped)
                 subscriber.superseded.difference_update(places)
                 for place in places:
                     subscriber.retrying.pop(place, None)
@@ -374,7 +375,7 @@ class Cursors(Rider):
             waiting += [other for other in one.bound() if self._go_together(one, other)]
             session = one.session
             key = session.client_id.encode()
-            if one.retrying or one.superseded:
+            if one.retrying or one.superseded or one.undropped:
                 self._end_over(commit, one)
             if one.stored_changes != session.changes:
                 one.is_stored = True
@@ -399,8 +400,11 @@ class Cursors(Rider):
         for kept, places in ((RETRIES, over), (DEAD, dead)):
             for place in places:
                 end_kept(commit, kept, place)
-        if over or dead:
-            self._over.append((one, [*over, *dead]))
+        undropped = list(one.undropped)
+        for key in undropped:
+            commit.row(Table.RETRIES, key, None)
+        if over or dead or undropped:
+            self._over.append((one, [*over, *dead], undropped))
 
     def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
         is_bound = one.is_entangled or one.has_given_back or other.is_entangled

@@ -16,19 +16,20 @@ which it is in flight no more (cursors.py). RAM: one entry for each place that h
 import logging
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 
 from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.errors import Corrupt
+from shards.fields import Record
 from shards.kept import Letter
-from shards.retries import RETRIES, end_retry, put_retry, record_of
+from shards.retries import RETRIES, end_retry, is_dropped, put_retry, record_of
 from shards.store import Store, Table
 from shards.tables import KeptRow
 from shards.unreadable import readable
 from timeline.horizon import Horizon
-from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before
+from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
 
 from ..engine.clock import Clock
 from ..engine.rider import Done, Rider
@@ -58,6 +59,8 @@ class Retries(Rider):
         self._due: set[Subscriber] = set()
         self._fresh: list[tuple[Subscriber, Position]] = []
         """Put into the batch that is open."""
+        self._placing: dict[Position, tuple[Subscriber, MessageId]] = {}
+        """Put, and not durable yet."""
         self._taken: dict[Position, Subscriber] = {}
         """Taken away in a batch that is not durable yet."""
         writer.carry(self)
@@ -90,6 +93,7 @@ class Retries(Rider):
         """
         place = put_retry(commit, row, due_ms, is_owed=is_owed)
         self._fresh.append((one, place))
+        self._placing[place] = one, keys.message_of(row.id)
         return place
 
     @staticmethod
@@ -115,6 +119,8 @@ class Retries(Rider):
         taken = list(self._taken)
 
         def done(answer: object) -> None:
+            for _, place in fresh:
+                self._placing.pop(place, None)
             if isinstance(answer, Exception):
                 self._give_back(taken)
                 return
@@ -128,6 +134,7 @@ class Retries(Rider):
     def recover(self) -> None:
         """Nothing of what was put may have survived."""
         self._fresh.clear()
+        self._placing.clear()
         self._give_back(list(self._taken))
 
     def _give_back(self, taken: Iterable[Position]) -> None:
@@ -178,6 +185,15 @@ class Retries(Rider):
 
         Who takes one says so (`gave`) before the next. One that cannot be read is passed over, and stays.
         """
+        yield from self.waiting(one)
+        self._due.discard(one)
+        following = RETRIES.first_of(self._store, one.whose, before(self._clock.wall_ms() + 1))
+        self._first.pop(one, None)
+        if following is not None:
+            self._added(one, following)
+
+    def waiting(self, one: Subscriber) -> Iterator[Message]:
+        """The same, for who only looks."""
         now = before(self._clock.wall_ms() + 1)
         first = self._first.get(one, START)
         for place, row in RETRIES.of(self._store, one.whose, first, now):
@@ -194,17 +210,27 @@ class Retries(Rider):
                 yield Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
             except Corrupt as error:
                 log.error("a retry cannot be read: %s", error)
-        self._due.discard(one)
-        following = RETRIES.first_of(self._store, one.whose, now)
-        self._first.pop(one, None)
-        if following is not None:
-            self._added(one, following)
+
+    @property
+    def places_due(self) -> Iterable[Subscriber]:
+        """Places that may have retries that are due."""
+        return self._due
 
     def gave(self, one: Subscriber, place: Position) -> None:
         """It is in flight."""
         self._first[one] = Position(place + 1)
 
-    # -- what is read again
+    # -- what is read anyway, and again
+
+    def is_to_come(self, one: Subscriber, message: MessageId, record: Record) -> bool:
+        """Whether a place has a message in flight by its own row, or has still to read it."""
+        session, place = one.session, id_position(message)
+        flights = chain(session.flights.values(), *one.lent_flights())
+        if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
+            return True
+        if place <= session.read_at(self._horizon.position) or place in session.finished:
+            return False
+        return one.wants(place, record)
 
     def may_read(self, one: Subscriber, message: Message) -> bool:
         """Whether a place that was set back is to be sent a message that it may have had; what it has kept of
@@ -220,6 +246,11 @@ class Retries(Rider):
         for place, row in RETRIES.of_message(self._store, name):
             if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
                 one.retrying[place] = name
+        for place, (whose, other) in self._placing.items():
+            if whose is one and other == name:
+                one.retrying[place] = name
+        if is_dropped(self._store, name, one.whose):
+            one.undropped.add(keys.dropped(keys.message(name), one.whose))
         for place, row in DEAD.of_message(self._store, name):
             if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
                 one.superseded.add(place)

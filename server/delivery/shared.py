@@ -20,6 +20,7 @@ what it may is what its last member might, so that nothing is kept for it that n
 
 from collections.abc import Iterable, Sequence
 
+from shards.fields import Record
 from shards.keys import GROUP_PREFIX
 from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
@@ -30,6 +31,7 @@ from ..settings.config import Sessions
 from .message import Message
 from .pace import Pace, Paces
 from .rota import Rota
+from .router import is_delivered
 from .run import Run
 from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
@@ -285,6 +287,14 @@ class Group(Subscriber):
             if lent.shard == RETRY_SHARD and not lent.is_of_group
         }
         return super().flying_retries() | alone
+
+    def lent_flights(self) -> Iterable[Iterable[Flight]]:
+        return (theirs.values() for theirs in self.lent.values())
+
+    def wants(self, place: Position, record: Record) -> bool:
+        if not self.is_endpoint:
+            return super().wants(place, record)
+        return is_delivered(record.deliver_to, self.text.removeprefix(ENDPOINT_PREFIX))
 
     def forget(self, member: Subscriber) -> None:
         """The member's session is over, with what it had in flight."""

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
+from shards.fields import Record
 from shards.retries import whose
 from timeline.asked import Asked
+from timeline.filters import matches
 from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
 from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
@@ -153,6 +155,7 @@ class Subscriber:
         "stored_changes",
         "superseded",
         "unanswered",
+        "undropped",
         "unplaced",
         "will",
         "will_id",
@@ -187,6 +190,8 @@ class Subscriber:
         batch with the next cursor."""
         self.superseded: set[Position] = set()
         """Dead letters of messages that it has read again since: their rows go in the same way."""
+        self.undropped: set[bytes] = set()
+        """Keys of rows that say that it has dropped a message that it has read again since: they go, too."""
         self.reread = Position(0)
         """Up to here it may have had what it reads: somebody has set it back. 0: nowhere."""
         self.reads_next = False
@@ -272,6 +277,17 @@ class Subscriber:
     def filters(self) -> Iterable[str]:
         """What a topic has to match to be looked at for it, where it reads the store."""
         return self.session.subscriptions
+
+    def lent_flights(self) -> "Iterable[Iterable[Flight]]":
+        """Of a group: what its members have in flight."""
+        return ()
+
+    def wants(self, place: Position, record: Record) -> bool:
+        """Whether it has asked for the message that stands there."""
+        topic = record.topic.decode()
+        return any(
+            one.since < place and matches(text, topic) for text, one in self.session.subscriptions.items()
+        )
 
     @property
     def owners(self) -> frozenset[str]:

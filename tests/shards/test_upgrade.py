@@ -48,7 +48,7 @@ from timeline.position import (
 from .timelines import NOW, group, open_at, put, sync
 
 DUE = NOW + 60_000
-NAME = MessageId(77)
+NAME, OTHER = MessageId(77), MessageId(78)
 OWNER = b"meter-7"
 GROUP = keys.GROUP_PREFIX + "$share/g/t"
 LATER = DUE + 5_000
@@ -85,21 +85,26 @@ class Old:
 
 
 def old(
-    *addressees: str, is_passed: bool = True, is_held: bool = False, known: Sequence[str] = ("a",)
+    *addressees: str,
+    is_passed: bool = True,
+    is_held: bool = False,
+    known: Sequence[str] = ("a",),
+    names: Sequence[MessageId] = (),
 ) -> Old:
     """A retry of the message NAME for each addressee, which the horizon has passed or not.
 
-    `known`: the sessions and groups that there are.
+    `known`: the sessions and groups that there are. `names`: of the messages, if not all are NAME.
     """
+    names = names or [NAME] * len(addressees)
     store = MemoryStore()
     opened = open_at(store)
     if is_held:
         opened.horizon.observe(DUE + 60_000)
-    ids = put(opened, *(Draft(DUE, b"t", retry(one)) for one in addressees))
+    ids = put(opened, *(Draft(DUE, b"t", retry(*one)) for one in zip(addressees, names, strict=True)))
     found = Old(store, [(id_position(name), id_shard(name)) for name in ids])
-    for (place, shard), addressee in zip(found.rows, addressees, strict=True):
-        name = keys.message(NAME) + pack(">H", shard)
-        spots = b"\xff" + keys.message(NAME) + keys.kept_of(addressee)[1:]
+    for (place, shard), addressee, of in zip(found.rows, addressees, names, strict=True):
+        name = keys.message(of) + pack(">H", shard)
+        spots = b"\xff" + keys.message(of) + keys.kept_of(addressee)[1:]
         found.write(
             (Table.RETRIES, keys.place(place), name), (Table.RETRIES, spots, keys.place(place) + name[16:])
         )
@@ -114,9 +119,9 @@ def old(
     return found
 
 
-def retry(addressee: str) -> bytes:
+def retry(addressee: str, name: MessageId) -> bytes:
     tried = Retry(addressee.encode(), 3, 2, b"busy")
-    return encode(Record(b"t", b"job", DUE, 1, owner=OWNER, id=NAME, retry=tried))
+    return encode(Record(b"t", b"job", DUE, 1, owner=OWNER, id=name, retry=tried))
 
 
 def cursor(old: Old, of: str, place: Position, *flying: Position, finished: Sequence[Position] = ()) -> None:
@@ -139,7 +144,8 @@ def kept(opened: Opened) -> list[tuple[str, Position]]:
     assert verify_owners(store, directory, opened.horizon.position) == []
     assert verify_tables(store) == []
     for _, row in found:
-        assert (row.id, row.attempts, row.counted, row.reason) == (keys.message(NAME), 3, 2, "busy")
+        assert keys.message_of(row.id) in (NAME, OTHER)
+        assert (row.attempts, row.counted, row.reason) == (3, 2, "busy")
         record = decode(row.record)
         assert (record.payload, record.owner, record.retry) == (b"job", OWNER, None)
     assert opened.owned.pending(OWNER) == len(found)
@@ -233,7 +239,7 @@ def test_a_group_has_its_name_as_people_call_it() -> None:
 
 
 def test_what_the_horizon_has_passed_counts_for_its_owner_again() -> None:
-    had = old("a", "a", "gone")
+    had = old("a", "a", "gone", names=[NAME, OTHER, NAME])
     opened = had.open()
     assert len(kept(opened)) == 2
     value = opened.store.get(Table.META, keys.owned(OWNER))
@@ -241,9 +247,20 @@ def test_what_the_horizon_has_passed_counts_for_its_owner_again() -> None:
     assert owned_from(value) == (5, 3)
 
 
+@pytest.mark.parametrize("flying", [None, 1])
+def test_of_two_retries_of_one_message_and_place_one_stays(flying: int | None) -> None:
+    """The one in flight, else the first."""
+    had = old("a", "a")
+    if flying is not None:
+        cursor(had, "a", START, had.rows[flying][0])
+    opened = had.open()
+    assert kept(opened) == [("a", had.rows[flying or 0][0])]
+    assert verify_counts(opened.store, opened.directory) == []
+
+
 @pytest.mark.parametrize("what", ["row", "cursor"])
 def test_what_cannot_be_read_is_passed_over(what: str) -> None:
-    had = old("a", "a")
+    had = old("a", "a", names=[NAME, OTHER])
     if what == "row":
         opened = open_at(MemoryStore())
         key = next(key for key, _ in had.store.scan(Table.MESSAGES, b"", b"\xff" * 24))

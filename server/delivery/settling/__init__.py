@@ -5,6 +5,7 @@ what stands higher.
     letters.py       dead letters: kept, sent again to who gave them up, dropped
     obituaries.py    copies of dead letters at `$dead/...`
     steering.py      retries that people list, have tried at another time, bury or drop
+    siblings.py      retries of a filter that nobody takes from any more
     undone.py        what was not done comes again later, or is dead
     burying.py       what places leave undone: dead letters, or dropped and counted
     former.py        leases that outlive the server

@@ -159,10 +159,13 @@ class Letters:
         subscriber = self._groups.named(row.addressee if to is None else to.session.client_id)
         if subscriber is None or (to is not None and to is not subscriber) or not may(row, subscriber):
             return False
-        older = self._retries.of_in(commit, subscriber, keys.message_of(row.id))
+        message, stored = keys.message_of(row.id), decode(row.record)
+        older = self._retries.of_in(commit, subscriber, message)
         if any(at in subscriber.retrying for at, _ in older):
             return False  # it would have it twice
-        record = msgspec.structs.replace(decode(row.record), due_ms=due_ms, key=b"", zone=b"")
+        if self._retries.is_to_come(subscriber, message, stored):
+            return False  # so it would
+        record = msgspec.structs.replace(stored, due_ms=due_ms, key=b"", zone=b"")
         again = msgspec.structs.replace(
             row,
             addressee=subscriber.session.client_id,

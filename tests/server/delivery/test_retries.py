@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.delivery.deliveries import Deliveries
 from shards.dead import DEAD
 from shards.kept import Letter
 from shards.keys import message, message_of
@@ -18,7 +19,7 @@ from shards.retries import RETRIES, end_retries
 from shards.tables import KeptRow
 from shards.verify import verify_counts
 from tests.support.rig import Peer, Rig, config, props
-from timeline.position import END, START, MessageId, Position, before
+from timeline.position import END, START, MessageId, Position, before, id_position
 
 GROUP = "$share/g/t"
 
@@ -615,3 +616,84 @@ def test_one_that_expires_before_its_next_try_is_a_dead_letter() -> None:
     ((_, row),) = rig.core.letters.read()
     assert row.reason.startswith("expired")
     assert (retries(rig), rig.core.opened.retries) == ([], 0)
+
+
+def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_by_requeue_too() -> None:
+    """One message and one place: one of unread, in flight, retry, dead letter."""
+    rig = Rig(config(max_attempts=1))
+    other = "$share/other/t"
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
+    dead_letter(rig, GROUP)
+    (place, _), *_ = list(rig.core.letters.read())
+    to = rig.core.groups.get(other)
+    assert to is not None
+
+    def requeue_to() -> object:
+        found: list[object] = []
+        rig.core.writer.submit(
+            lambda commit: rig.core.letters.requeue(commit, place, rig.clock.now_ms, lambda *_: True, to),
+            found.append,
+        )
+        rig.pump()
+        return found[0]
+
+    assert requeue_to() is False, "unread"
+    peer = rig.lasting("o", receive_maximum=1)
+    peer.subscribe(other, qos=1)
+    (came,) = peer.publishes()
+    assert requeue_to() is False, "in flight"
+    peer.ack(wire.PUBACK, came.packet_id)
+    assert requeue_to() is True, "done there, and asked for once more"
+    assert [one.payload for one in peer.publishes()] == [b"bad"]
+
+
+def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_it() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, GROUP)
+    (letter,) = list(rig.core.letters.read())
+    rig.core.writer.submit(
+        lambda commit: rig.core.letters.drop(commit, letter[0], lambda *_: True), lambda durable: None
+    )
+    rig.pump()
+    name, group = message_of(letter[1].id), rig.core.groups.get(GROUP)
+    assert group is not None
+
+    def state() -> list[str]:
+        core = rig.core
+        found = Deliveries(rig.store, core.horizon, core.router, core.groups, core.letters, rig.clock)
+        told, _ = found.of(name, id_position(name), b"t", 1, lambda _: True)
+        return [one.state for one in told]
+
+    assert state() == ["dropped"]
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
+    peer = rig.lasting("a")
+    (came,) = peer.publishes()
+    peer.ack(wire.PUBACK, came.packet_id)
+    rig.kill()
+    assert state() == ["done"]
+
+
+def test_what_is_read_again_ends_a_retry_that_is_being_placed_at_that_moment() -> None:
+    rig = Rig(config(max_attempts=5))
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1, user_properties=(("backoff", "1h"),))
+    rig.connected("p").publish1("t", "job")
+    (came,) = peer.publishes()
+    peer.send(Ack(wire.PUBACK, came.packet_id, 0x80, props(user_properties=(("retry-in", "1h"),))))
+    group = rig.core.groups.get(GROUP)
+    assert group is not None
+    ((place, _),) = retries(rig)
+
+    def try_and_replay(commit: object) -> None:
+        rig.core.steering.try_(commit, place, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
+        rig.core.replay.rewind(commit, group, START)  # type: ignore[arg-type]
+
+    rig.core.writer.submit(try_and_replay, lambda durable: None)
+    rig.compose()
+    for _ in range(3):
+        rig.turn()  # it is read again before the batch is durable
+    rig.pump()
+    (again,) = peer.publishes()
+    peer.ack(wire.PUBACK, again.packet_id)
+    rig.pass_ms(10_000)
+    assert (peer.inbox, retries(rig)) == ([], [])

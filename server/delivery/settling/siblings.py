@@ -1,0 +1,127 @@
+"""Retries of a filter that nobody takes from any more, given to a group of the same name.
+
+A deployment renames the filter of a handler: `$share/workers/jobs/#` has nobody, `$share/workers/jobs/+/run`
+has the workers. What is unread stays with the filter that asked for it. A retry belongs to the *name*: a
+worker had the message already, and it is to be tried again. So when it is due and its own group has no
+member, it becomes a retry of a group of that name whose filter fits its topic and which has somebody. That
+group never asked for the message itself (it began later), so nobody gets the message twice.
+
+    jobs/1/run   retry of $share/workers/jobs/#, due    ──>   retry of $share/workers/jobs/+/run
+
+LOOK_S after it is due at the latest, GROUPS groups and ROWS retries of each in one look.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from shards.commit import Commit
+from shards.keys import message_of
+from shards.record import decode
+from shards.retries import RETRIES
+from timeline.filters import matches
+from timeline.position import MessageId, Position, at_of, id_position
+
+from ...engine.clock import Clock
+from ...engine.errand import RETRY_S, Errand
+from ...engine.writer import Writer
+from ...observe.logs import by, shown
+from ..membership import Membership
+from ..retries import Retries
+from ..shared import Group
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+GROUPS, ROWS = 100, 100
+
+
+class Move(NamedTuple):
+    """A retry that another group of the name is to try."""
+
+    group: Group
+    place: Position
+    to: Group
+
+
+class Siblings:
+    """Moves such retries. `moved`: how many since the start."""
+
+    def __init__(self, groups: Membership, retries: Retries, writer: Writer, clock: Clock) -> None:
+        self._groups = groups
+        self._retries = retries
+        self._clock = clock
+        self._look_at = 0.0
+        self._round: deque[Group] = deque()
+        """Groups that are still to be looked at before any is looked at again."""
+        self._asked: set[Move] = set()
+        self.errand: Errand[Move, bool] = Errand(writer, clock, self._decide, self._decided, self._failed)
+        self.moved = 0
+
+    def step(self) -> None:
+        """Look for retries that are due and whose group nobody takes from."""
+        now_s = self._clock.mono()
+        if now_s < self._look_at:
+            return
+        self._look_at = now_s + LOOK_S
+        if not self._round:
+            due = self._retries.places_due
+            self._round = deque(one for one in due if isinstance(one, Group) and _is_left(one))
+        for _ in range(min(GROUPS, len(self._round))):
+            group = self._round.popleft()
+            for move in self._moves(group):
+                if move not in self._asked:
+                    self._asked.add(move)
+                    self.errand.add(move)
+
+    def _moves(self, group: Group) -> Iterator[Move]:
+        others = [one for one in self._groups.of_name(group.name) if one is not group and one.is_reachable]
+        if not others:
+            return
+        for message in islice(self._retries.waiting(group), ROWS):
+            place = id_position(MessageId(message.record.id))
+            to = next((one for one in others if _fits(one, message.topic, place)), None)
+            if to is not None:
+                yield Move(group, message.position, to)
+
+    def _decide(self, commit: Commit, move: Move) -> bool:
+        """In the writer. Raises Refused, Corrupt, before anything is changed."""
+        row = RETRIES.at(commit.open_group, move.place)
+        if row is None or self._groups.place_of(row) is not move.group or move.place in move.group.retrying:
+            return False
+        if not _is_left(move.group) or self._groups.named(move.to.session.client_id) is not move.to:
+            return False
+        record, name = decode(row.record), message_of(row.id)
+        if not _fits(move.to, record.topic, id_position(name)) or self._retries.of_in(commit, move.to, name):
+            return False
+        theirs = msgspec.structs.replace(
+            row, addressee=move.to.session.client_id, incarnation=move.to.incarnation
+        )
+        self._retries.take(commit, move.group, move.place, row)
+        self._retries.put(commit, move.to, theirs, at_of(move.place), is_owed=True)
+        return True
+
+    def _decided(self, move: Move, is_moved: bool) -> None:
+        self._asked.discard(move)
+        self.moved += is_moved
+
+    def _failed(self, move: Move, why: Exception) -> float:
+        name = shown(move.group.name)
+        log.warning("%s: a retry stays with a filter that nobody takes from: %s", name, why, extra=by(name))
+        return RETRY_S
+
+
+def _is_left(group: Group) -> bool:
+    """Whether nobody takes from a filter, here or away, though it is not paused."""
+    return not (group.members or group.is_paused or group.is_endpoint)
+
+
+def _fits(group: Group, topic: bytes, place: Position) -> bool:
+    """Whether a group may be sent a message that it has not asked for itself."""
+    own = group.session.subscriptions.items()
+    fits = any(matches(text, topic.decode()) and one.since >= place for text, one in own)
+    return fits and group.may_receive(topic)

@@ -1,0 +1,109 @@
+"""Retries of a filter that nobody takes from: who gets them, and that nobody gets one twice."""
+
+import pytest
+
+from server.delivery.terms import LASTING
+from shards.retries import RETRIES
+from tests.support.pulling import Puller
+from tests.support.rig import Rig
+
+OLD, NEW = "$share/workers/jobs/#", "$share/workers/jobs/+/run"
+
+
+def _made(rig: Rig, *texts: str) -> None:
+    for text in texts:
+        rig.core.writer.submit(
+            lambda commit, text=text: rig.core.groups.make(commit, text, keeping=LASTING),
+            lambda durable: None,
+        )
+    rig.pump()
+
+
+def _failed(rig: Rig, topic: str, payload: str = "job", delay_ms: int = 5_000) -> None:
+    """A job of the former filter has failed once; its worker is gone."""
+    rig.connected("p").publish1(topic, payload)
+    puller = Puller(rig, OLD)
+    (settled,) = puller.nack(puller.lease(), delay_ms, "db is down")
+    assert settled.done == 1
+
+
+def _leave(rig: Rig) -> None:
+    """The seats of the former worker are dismissed."""
+    rig.pass_ms(6_000)
+
+
+def _whose(rig: Rig) -> list[str]:
+    return [row.addressee.removeprefix("\0share/") for _, row in RETRIES.all(rig.core.opened.store)]
+
+
+def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goes_on() -> None:
+    rig = Rig()
+    _made(rig, OLD)
+    _failed(rig, "jobs/1/run", delay_ms=60_000)
+    _leave(rig)
+    _made(rig, NEW)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    rig.pass_ms(50_000)
+    assert worker.inbox == [], "it is not due"
+    rig.pass_ms(10_000)
+    (came,) = worker.publishes()
+    assert came.payload == b"job"
+    assert came.properties is not None
+    assert came.properties.user("fasti-attempt") == "2"
+    rig.kill()
+    (again,) = rig.lasting("w").publishes()
+    assert again.payload == b"job"
+    assert rig.core.siblings.moved == 0
+    assert _whose(rig) == [NEW]
+
+
+def test_what_fits_no_filter_stays() -> None:
+    rig = Rig()
+    _made(rig, OLD)
+    _failed(rig, "jobs/1/mail")
+    _leave(rig)
+    _made(rig, NEW)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    rig.pass_ms(5_000)
+    assert (worker.inbox, _whose(rig)) == ([], [OLD])
+    other = rig.lasting("w2")
+    other.subscribe(OLD, qos=1)
+    rig.pass_ms(1_000)
+    assert other.take_all() == ["job"]
+
+
+def test_a_group_that_asked_for_the_message_itself_does_not_get_its_retry_too() -> None:
+    rig = Rig()
+    _made(rig, OLD, NEW)
+    _failed(rig, "jobs/1/run")
+    _leave(rig)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    assert worker.take_all() == ["job"]
+    rig.pass_ms(10_000)
+    assert (worker.inbox, _whose(rig)) == ([], [OLD])
+
+
+@pytest.mark.parametrize("how", ["paused", "away"])
+def test_a_filter_that_is_paused_or_whose_worker_is_away_keeps_its_retries(how: str) -> None:
+    rig = Rig()
+    _made(rig, OLD)
+    _failed(rig, "jobs/1/run")
+    if how == "away":
+        away = rig.lasting("away")
+        away.subscribe(OLD, qos=1)
+        away.disconnect()
+    else:
+        group = rig.core.groups.get(OLD)
+        assert group is not None
+        rig.core.writer.submit(
+            lambda commit: rig.core.groups.pause(commit, group, is_paused=True), lambda durable: None
+        )
+    _leave(rig)
+    _made(rig, NEW)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    rig.pass_ms(5_000)
+    assert (worker.inbox, _whose(rig)) == ([], [OLD])
