@@ -289,7 +289,7 @@ class Group(Subscriber):
         return super().flying_retries() | alone
 
     def lent_flights(self) -> Iterable[Iterable[Flight]]:
-        return (theirs.values() for theirs in self.lent.values())
+        return [theirs.values() for theirs in self.lent.values()]
 
     def wants(self, place: Position, record: Record) -> bool:
         if not self.is_endpoint:
