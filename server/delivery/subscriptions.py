@@ -165,7 +165,8 @@ class Subscriptions:
                 self._cursors.secure(subscriber, _drop)
         for group in list(self._groups):
             yield
-            rights = None if group.members else group.rights
+            # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.
+            rights = None if group.members or group.is_lasting else group.rights
             if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
                 log.info("group %s ends: %s may not", shown(group.text), rights.name, extra=by(rights.name))
                 self._groups.end(group, GROUP_DELETED)

@@ -12,6 +12,7 @@ from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Publish, Subscribe, SubscribeOptions, Will
+from server.delivery.terms import LASTING
 from server.mqtt.door import Door
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, props
@@ -594,3 +595,37 @@ def _toml(rules: list[str]) -> str:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int) -> None:
     assert Walk(tmp_path, seed).run(200) > 5
+
+
+@pytest.mark.parametrize("made_by", ["PUT", "SUBSCRIBE"])
+def test_a_lasting_group_stays_when_its_key_may_not_ask_for_it_any_more(rig: Keyed, made_by: str) -> None:
+    """Who may subscribe to it again finds what has come meanwhile."""
+    rig.add("a", subscribe=["own/#", "jobs/#"])
+    text, groups = "$share/g/jobs/#", rig.core.groups
+    if made_by == "PUT":
+        rights = rig.keyring.rights_of("a", "")
+        rig.core.writer.submit(
+            lambda commit: groups.make(commit, text, keeping=LASTING, rights=rights), lambda durable: None
+        )
+        rig.pump()
+    else:
+        rig.come("a", "c1").subscribe(text, qos=1, user_properties=(("expiry", "never"),))
+        rig.peers[-1].drop()
+    rig.change("a", ', "jobs/#"', "")
+    rig.come("ops").publish1("jobs/1", "kept")
+    assert rig.come("a", "c2").subscribe(text, qos=1) == (0x87,)
+    rig.crash()
+    rig.pump()
+    rig.read_keys()
+    rig.change("a", '["own/#"]', '["own/#", "jobs/#"]')
+    peer = rig.come("a", "c3")
+    peer.subscribe(text, qos=1)
+    assert peer.take_all() == ["kept"]
+
+
+def test_a_plain_group_ends_when_its_key_may_not_ask_for_it_any_more(rig: Keyed) -> None:
+    rig.add("a", subscribe=["own/#", "jobs/#"])
+    rig.come("a", "c1").subscribe("$share/g/jobs/#", qos=1)
+    rig.peers[-1].drop()
+    rig.change("a", ', "jobs/#"', "")
+    assert "$share/g/jobs/#" not in rig.core.groups
