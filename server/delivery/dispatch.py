@@ -16,6 +16,10 @@ in turns of their own. What is taken from the wheel at once follows from what th
 
 A message that says where it is delivered to goes to the group of that endpoint besides, whatever its topic.
 
+A message that no session, group or endpoint asks for is counted as unclaimed: its sender may believe that
+somebody gets it. A place that is away, paused or full asks for it all the same. The count is made only where
+the router's answer is empty.
+
 What its owner may not send (any more) goes to nobody and is not retained (server/delivery/owners). A plain
 publish that is not stored was checked when it came, a moment ago.
 
@@ -63,6 +67,8 @@ TURN_COST = 2_000
 COST_BITS = 12
 """So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
 _PARENT = PARENT.encode()
+OWN_TOPICS = (b"$SYS/", b"$dead/")
+"""What the server's own messages begin with."""
 RUN_MIN = 16
 """Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
 
@@ -74,6 +80,8 @@ class Counts:
     dispatched: int = 0
     expired: int = 0
     early: int = 0
+    unclaimed: int = 0
+    """Messages of clients that nobody asked for, and that were not retained either."""
     turns: int = 0
     late_ms: list[int] = field(default_factory=list)
     """Lateness of the messages of the last turns, for the histogram."""
@@ -317,6 +325,8 @@ class Dispatch(Rider):
         of these."""
         run = Run(messages)
         self._tail.extend([place for place, _ in run.spots], messages, sizes)
+        if not targets:
+            self._nobody(messages[0], len(messages))
         for subscriber, subscriptions in targets.items():
             given = 0
             if subscriber.session.tailing:
@@ -345,6 +355,9 @@ class Dispatch(Rider):
                 return len(targets)
             if record.retain:
                 self._retain(message)
+        if not targets:
+            self._nobody(message, 1)
+            return 0
         is_unstored = message.shard < 0
         most = TURN_COST
         for subscriber, subscriptions in targets.items():
@@ -359,6 +372,12 @@ class Dispatch(Rider):
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
         return len(targets)
+
+    def _nobody(self, message: Message, count: int) -> None:
+        """Count messages to one topic that nobody asks for: not the server's own, nor what is retained for
+        later subscribers."""
+        if not message.retain and not message.topic.startswith(OWN_TOPICS):
+            self.counts.unclaimed += count
 
     def _tell(self, traces: Traces, message: Message, wall_ms: int) -> int:
         """Make the span of a message that belongs to a trace, and is handed on; what that costs."""

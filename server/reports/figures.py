@@ -113,6 +113,8 @@ class Figures(Collector):
         counts = self._core.dispatch.counts
         yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
         yield "messages_expired", "Messages whose time to live was over at dispatch", counts.expired
+        text = "Messages that no session, group or endpoint asked for when they were dispatched"
+        yield "messages_unclaimed", text, counts.unclaimed
         yield "messages_early", "Messages handed on before their due: always 0", counts.early
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
