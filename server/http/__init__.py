@@ -20,6 +20,7 @@ What calls share
     lag.py        how far a session or group is behind, and what sets it back
     undone.py      what a place has not finished, and what a call says becomes of it
     turns.py       long calls take turns, step by step
+    claims.py      how many places ask for a message
     streams.py     answers without an end: how many, and that they end
     bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one

@@ -34,6 +34,7 @@ from shards.tables import DedupeRow
 from timeline.position import MessageId, Position, id_position, id_text
 
 from ...delivery.deliveries import Deliveries, Delivery
+from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...observe.metrics import Metrics
@@ -45,9 +46,10 @@ from ...webhook.webhooks import Webhooks
 from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
+from ..claims import claims_of
 from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
 from ..problems import Problem
-from ..requests import body_of, id_of, trace_of, whole_body
+from ..requests import body_of, flag, id_of, trace_of, whole_body
 from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
@@ -56,7 +58,7 @@ from ..values import shapes
 from ..values.bodies import FieldError, check_json
 from ..values.drafts import HTTP, MQTT, draft_of, late_ones, posted_ones, stored_key
 from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of, parse_one
-from ..values.scalars import Delay, ETag, Key, Location, Tags, When
+from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When
 from ..values.views import delivery_view, etag, message_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -70,6 +72,7 @@ NO_ROW = MessageId(0)
 """The tag of a row that no message is in."""
 Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]
 BY_KEY = {"door": Door}
+CLAIMS: Query = {"claims": FLAG}
 
 
 class Move(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,10 +146,12 @@ class Messages:
         deliveries: Deliveries,
         metrics: Metrics,
         webhooks: Webhooks,
+        router: Router,
         limits: Limits,
         traces: Traces | None,
     ) -> None:
         self._traces = traces
+        self._router = router
         self._deliveries = deliveries
         self._ask = ask
         self._clock = clock
@@ -171,9 +176,9 @@ class Messages:
     @described(
         "Schedule a message; sent again under its key it gets the first answer",
         SCHEDULE,
-        Gives(201, shapes.Scheduled, PLACED),
-        Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
-        query=TERMS,
+        Gives(201, shapes.Posted, PLACED),
+        Gives(200, shapes.Posted, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
+        query=TERMS | CLAIMS,
         body=New,
         example={
             "topic": "orders/17/reminder",
@@ -191,19 +196,27 @@ class Messages:
         message, terms = parse_one(body, now_ms, self._limits, _key(request)), terms_of(request)
         if keyless([message], terms):
             raise no_key()
+        with_claims = flag(request, "claims")
         rights = rights_of(request)
         check_send(rights, message.topic, message.deliver_to)
         charge(rights, 1)
         context = trace_of(request)
         if not message.spread_ms:
-            return await self._place(message, now_ms, rights, terms, context)
-        async with self._turns.of(request).alone(self._spreader.lock):
-            (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
-            return await self._place(message, now_ms, rights, terms, context)
+            status, headers, answer = await self._place(message, now_ms, rights, terms, context)
+        else:
+            async with self._turns.of(request).alone(self._spreader.lock):
+                (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
+                status, headers, answer = await self._place(message, now_ms, rights, terms, context)
+        if with_claims:
+            turn = self._turns.of(request)
+            claims = await claims_of(message.topic, message.deliver_to, self._router, rights, turn)
+            answer = b'%b,"claims":%b}' % (answer[:-1], msgspec.json.encode(claims))
+        return raw_answer(answer, status, headers)
 
     async def _place(
         self, message: ParsedMessage, now_ms: int, rights: Rights | None, terms: Terms, context: Headers
-    ) -> web.Response:
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the answer. Raises Problem."""
         traces, span = self._traces, None
         if traces is not None:
             span = traces.schedule(context_in(message.headers) or context, message.topic)
@@ -223,8 +236,7 @@ class Messages:
                 span.end(placed)
         if not isinstance(placed, Known):
             self._metrics.accepted.inc()
-        status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
-        return raw_answer(body, status, headers)
+        return first_answer(placed, draft.due_ms, now_ms, self._timeline)
 
     @described(
         "Look at a message, and at what has become of it with each who was to get it",

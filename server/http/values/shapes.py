@@ -42,6 +42,20 @@ class Scheduled(TypedDict):
     server_time: Instant
 
 
+class Claims(TypedDict):
+    """How many groups, endpoints and sessions would get a message if it was dispatched now."""
+
+    groups: int
+    endpoints: int
+    sessions: int
+
+
+class Posted(Scheduled):
+    """The answer to a POST. `claims`: if they were asked for."""
+
+    claims: NotRequired[Claims]
+
+
 class Accepted(TypedDict):
     """A batch that is on disk now; the ids in the order of the items."""
 
