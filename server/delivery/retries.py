@@ -176,6 +176,10 @@ class Retries(Rider):
         """Whether `step` has something to do."""
         return bool(self._heap) and at_of(self._heap[0][0]) <= wall_ms
 
+    def next_of(self, one: Subscriber) -> Position | None:
+        """From where on retries may wait for a place; None: none waits."""
+        return self._first.get(one)
+
     def is_due(self, one: Subscriber) -> bool:
         """Whether a place may have one that is due."""
         return one in self._due

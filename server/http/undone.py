@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from aiohttp import web
 
-from timeline.position import RETRY_SHARD, Position, at_of, id_position
+from timeline.position import RETRY_SHARD, MessageId, Position, at_of, id_position
 
 from ..delivery.router import Router
 from ..delivery.subscriber import Subscriber
@@ -26,6 +26,7 @@ from .values import shapes
 from .values.bodies import FieldError
 from .values.views import time_text
 
+Retries = tuple[int, tuple[Position, MessageId] | None]
 DEAD, DROP = "dead", "drop"
 Fate = Literal["dead", "drop"]
 DELETED = {
@@ -48,10 +49,8 @@ SKIP = msgspec.json.Decoder(Skip)
 
 def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
     """`lag`: how far the place is behind, as it was counted."""
-    count, first = timeline.retries_of(subscriber.whose)
+    waits, first = retries_of(subscriber, timeline)
     flying = subscriber.flying_retries()
-    # Those that are in flight, or done and still to go, wait no more.
-    waits = max(0, count - len(subscriber.retrying))
     flights = subscriber.session.flights.values()
     dues = [at_of(flight.position) for flight in flights if flight.shard != RETRY_SHARD]
     dues += [
@@ -65,9 +64,17 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
         "lag": lag["lag_messages"],
         "in_flight": len(subscriber.session.flights),
         "retries": waits,
-        "next_retry_at": None if first is None or not waits else time_text(at_of(first[0])),
+        "next_retry_at": None if first is None else time_text(at_of(first[0])),
         "oldest_at": time_text(min(dues)) if dues else None,
     }
+
+
+def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
+    """How many messages wait for their next try, and of the first the time of its try and the message."""
+    count, first = timeline.retries_of(subscriber.whose)
+    # Those that are in flight, or done and still to go, wait no more.
+    waits = max(0, count - len(subscriber.retrying))
+    return waits, first if waits else None
 
 
 def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> bool:

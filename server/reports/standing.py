@@ -11,7 +11,8 @@ are is found without reading the store, by the oldest position that one has not 
 Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
 messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
 these were all), for `LOOK_S` in all: a session
-that is away and that nothing was sent to is far back and lacks nothing. Those with the most lag are told of.
+that is away and that nothing was sent to is far back and lacks nothing. So are the `metrics.top` groups whose
+tries come next: they may have read everything. Those with the most lag are told of.
 
 A key that does not see every message is not told of single ones: what others are called, what they subscribe
 to and how far behind they are would be news for it.
@@ -33,7 +34,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from timeline.filters import SHARE_PREFIX, parse_share
-from timeline.position import Position, at_of
+from timeline.position import Position, at_of, id_position
 
 from ..core import Core
 from ..delivery.shared import Group
@@ -41,6 +42,7 @@ from ..delivery.subscriber import Subscriber
 from ..http.lag import LIST_LOOK_ROWS, lag_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
+from ..http.undone import retries_of
 from ..observe.logs import shown
 from ..webhook.webhooks import Webhooks
 
@@ -67,6 +69,8 @@ class Row:
     in_flight: int
     redelivered: int
     members: int
+    retries: int
+    retry_s: float
 
 
 @dataclass(slots=True)
@@ -110,10 +114,11 @@ class Standing(Collector):
         until_s = self._core.clock.mono() + LOOK_S
         sessions = await self._furthest(turn, list(self._core.sessions), totals)
         groups = await self._furthest(turn, list(self._core.groups), nobody)
+        groups = [*dict.fromkeys((*groups, *await self._retrying(turn)))]
         told = _families("session", ("session",), await self._rows(turn, sessions, until_s))
         rows = await self._rows(turn, groups, until_s)
         await turn.begin()
-        told += [*_families("group", ("group", "filter"), rows), _members(rows)]
+        told += [*_families("group", ("group", "filter"), rows), *_of_groups(rows)]
         self._told = told
         self._totals = totals
         self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
@@ -129,6 +134,16 @@ class Standing(Collector):
 
         return [found for _, found in await least(turn, every, oldest, CANDIDATES * self._top)]
 
+    async def _retrying(self, turn: Turn) -> list[Subscriber]:
+        """The groups whose tries come next."""
+        number = count()
+
+        def next_try(group: Subscriber) -> tuple[Position, int] | None:
+            place = self._core.retries.next_of(group)
+            return None if place is None else (place, next(number))
+
+        return [found for _, found in await least(turn, list(self._core.groups), next_try, self._top)]
+
     def _oldest(self, subscriber: Subscriber) -> Position:
         """The oldest that it has not read or not acked; the horizon if there is no such."""
         session, horizon = subscriber.session, self._core.horizon.position
@@ -142,23 +157,29 @@ class Standing(Collector):
             if self._core.clock.mono() > until_s:
                 break
             rows.append(self._row(subscriber))
-        rows.sort(key=lambda row: (max(row.lag_s, row.unacked_s), row.lag_messages), reverse=True)
+        rows.sort(
+            key=lambda row: (max(row.lag_s, row.unacked_s, row.retry_s), row.lag_messages), reverse=True
+        )
         return rows[: self._top]
 
     def _row(self, subscriber: Subscriber) -> Row:
         lag = lag_of(subscriber, self._timeline, self._core.router, LIST_LOOK_ROWS)
-        unacked = _unacked(subscriber)
-        unacked_ms = 0 if unacked is None else max(0, self._core.horizon.clock_ms - at_of(unacked))
+        retries, first = retries_of(subscriber, self._timeline)
         return Row(
             _group_labels(subscriber) if isinstance(subscriber, Group) else (label_of(subscriber.name),),
             lag["lag_messages"],
             lag["lag_messages_is_exact"],
             lag["lag_seconds"],
-            unacked_ms / 1_000,
+            self._age_s(_unacked(subscriber)),
             len(subscriber.session.flights),
             subscriber.redelivered,
             len(subscriber.members) if isinstance(subscriber, Group) else 0,
+            retries,
+            0.0 if first is None else self._age_s(id_position(first[1])),
         )
+
+    def _age_s(self, place: Position | None) -> float:
+        return 0.0 if place is None else max(0, self._core.horizon.clock_ms - at_of(place)) / 1_000
 
     # -- the disk
 
@@ -203,11 +224,18 @@ class Standing(Collector):
         return shares
 
 
-def _members(rows: list[Row]) -> Metric:
-    members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=("group", "filter"))
+def _of_groups(rows: list[Row]) -> list[Metric]:
+    labels = ("group", "filter")
+    members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=labels)
+    text = "Messages that wait for their next try"
+    retries = GaugeMetricFamily("fasti_group_retries", text, labels=labels)
+    text = "Age, since its due, of the message whose next try comes first; 0: none waits"
+    oldest = GaugeMetricFamily("fasti_group_retry_oldest_seconds", text, labels=labels)
     for row in rows:
         members.add_metric(row.labels, row.members)
-    return members
+        retries.add_metric(row.labels, row.retries)
+        oldest.add_metric(row.labels, row.retry_s)
+    return [members, retries, oldest]
 
 
 def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> list[Metric]:

@@ -14,6 +14,7 @@ from server.settings.config import Config, Metrics
 from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import MINUTE_MS, Running, running
+from ..http.test_retries import fail
 
 
 async def figures(server: Running) -> dict[str, float]:
@@ -54,6 +55,31 @@ async def test_a_group_is_told_of_with_its_members_and_what_came_again(server: R
     assert found[f"group_redeliveries_total{labels}"] == 1
 
 
+async def test_a_group_is_told_of_with_its_retries(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """It has read everything, and others are far back and lack nothing."""
+    async with running(tmp_path, replace(config, metrics=Metrics(top=1)), clock) as server:
+        for name in ("a", "b", "c", "d"):
+            await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
+        await fail(server, "1", "2")
+        await server.pass_time(MINUTE_MS // 2)
+        found = await figures(server)
+        labels = '{filter="jobs/#",group="workers"}'
+        assert [name for name in found if name.startswith("group_retries{")] == [f"group_retries{labels}"]
+        assert found[f"group_retries{labels}"] == 2
+        assert found[f"group_retry_oldest_seconds{labels}"] == 30
+        await server.call("POST", "/v1/retries:drop", {"filter": {"group": "workers"}})
+        found = await figures(server)
+        assert sum(value for name, value in found.items() if name.startswith("group_retr")) == 0
+
+
+async def test_what_nobody_asks_for_is_counted(server: Running) -> None:
+    await server.schedule("a/1")
+    await server.app.quiet()
+    assert (await figures(server))["messages_unclaimed_total"] == 1
+
+
 @pytest.mark.parametrize("top", [0, 2])
 async def test_those_with_the_most_lag_are_told_of(
     tmp_path: Path, config: Config, clock: SimulatedClock, top: int
@@ -85,8 +111,8 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
 
     await server.app.standing.look(Counted())  # type: ignore[arg-type]
     assert (
-        len(steps) == (1 + 3) + 1 + 3 + 1
-    )  # the sessions, one by one; no group; the rows; the groups' figures
+        len(steps) == (1 + 3) + 2 + 3 + 1
+    )  # the sessions, one by one; no group, and none with retries; the rows; the groups' figures
 
 
 async def test_who_does_not_see_every_message_is_told_of_nobody(
