@@ -143,6 +143,7 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 deliver=options.deliver,
                 rate=options.rate,
                 pending=options.pending,
+                groups=options.groups,
             )
             print(key)  # noqa: T201
             print("It is shown this once; the file has its hash only.", file=sys.stderr)  # noqa: T201
@@ -223,6 +224,9 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
         )
     add.add_argument("--rate", type=int, default=0, help="messages a second; else any number")
     add.add_argument("--pending", type=int, default=0, help="messages that may wait; else any number")
+    add.add_argument(
+        "--groups", type=int, default=0, help="groups and endpoints of its own; else half of limits.groups"
+    )
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
     revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")
     revoke.add_argument("name")

@@ -187,6 +187,7 @@ class Core:
             settings,
             limits,
             clock.mono,
+            auth.groups_of,
         )
 
     def _build_dispatch(self) -> None:

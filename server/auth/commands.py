@@ -10,6 +10,7 @@ from pathlib import Path
 from timeline.filters import TopicError
 
 from .keys_file import (
+    GROUPS_MAX,
     PENDING_MAX,
     RATE_MAX,
     KeysFileError,
@@ -34,6 +35,7 @@ def add(
     deliver: Sequence[str] | None,
     rate: int,
     pending: int,
+    groups: int,
 ) -> str:
     """The new key, to be shown once. `scopes` as given, also with commas. Raises KeysFileError."""
     try:
@@ -46,7 +48,9 @@ def add(
         raise KeysFileError(path, 0, f"from 0 to {RATE_MAX} messages a second", "rate")
     if not 0 <= pending <= PENDING_MAX:
         raise KeysFileError(path, 0, f"from 0 to {PENDING_MAX} messages", "pending")
-    return add_key(path, name, Grant(wanted, rate=rate, pending=pending, **rules))
+    if not 0 <= groups <= GROUPS_MAX:
+        raise KeysFileError(path, 0, f"from 0 to {GROUPS_MAX} groups and endpoints", "groups")
+    return add_key(path, name, Grant(wanted, rate=rate, pending=pending, groups=groups, **rules))
 
 
 def revoke(path: Path, name: str) -> str:
@@ -62,7 +66,9 @@ def listed(path: Path, data: Path) -> list[str]:
     """A line for each key, in columns. `data`: where the server notes when they were used. Raises
     KeysFileError."""
     used = read_last_use(data)
-    rows = [("NAME", "SCOPES", "RATE", "PENDING", "CREATED", "LAST USED", "TOPICS")]
+    rows: list[tuple[str, ...]] = [
+        ("NAME", "SCOPES", "RATE", "PENDING", "GROUPS", "CREATED", "LAST USED", "TOPICS")
+    ]
     rows += [_row(key, used.get(key.name, 0)) for key in read_keys(path)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
@@ -70,7 +76,7 @@ def listed(path: Path, data: Path) -> list[str]:
     ]
 
 
-def _row(key: StoredKey, used_ms: int) -> tuple[str, str, str, str, str, str, str]:
+def _row(key: StoredKey, used_ms: int) -> tuple[str, ...]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
     last = _day(datetime.fromtimestamp(used_ms / 1000, UTC)) if used_ms else "-"
@@ -80,8 +86,8 @@ def _row(key: StoredKey, used_ms: int) -> tuple[str, str, str, str, str, str, st
     topics = " ".join(
         f"{what}={','.join(rules.allow) or 'none'}" for what, rules in named if rules.allow is not None
     )
-    rate, pending = str(grant.rate or "-"), str(grant.pending or "-")
-    return key.name, scopes, rate, pending, _day(key.created), last, topics or "all"
+    bounds = (str(bound or "-") for bound in (grant.rate, grant.pending, grant.groups))
+    return key.name, scopes, *bounds, _day(key.created), last, topics or "all"
 
 
 def _day(at: datetime | None) -> str:

@@ -280,6 +280,11 @@ class Keyring:
         entry = self._entries.get(owner.decode())
         return 0 if entry is None else entry.grant.pending
 
+    def groups_of(self, owner: str) -> int:
+        """How many groups and endpoints a key may have; 0: as many as the server gives every key."""
+        entry = self._entries.get(owner)
+        return 0 if entry is None else entry.grant.groups
+
     def used(self) -> dict[str, int]:
         """Name -> when its key was last used, wall ms; only those that were."""
         return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}

@@ -7,6 +7,7 @@
     publish = ["meters/%u/#"]
     rate = 100
     pending = 10000
+    groups = 100
     created = 2026-11-22T05:00:00Z
 
 `publish`, `subscribe` and `deliver` that are left out are every topic; an empty list is none. A line is
@@ -46,9 +47,10 @@ MODE_REFUSED = 0o027
 FILE_BYTES_MAX = 64 << 20
 RATE_MAX = 1_000_000
 PENDING_MAX = 1_000_000_000
+GROUPS_MAX = 1_000_000
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 _RULES = ("publish", "subscribe", "deliver")
-_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "pending", "created", "revoked")
+_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "pending", "groups", "created", "revoked")
 
 
 class KeysFileError(ValueError):
@@ -229,6 +231,7 @@ class _Reading:
             self._rules("deliver"),
             self._number("rate", RATE_MAX, "messages a second"),
             self._number("pending", PENDING_MAX, "messages"),
+            self._number("groups", GROUPS_MAX, "groups and endpoints"),
         )
         line = self._places.header(self._index)
         return StoredKey(name, hash_text, grant, self._time("created"), self._time("revoked"), line)
@@ -307,6 +310,8 @@ def _block(name: str, hash_text: str, grant: Grant) -> str:
         lines.append(f"rate = {grant.rate}")
     if grant.pending:
         lines.append(f"pending = {grant.pending}")
+    if grant.groups:
+        lines.append(f"groups = {grant.groups}")
     lines.append(f"created = {_now()}")
     return "\n".join(lines) + "\n"
 

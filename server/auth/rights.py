@@ -68,7 +68,8 @@ NOTHING = Rules(())
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do. `rate`: messages a second, `pending`: of its messages at a time; 0: any number."""
+    """What a key may do. `rate`: messages a second, `pending`: of its messages at a time; 0: any number.
+    `groups`: groups and endpoints of its own; 0: as many as the server gives every key."""
 
     scopes: frozenset[str] = EVERY_SCOPE
     publish: Rules = EVERY
@@ -76,6 +77,7 @@ class Grant:
     deliver: Rules = EVERY
     rate: int = 0
     pending: int = 0
+    groups: int = 0
 
 
 NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)

@@ -1,5 +1,10 @@
-"""Who is a member of which shared subscription: groups made, joined, left, restored."""
+"""Who is a member of which shared subscription: groups made, joined, left, restored.
 
+A group belongs to the key that created it, and later to that of its last member. A key has a bounded number
+of groups and endpoints: its own `groups`, else 1 / OWNER_SHARE of `limits.groups`, so that no key takes all.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -26,6 +31,7 @@ from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
+OWNER_SHARE = 2
 END_MEMBERS = 500
 """Members that leave a group in one step when the group is deleted."""
 
@@ -35,7 +41,7 @@ class UnknownGroup(LookupError):
 
 
 class TooManyGroups(Refused):
-    """`limits.groups`, or `limits.subscription_bytes`."""
+    """`limits.groups`, `limits.subscription_bytes`, or the bound of a key."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("over-quota", detail)
@@ -58,8 +64,10 @@ class Membership:
         settings: SessionSettings,
         limits: Limits,
         mono: Callable[[], float],
+        groups_of: Callable[[str], int],
     ) -> None:
-        """`by_text`: empty, and only changed here."""
+        """`by_text`: empty, and only changed here. `groups_of`: how many a key may have, by its name; 0: not
+        said."""
         self._sessions = sessions
         self._cursors = cursors
         self._horizon = horizon
@@ -70,6 +78,9 @@ class Membership:
         self._burials = burials
         self._settings = settings
         self._limits = limits
+        self._groups_of = groups_of
+        self._owned: Counter[str] = Counter()
+        """Groups and endpoints by the name of the key that they belong to; empty: to none."""
         self._paces = Paces(mono)
         self.returned = Returned(limits.returned)
         """What no member has."""
@@ -158,8 +169,8 @@ class Membership:
         group.session.subscriptions[stored.filter] = stored
         group.agree(stored.terms, Keeping(row.expiry_s, row.rate))
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
-        group.is_paused, group.owner, group.client = row.is_paused, row.owner, row.client
-        group.rights = self._sessions.rights_of(row.owner, row.client)
+        group.is_paused = row.is_paused
+        self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
         group.left_ms = row.left_ms or group.left_ms
         group.left_running_ms = row.left_running_ms or group.left_running_ms
         self._cursors.restored(group, is_whole=row.left_ms > 0)
@@ -171,15 +182,32 @@ class Membership:
             if group.rights is not None and not group.rights.is_live:
                 group.rights = self._sessions.rights_of(group.owner, group.client)
 
-    def admits(self, text: str) -> bool:
-        """Whether there may be a group under this text; a refusal is counted."""
-        size = len(text.encode())
-        is_free = text in self._by_text or (
-            len(self._by_text) < self._limits.groups
-            and self._filter_bytes + size <= self._limits.subscription_bytes
-        )
-        self.refused += not is_free
-        return is_free
+    def refusal(self, text: str, owner: str) -> str:
+        """Why the key of that name may not create a group under this text; empty: it may, or the group is
+        there. A refusal is counted."""
+        limits, size = self._limits, len(text.encode())
+        if text in self._by_text:
+            return ""
+        why = ""
+        most = self._groups_of(owner) or max(1, limits.groups // OWNER_SHARE)
+        if len(self._by_text) >= limits.groups or self._filter_bytes + size > limits.subscription_bytes:
+            why = "there are as many groups, or bytes of their filters, as may be"
+        elif owner and self._owned[owner] >= most:
+            why = f"the key {owner} has {self._owned[owner]} groups and endpoints, {most} may be"
+        self.refused += bool(why)
+        return why
+
+    def _give(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
+        """The group belongs to another key, or to none. No rights limit what is posted to an endpoint."""
+        self._count(group.owner, -1)
+        self._count(owner, 1)
+        group.owner, group.client = owner, client
+        group.rights = None if group.is_endpoint else rights
+
+    def _count(self, owner: str, by: int) -> None:
+        self._owned[owner] += by
+        if self._owned[owner] <= 0:
+            del self._owned[owner]
 
     def is_over(self, group: Group) -> bool:
         """Nobody holds it, or it is an endpoint that is paused, and its expiry has come."""
@@ -199,12 +227,14 @@ class Membership:
         A new group begins at the horizon. The settings supply every term that is not given. `rights`: of the
         key that creates it; they count like those of its last member. Raises TooManyGroups.
         """
-        if not self.admits(text):
-            raise TooManyGroups("there are as many groups, or bytes of their filters, as may be")
+        owner = "" if rights is None else rights.name
+        why = self.refusal(text, owner)
+        if why:
+            raise TooManyGroups(why)
         group = self._by_text.get(text)
         if group is None:
             group = self._open(text, self._horizon.position)
-            group.owner, group.rights = "" if rights is None else rights.name, rights
+            self._give(group, owner, rights, "")
             self._router.forget()
         group.agree(terms, keeping)
         self._agreed(group)
@@ -250,6 +280,7 @@ class Membership:
         group = self._by_text.get(text)
         if group is None:
             group = self._open(text, subscription.since)
+            self._give(group, member.owner, None, member.session.client_id)
         is_new = member not in group.members
         self._take_in(group, member, subscription)
         group.hear(subscription.terms, keeping)
@@ -296,8 +327,8 @@ class Membership:
         if is_last and ((is_given_up and not group.is_lasting) or not group.session.is_persistent):
             self.end(group, GROUP_DELETED)
             return
-        if is_last:
-            group.remember(member)
+        if is_last and not member.is_inside:
+            self._give(group, member.owner, member.rights, member.session.client_id)
         self._look(group)
         self._pause(group)
         self._agreed(group)
@@ -328,6 +359,7 @@ class Membership:
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
+        self._count(group.owner, -1)
         if not group.is_endpoint:
             named = self._by_name[group.name]
             del named[group.text]
@@ -486,6 +518,7 @@ class Membership:
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         self._by_text[text] = group
+        self._count(group.owner, 1)
         if not group.is_endpoint:
             self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())

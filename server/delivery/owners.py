@@ -69,6 +69,9 @@ class Auth(Protocol):
     def quota_of(self, owner: bytes) -> int:
         """How many messages of that name may be pending; 0: any number."""
 
+    def groups_of(self, owner: str) -> int:
+        """How many groups and endpoints a key may have; 0: as many as the server gives every key."""
+
 
 class Open:
     """Where there are no keys."""
@@ -82,6 +85,9 @@ class Open:
         return True, 0
 
     def quota_of(self, owner: bytes) -> int:  # noqa: ARG002
+        return 0
+
+    def groups_of(self, owner: str) -> int:  # noqa: ARG002
         return 0
 
 

@@ -101,7 +101,8 @@ class Group(Subscriber):
         self.is_paused = False
         """Nobody is sent anything; its place stays."""
         self.client = ""
-        """Who was its last member: whose `owner` and `rights` it has while it has none."""
+        """Its last member, whose `owner` and `rights` it has while it has none. Before there was a last one,
+        who created it. An endpoint has an owner, for whom it counts; it belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
@@ -182,7 +183,7 @@ class Group(Subscriber):
     @property
     def owners(self) -> frozenset[str]:
         clients = frozenset(member.owner for member in self.members if not member.is_inside)
-        return clients or frozenset((self.owner,))
+        return clients or frozenset(("" if self.is_endpoint else self.owner,))
 
     @property
     def is_reachable(self) -> bool:
@@ -214,11 +215,6 @@ class Group(Subscriber):
         if not self.members:
             return self.rights is None or self.rights.may_receive(topic)
         return any(member.may_receive(topic) for member in self.members)
-
-    def remember(self, member: Subscriber) -> None:
-        """The last member has gone: what it might, the group may."""
-        if not member.is_inside:
-            self.owner, self.rights, self.client = member.owner, member.rights, member.session.client_id
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         session = self.session

@@ -64,7 +64,7 @@ class Subscriptions:
             return Denial.NOT_ALLOWED
         if text not in session.subscriptions and not self._sessions.quota.admits(session, text):
             return Denial.OVER_QUOTA
-        if is_shared and not self._groups.admits(text):
+        if is_shared and self._groups.refusal(text, subscriber.owner):
             return Denial.OVER_QUOTA
         return None
 

@@ -26,10 +26,11 @@ from shards.errors import StoreFailed
 from timeline.session import USUAL, Terms
 
 from ..delivery.burials import GROUP_EXPIRED
-from ..delivery.membership import Membership, TooManyGroups
+from ..delivery.membership import Membership
 from ..delivery.router import URLS
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
+from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
 from ..engine.clock import Clock
 from ..engine.rider import Rider
@@ -270,16 +271,17 @@ class Webhooks(Rider):
 
     # -- changed
 
-    async def put(self, name: str, wanted: Wanted) -> tuple[Standing, bool]:
-        """Make an endpoint or change it; True: it is new. Raises Refused, Busy, StoreFailed."""
-        is_new: bool = await self._ask(lambda commit: self._put(commit, name, wanted))
+    async def put(self, name: str, wanted: Wanted, rights: Rights | None) -> tuple[Standing, bool]:
+        """Make an endpoint or change it; True: it is new. `rights`: of the key that asks for it. Raises
+        Refused, Busy, StoreFailed."""
+        is_new: bool = await self._ask(lambda commit: self._put(commit, name, wanted, rights))
         self._follow()
         standing = self.standing(name)
         if standing is None:
             raise Unknown(name)
         return standing, is_new
 
-    def _put(self, commit: Commit, name: str, wanted: Wanted) -> bool:
+    def _put(self, commit: Commit, name: str, wanted: Wanted, rights: Rights | None) -> bool:
         known = self.registry.get(name)
         if known is None and len(self.registry) >= self.registry.max_endpoints:
             raise Refused("over-quota", f"there are {len(self.registry)} endpoints, as many as may be")
@@ -303,17 +305,19 @@ class Webhooks(Rider):
             raise Refused(
                 "concurrency", f"is more than the {max(0, left)} that are left of webhook.connections"
             )
-        self._open_group(commit, name, wanted.terms, wanted.keeping)
+        self._open_group(commit, name, wanted.terms, wanted.keeping, rights)
         self.registry.put(commit, name, row)
         return known is None
 
     def _open_group(
-        self, commit: Commit, name: str, terms: Terms = USUAL, keeping: Keeping = LASTING
+        self,
+        commit: Commit,
+        name: str,
+        terms: Terms = USUAL,
+        keeping: Keeping = LASTING,
+        rights: Rights | None = None,
     ) -> None:
-        try:
-            self._groups.make(commit, endpoint_text(name), terms, keeping)
-        except TooManyGroups as error:
-            raise Refused("over-quota", str(error)) from None
+        self._groups.make(commit, endpoint_text(name), terms, keeping, rights)
 
     async def drop(self, name: str, may_go: Callable[[Group], bool], *, is_dead: bool) -> Group | None:
         """Forget an endpoint with its group; what it has not finished becomes dead letters, or is dropped.

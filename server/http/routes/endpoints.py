@@ -28,7 +28,7 @@ from ...settings.config import Config
 from ...settings.times import format_ms
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import Standing, TooMany, Unknown, Webhooks
-from ..access import over_quota
+from ..access import over_quota, rights_of
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
@@ -137,7 +137,7 @@ class EndpointRoutes:
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wanted = wanted_of(await body_of(request, _ENDPOINT), self._config)
         with refusals():
-            standing, is_new = await self._webhooks.put(name, wanted)
+            standing, is_new = await self._webhooks.put(name, wanted, rights_of(request))
         answer = json_answer(self._view(standing, LOOK_ROWS), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/endpoints/{name}"

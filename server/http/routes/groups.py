@@ -22,7 +22,7 @@ from shards.commit import Commit
 from timeline.filters import parse_share
 
 from ...delivery.burials import SKIPPED
-from ...delivery.membership import Membership, TooManyGroups
+from ...delivery.membership import Membership
 from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...delivery.shared import Group
@@ -144,10 +144,7 @@ class GroupRoutes:
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 
-        try:
-            group, is_new = await asked(self._ask, make)
-        except TooManyGroups as error:
-            raise Problem("over-quota", str(error)) from None
+        group, is_new = await asked(self._ask, make)
         if group is None:
             raise Problem("forbidden", f"the filter {wish.filter[:128]!r} is not to be asked for here")
         await self._turns.of(request).begin()

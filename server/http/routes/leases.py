@@ -30,7 +30,7 @@ from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
 from timeline.filters import TopicError, parse_share
 
-from ...delivery.membership import Membership, TooManyGroups, UnknownGroup
+from ...delivery.membership import Membership, UnknownGroup
 from ...delivery.settling.undone import NEVER
 from ...delivery.subscriptions import Subscriptions
 from ...delivery.terms import LASTING
@@ -49,7 +49,7 @@ from ...pull.pull import Pull, Settled
 from ...settings.config import Config
 from ...settings.times import NEVER_TEXT
 from ..access import Rights, is_own, rights_of
-from ..answers import RETRY_AFTER, asked, json_answer, refusals
+from ..answers import asked, json_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
 from ..protocol import Protocol
@@ -296,10 +296,7 @@ class LeaseRoutes:
                 if groups.get(text) is None:
                     groups.make(commit, text, keeping=LASTING, rights=rights)
 
-            try:
-                await asked(self._ask, open_group)
-            except TooManyGroups as error:
-                raise Problem("over-quota", str(error), headers=RETRY_AFTER) from None
+            await asked(self._ask, open_group)
         return text
 
     def _sorted(self, request: web.Request, lease_ids: Sequence[str]) -> tuple[list[LeaseId], list[str]]:

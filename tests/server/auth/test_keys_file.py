@@ -33,6 +33,7 @@ def test_what_is_added_is_read_and_its_key_is_right(path: Path) -> None:
         publish=Rules(("meters/%u/#", "a/ü\x7f\u2028b")),
         deliver=Rules(()),
         rate=7,
+        groups=9,
     )
     key = add_key(path, "meter-7", grant)
     add_key(path, "ops", Grant())
@@ -152,7 +153,7 @@ def test_a_key_that_cannot_be_found_in_the_text_is_not_revoked_elsewhere(path: P
 
 def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     where = ["--file", str(path), "--data", str(tmp_path)]
-    few = ["--pending", "70", *where]
+    few = ["--pending", "70", "--groups", "3", *where]
     assert main(["keys", "add", "ci", "--scope", "schedule", "--publish", "ci/#", "--rate", "5", *few]) == 0
     key = capsys.readouterr().out.strip()
     assert argon2id(read_keys(path)[0].hash)(key.encode())
@@ -163,7 +164,7 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "ops is revoked. What it has sent is withheld" in capsys.readouterr().out
     assert main(["keys", "ls", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:4] == ["ci", "schedule", "5", "70"]
+    assert lines[1].split()[:5] == ["ci", "schedule", "5", "70", "3"]
     assert "2026-11-21 08:00" in lines[1]
     assert lines[1].endswith("publish=ci/#")
     assert lines[2].startswith("ops")
@@ -174,13 +175,16 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert main(["keys", "add", "b", "--scope", "read", "--deliver", "a#", *where]) == 2
     assert main(["keys", "add", "b", "--scope", "read", "--rate", "-1", *where]) == 2
     assert main(["keys", "add", "b", "--scope", "read", "--pending", "-1", *where]) == 2
+    assert main(["keys", "add", "b", "--scope", "read", "--groups", "-1", *where]) == 2
     assert len(read_keys(path)) == 2
     assert main(["keys", "ls"]) == 2
     assert "--file" in capsys.readouterr().err
 
 
 def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
-    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0, pending=0)
+    commands.add(
+        path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0, pending=0, groups=0
+    )
     (key,) = read_keys(path)
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())

@@ -629,3 +629,41 @@ def test_a_plain_group_ends_when_its_key_may_not_ask_for_it_any_more(rig: Keyed)
     rig.peers[-1].drop()
     rig.change("a", ', "jobs/#"', "")
     assert "$share/g/jobs/#" not in rig.core.groups
+
+
+def test_a_key_has_so_many_groups_and_no_more(rig: Keyed) -> None:
+    rig.add("few", groups=2)
+    peer = rig.come("few", "c1")
+    assert peer.subscribe("$share/a/t", "$share/b/t", "$share/c/t", "t") == (2, 2, 0x97, 2)
+    peer.drop()
+    rig.crash()
+    rig.pump()
+    again = rig.come("few", "c2")
+    assert again.subscribe("$share/c/t") == (0x97,), "they stay for days without a member"
+    assert again.subscribe("$share/a/t") == (2,), "it is there"
+    assert rig.come("ops").subscribe("$share/c/t") == (2,), "of nobody else"
+    again.unsubscribe("$share/a/t")
+    assert again.subscribe("$share/d/t") == (2,)
+    rig.change("few", "groups = 2", "groups = 3")
+    assert again.subscribe("$share/e/t", "$share/f/t") == (2, 0x97)
+    assert rig.core.groups.refused == 2, "since the crash"
+
+
+def test_of_a_group_that_changes_hands_the_last_one_who_left_it_is_the_owner(rig: Keyed) -> None:
+    for name in ("a", "b"):
+        rig.add(name, groups=1)
+    first, second = rig.come("a", "c1"), rig.come("b", "c2")
+    assert first.subscribe("$share/g/t") == second.subscribe("$share/g/t") == (2,)
+    first.drop()
+    assert rig.come("a", "c3").subscribe("$share/h/t") == (0x97,), "it has created g"
+    second.drop()
+    assert rig.come("a", "c3").subscribe("$share/h/t") == (2,)
+    assert rig.come("b", "c2").subscribe("$share/i/t") == (0x97,)
+
+
+def test_without_a_bound_of_its_own_no_key_takes_all_groups(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, groups=4)
+    rig.add("a")
+    assert rig.come("a").subscribe("$share/1/t", "$share/2/t", "$share/3/t") == (2, 2, 0x97)
+    rig.add("more", groups=9)
+    assert rig.come("more").subscribe("$share/1/u", "$share/2/u", "$share/3/u") == (2, 2, 0x97)

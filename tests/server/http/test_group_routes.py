@@ -237,3 +237,24 @@ async def test_a_group_is_made_only_of_what_its_key_may_subscribe_to(keyed: Keye
     keyed.add("a", "read", subscribe=["mine/#"])
     await keyed.call("a", "PUT", f"{GROUPS}/g", {"filter": "mine/x"}, status=201)
     await keyed.call("a", "PUT", f"{GROUPS}/g", {"filter": "other"}, status=403)
+
+
+async def test_a_key_has_so_many_groups_and_endpoints_and_no_more(keyed: Keyed) -> None:
+    keyed.add("boss", "admin", groups=2)
+    url = {"url": "https://shop.example.com/due"}
+    await keyed.call("boss", "PUT", "/v1/endpoints/a", url, status=201)
+    lease = "/v1/groups/b/messages:lease"
+    await keyed.call("boss", "POST", lease, {"filter": "t", "max": 1})
+    for method, path, wish in (
+        ("PUT", "/v1/groups/c", {"filter": "t"}),
+        ("PUT", "/v1/endpoints/c", url),
+        ("POST", "/v1/groups/c/messages:lease", {"filter": "t", "max": 1}),
+    ):
+        answer = await keyed.call("boss", method, path, wish, status=429)
+        assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+        assert answer.body["detail"] == "the key boss has 2 groups and endpoints, 2 may be"
+    assert (await keyed.body("ops", "GET", "/v1/endpoints"))["endpoints"][0]["name"] == "a"
+    assert len(keyed.server.app.core.groups) == 2
+    await keyed.call("boss", "PUT", "/v1/endpoints/a", {**url, "rate": 1})
+    await keyed.call("boss", "DELETE", "/v1/endpoints/a", status=204)
+    await keyed.call("boss", "PUT", "/v1/groups/c", {"filter": "t"}, status=201)
