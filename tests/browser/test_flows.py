@@ -344,6 +344,32 @@ async def test_a_dead_letter_goes_to_another_group(console: Console) -> None:
     assert [one["topic"] for one in leased.body["messages"]] == ["orders/0"]
 
 
+async def test_what_a_group_has_not_finished_is_shown_and_goes_with_it(console: Console) -> None:
+    page, call = console.page, console.http.call
+    await fail(console, 3, backoff=["2h"])
+    lease = {"max": 1, "wait": "5s"}
+    await call("POST", "/v1/messages", {"topic": "orders/last", "payload": 0}, status=201)
+    await call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
+    await console.open("groups")
+    heads = await page.locator("thead th").all_inner_texts()
+    cells = await page.locator("tbody tr", has_text="workers").locator("td").all_inner_texts()
+    shown = dict(zip(heads, cells, strict=True))
+    assert (shown["Lag"], shown["In flight"], shown["Retries"]) == ("0", "1", "3")
+    assert re.fullmatch(r"in 1 h \d+ min|in 2 h", shown["Next try"])
+    assert shown["Oldest"].endswith(" ago")
+    await page.get_by_role("link", name="3", exact=True).click()
+    await console.shown("retries")
+    assert await page.locator("tbody tr").count() == 3
+    await console.open("groups/workers?filter=orders/%23")
+    await page.get_by_text("Oldest unfinished").wait_for()
+    await console.press("Drop…")
+    await page.get_by_label("What it has not finished").select_option("becomes dead letters")
+    await console.press("Drop it")
+    await console.says("workers is forgotten")
+    await console.open("dead?group=workers")
+    await page.get_by_text("group deleted").first.wait_for()
+
+
 async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None:
     page = console.page
     await fail(console, 5, backoff=["1h"])

@@ -1,13 +1,14 @@
-// Groups: those who share the messages of a filter, with their members and how far behind they are.
+// Groups: those who share the messages of a filter, with their members and what they have not finished.
 
 import { part } from "./api.js";
 import { attempt, dialog, notice } from "./ask.js";
-import { button, facts, fill, h, table } from "./dom.js";
-import { count, instant, span } from "./format.js";
+import { button, facts, field, fill, h, table } from "./dom.js";
+import { away, count, instant, server, span } from "./format.js";
 import { History, lagLine, lagMessages, lagSeconds } from "./lag.js";
 import { kept, rewind } from "./sessions.js";
 
 const SHOWN = 200;
+const KEPT = "becomes dead letters", DROPPED = "is dropped";
 
 export async function open(root, context) {
   const [name] = context.path;
@@ -35,13 +36,20 @@ async function openList(root, { api, every }) {
     ["Lag", lagMessages, "number"],
     ["Time", lagSeconds, "nowrap"],
     ["History", (one) => lagLine(history, key(one))],
-    ["In flight", (one) => count(one.in_flight), "number"],
+    ["In flight", (one) => count(one.undone.in_flight), "number"],
+    ["Retries", retries, "number"],
+    ["Next try", (one) => when(one.undone.next_retry_at), "nowrap"],
+    ["Oldest", (one) => when(one.undone.oldest_at), "nowrap"],
     ["Delivered", (one) => count(one.delivered), "number"],
   ], rows, "Groups");
 
   await load();
   every(3_000, load);
 }
+
+/** What waits for its next try, with the way to it. */
+const retries = (one) => one.undone.retries ? h("a", { href: `#/retries?${new URLSearchParams({ group: one.name })}` }, count(one.undone.retries)) : count(0);
+const when = (time) => time === null ? "–" : h("span", { title: instant(time) }, away(time, server.now()));
 
 const members = (one) => {
   const there = one.members.filter((each) => each.connected).length;
@@ -65,7 +73,10 @@ async function openOne(root, { api, every, go }, name, filter) {
       ["Lag", `${lagMessages(one)} messages, ${lagSeconds(one)}`],
       ["History", lagLine(history, name)],
       ["Read up to", instant(one.position.at)],
-      ["In flight", count(one.in_flight)],
+      ["In flight", count(one.undone.in_flight)],
+      ["Retries", retries(one)],
+      ["Next try", one.undone.next_retry_at && when(one.undone.next_retry_at)],
+      ["Oldest unfinished", one.undone.oldest_at && when(one.undone.oldest_at)],
       ["Oldest unacked", one.oldest_unacked_at && instant(one.oldest_unacked_at)],
       ["Delivered", count(one.delivered)],
       ["Ack timeout", one.ack_timeout ? span(one.ack_timeout * 1_000) : "none"],
@@ -88,8 +99,12 @@ async function openOne(root, { api, every, go }, name, filter) {
   }
 
   async function drop() {
-    const gone = await dialog(`Drop ${name}?`, h("p", {}, "Its place and what it has not acked are forgotten; members that are there are not told."), {
-      act: "Drop it", kind: "danger", answer: async () => { await api.remove(path, query); return true; },
+    const gone = await dialog(`Drop ${name}?`, [
+      h("p", {}, "Its place is forgotten; members that are there are not told."),
+      field("What it has not finished", "undone", { options: [KEPT, DROPPED] }),
+    ], {
+      act: "Drop it", kind: "danger",
+      answer: async (form) => { await api.remove(path, { ...query, undone: form.elements.undone.value === KEPT ? "dead" : "drop" }); return true; },
     });
     if (gone) { notice(`${name} is forgotten`); go("/groups"); }
   }
