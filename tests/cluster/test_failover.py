@@ -1,9 +1,11 @@
 """What dies, hangs or is cut off, under load; and the account of the clients after it."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from tests.support.cluster import Cluster
+from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.nats import Nats
 
@@ -138,3 +140,25 @@ def test_the_leader_ends(cluster: Cluster, load: Load, record_property: Record) 
     record_property("counted", f"another one leads {time.monotonic() - asked:.1f} s after SIGTERM")
     old.start()
     check(load, record_property)
+
+
+async def test_a_lease_survives_the_leader(cluster: Cluster) -> None:
+    """Until it ends nobody else gets the job from the new leader, and whoever leased it can finish it there."""
+    path = "/v1/groups/kept/messages"
+    old = cluster.leader()
+    async with http(old.url) as calls:
+        await calls.call("PUT", "/v1/groups/kept", {"filter": "kept/#"}, status=201)
+        await calls.schedule("kept/1", "job")
+        ask = {"max": 1, "wait": "10s", "lease": "60s"}
+        (leased,) = (await calls.call("POST", f"{path}:lease", ask, status=200)).body["messages"]
+    old.kill()
+    new = await asyncio.to_thread(cluster.leader, but=old)
+    async with http(new.url) as calls:
+        other = {"max": 1, "wait": "2s"}
+        assert (await calls.call("POST", f"{path}:lease", other, status=200)).body["messages"] == []
+        ids = {"lease_ids": [leased["lease_id"]]}
+        extended = await calls.call("POST", f"{path}:extend", {**ids, "lease": "60s"}, status=200)
+        assert extended.body["extended"] == 1
+        acked = await calls.call("POST", f"{path}:ack", ids, status=200)
+        assert acked.body == {"acked": 1, "gone": []}
+    old.start()
