@@ -19,10 +19,10 @@ async def _lease(calls: Http, most: int = 1_000, **members: object) -> list[dict
     return messages
 
 
-async def _all(calls: Http) -> list[dict[str, Any]]:
+async def _all(calls: Http, lease: str = "30s") -> list[dict[str, Any]]:
     """Everything that there is at once."""
     found: list[dict[str, Any]] = []
-    while some := await _lease(calls, wait="500ms"):
+    while some := await _lease(calls, wait="500ms", lease=lease):
         found += some
     return found
 
@@ -48,8 +48,13 @@ async def test_what_was_leased_is_acked_after_a_kill_whoever_has_it_by_then(tmp_
         server.kill()
     async with serving(tmp_path / "data") as server, http(server.url) as calls:
         assert (await _say(calls, "ack", leased[:20]))["acked"] == 20
-        again = await _all(calls)
-        assert {one["id"] for one in again} == {one["id"] for one in leased[20:]}
+        assert await _all(calls) == [], "nobody else gets what is leased"
+        again = leased[20:]
+        assert (await _say(calls, "extend", again[:5], lease="60s"))["extended"] == 5
+        assert (await _say(calls, "release", again[:10]))["released"] == 10
+        given = await _all(calls)
+        assert {one["id"] for one in given} == {one["id"] for one in again[:10]}
+        assert {one["attempt"] for one in given} == {1}
         assert (await _say(calls, "ack", leased))["acked"] == 40
         assert await _all(calls) == []
         server.kill()
@@ -67,7 +72,8 @@ async def test_acks_that_were_answered_outlive_a_kill(tmp_path: Path) -> None:
         async with serving(data) as server, http(server.url) as calls:
             if not life:
                 await _filled(calls, 1_200)
-            leased = await _all(calls)
+            while not (leased := await _all(calls, "3s")):
+                await asyncio.sleep(0.2)  # until the leases of the life before are over
             ids = {one["id"] for one in leased}
             assert not ids & answered
             assert not life or ids <= left
@@ -87,10 +93,12 @@ async def test_acks_that_were_answered_outlive_a_kill(tmp_path: Path) -> None:
                     await asyncio.sleep(0)
             server.kill()
             await asyncio.gather(*acks)
-            left = ids - answered
+            left = (left | ids) - answered
     assert answered
     async with serving(data) as server, http(server.url) as calls:
-        assert {one["id"] for one in await _all(calls)} <= left
+        while not (found := await _all(calls)):
+            await asyncio.sleep(0.2)
+        assert {one["id"] for one in found} <= left
         assert await server.stopped() == 0
 
 

@@ -9,7 +9,7 @@ What follows from the book, whatever was killed when:
 
   - an answered message is done, or dead, or still to come;
   - what was acked a good while before a kill, or in a life that went on, is not given out again, nor dead;
-  - no attempt is above `ATTEMPTS`, and none comes twice while a server lives;
+  - no attempt is above `ATTEMPTS`, and none comes twice while a server lives, unless returned in order;
   - none comes before its due, before the time that a nack asked for, or while somebody has it.
 """
 
@@ -63,6 +63,8 @@ class Given:
     """An ack was sent."""
     is_let_go: bool = False
     """By a nack or the end of the connection."""
+    is_returned: bool = False
+    """By a connection that ended in order: no try."""
     nacked_ms: int = 0
     """Likewise, of a nack that came long before the lease was over."""
     wait_ms: int = 0
@@ -249,7 +251,7 @@ class Pool:
             if is_dead:
                 found.append(f"dead and acked at {min(sure)}: {job}")
         for one, other in zip(job.given, job.given[1:], strict=False):
-            if one.life == other.life and other.attempt <= one.attempt:
+            if one.life == other.life and other.attempt < one.attempt + (not one.is_returned):
                 found.append(f"attempts run backward: {job}")
             if one.life != other.life and other.attempt < one.attempt and self._is_sure(one.at_ms):
                 found.append(f"attempts run backward over a kill: {job}")
@@ -284,9 +286,10 @@ class _Worker:
 
     async def go(self) -> None:
         """The connection ends, one way or another."""
+        way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
         for given in self._given:
             given.is_let_go = True
-        way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
+            given.is_returned = way == "disconnect"
         self._pool.note(way)
         if way == "disconnect":
             await self._peer.close()
