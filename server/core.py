@@ -7,7 +7,7 @@ drive the whole of it step by step. `server/rounds/app.py` puts it on an event l
 from collections.abc import Callable
 from typing import Any
 
-from shards.commit import Caps
+from shards.commit import Caps, IsUndone, always
 from shards.recover import Opened, open_timeline
 from shards.store import Store
 from timeline.tail import Tail
@@ -15,6 +15,7 @@ from timeline.wheel import Wheel
 
 from .delivery.burials import Burials
 from .delivery.clients import Clients
+from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .delivery.floor import Floor
 from .delivery.membership import Membership
@@ -121,7 +122,10 @@ class Core:
     ) -> None:
         """The timeline with its wheel and tail, the writer, and what feeds both of them."""
         config, clock = self.config, self.clock
-        self.opened = timeline_of(config, clock, store, auth)
+        # Asked by requests alone, when all parts are there.
+        self.opened = timeline_of(
+            config, clock, store, auth, lambda group, found: self.deliveries.is_undone(group, found)
+        )
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
@@ -269,6 +273,10 @@ class Core:
             former,
             lambda: self.sessions.running_ms,
         )
+        self.deliveries = Deliveries(
+            self.opened.store, self.horizon, self.router, self.groups, self.letters, clock
+        )
+
         self.floor = Floor(
             self.reader,
             self.horizon,
@@ -371,7 +379,9 @@ class Core:
         )
 
 
-def timeline_of(config: Config, clock: Clock, store: Store, auth: Auth = OPEN) -> Opened:
+def timeline_of(
+    config: Config, clock: Clock, store: Store, auth: Auth = OPEN, is_undone: IsUndone = always
+) -> Opened:
     """The store's timeline, opened as the configuration says. Raises WrongFormat, Corrupt, StoreFailed."""
     caps = Caps(
         messages=config.shards.cap_messages,
@@ -387,4 +397,5 @@ def timeline_of(config: Config, clock: Clock, store: Store, auth: Auth = OPEN) -
         max_structures=config.shards.max_structures,
         caps=caps,
         quota_of=auth.quota_of,
+        is_undone=is_undone,
     )

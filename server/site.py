@@ -15,7 +15,6 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from .console.pages import Console, shipped
-from .delivery.deliveries import Deliveries
 from .http.access import Access
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
@@ -66,7 +65,6 @@ def build_site(
     timeline = read_side(app)
     turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
     access, pages = Access(app.keyring), http_pages(config)
-    deliveries = Deliveries(core.opened.store, core.horizon, core.router, core.groups, core.letters, clock)
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
@@ -114,7 +112,7 @@ def build_site(
             timeline,
             spreader,
             turns,
-            deliveries,
+            core.deliveries,
             metrics,
             hooks,
             core.router,

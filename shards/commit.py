@@ -16,14 +16,14 @@ them. By its key one can be: `find_known` sees it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import Slice
 
 from . import keys
-from .dedupe import Refused, keys_in_steps, known_keys, woven
+from .dedupe import Refused, keys_in_steps, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
@@ -42,12 +42,20 @@ from .record import (
     stub,
     with_id,
 )
-from .steps import STEP, Bits
+from .steps import STEP, Bits, at_once
 from .store import Table
 from .tables import DedupeRow, Spot, dedupe_from, dedupe_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
+
+IsUndone = Callable[[OpenGroup, Found], bool]
+"""Whether somebody has still to do a message that dispatch has passed, as the open group leaves it."""
+
+
+def always(group: OpenGroup, found: Found) -> bool:  # noqa: ARG001
+    """Where nobody knows who does messages."""
+    return True
 
 
 class Commit:
@@ -61,8 +69,9 @@ class Commit:
         *,
         caps: Caps,
         quota_of: QuotaOf,
+        is_undone: IsUndone = always,
     ) -> None:
-        """`quota_of`: asked with each request."""
+        """`quota_of`: asked with each request. `is_undone`: with each whose key is to be free by that."""
         self.open_group = open_group
         self.directory = open_group.directory
         self.horizon = open_group.horizon
@@ -70,6 +79,7 @@ class Commit:
         self._waiting = waiting
         self._owned = owned
         self._quota_of = quota_of
+        self._is_undone = is_undone
 
     # -- rows of the small tables, which are written with the group
 
@@ -241,20 +251,34 @@ class Commit:
 
     def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
         """Which of the drafts were accepted before. Raises Refused."""
-        return known_keys(drafts, lambda key: self.taken(key, terms), key_only=terms.key_only)
+        return at_once(self.known_in_steps(drafts, terms))
 
     def known_in_steps(
         self, drafts: Sequence[Draft], terms: Terms, step: int = STEP
     ) -> Bits[dict[int, Known | int]]:
         """The same in steps."""
-        taken = partial(self.taken, terms=terms)
-        return keys_in_steps(drafts, taken, key_only=terms.key_only, step=step)
+        taken = partial(self.taken_from, terms=terms)
+        return keys_in_steps(drafts, taken, self._stored_under, key_only=terms.key_only, step=step)
+
+    def taken_from(self, draft: Draft, terms: Terms) -> DedupeRow | None:
+        """The request that has the draft's key, unless it is free for that draft. Raises Refused."""
+        if not draft.while_undone:
+            return self.taken(draft.key, terms)
+        return self.taken(draft.key, Terms(terms.key_only, terms.replace, while_undone=True))
+
+    def _stored_under(self, row: DedupeRow) -> bytes:
+        """The message under a key; empty if it cannot be read."""
+        try:
+            found = self.find_known(row)
+        except Corrupt:
+            found = None
+        return b"" if found is None else found.value
 
     def taken(self, key: bytes, terms: Terms = AS_EVER) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.
 
         A key whose message was lost (in a repair) is free: it may be used for another message. So is, by
-        these `terms`, one whose message was cancelled.
+        these `terms`, one whose message was cancelled, or one of whose message nothing is undone.
         """
         row = self.known_under(key)
         if row is None:
@@ -266,9 +290,16 @@ class Commit:
             found = self.find_known(row)
         except Corrupt:
             return row  # it counts as there
-        if found is None or (terms.replace and is_stub(found.value)):
+        if found is None:
+            return None
+        if is_stub(found.value):
+            return None if terms.replace or terms.while_undone else row
+        if terms.while_undone and not self._is_pending(found) and not self._is_undone(self.open_group, found):
             return None
         return row
+
+    def _is_pending(self, found: Found) -> bool:
+        return found.shard is None or found.position > self.horizon.position
 
     def known_under(self, key: bytes) -> DedupeRow | None:
         """What is stored under the key, whether or not its message is still there. Raises Refused."""

@@ -7,6 +7,9 @@ request is refused before any row is placed. Two drafts of one request with the 
 A request may set other terms: its key alone says that it is the same one (`key_only`), and a key whose
 message was cancelled is free for it (`replace`). Not one whose message is pending or has been dispatched: a
 request to replace that is sent again finds what it has placed itself, and places nothing twice.
+
+A draft may ask for less (`while_undone`): for it a key is taken only while something of the message that has
+it is undone. What the request before it asked for does not count, so no row says it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +19,7 @@ from timeline.position import MessageId
 
 from .draft import Draft, Known
 from .errors import ShardsError
-from .steps import STEP, Bits, at_once
+from .steps import STEP, Bits
 from .tables import DedupeRow
 
 
@@ -26,49 +29,57 @@ def key_of(user: str, key: bytes) -> bytes:
 
 
 class Refused(ShardsError):
-    """A draft cannot be taken; `index` says which of its request, `why` is a stable word."""
+    """A draft cannot be taken; `index` says which of its request, `why` is a stable word.
 
-    def __init__(self, why: str, detail: str, index: int = 0) -> None:
+    `other`, `wanted`: of a key that another request has used, the stored message of that one, if it can be
+    read, and the one that is refused.
+    """
+
+    def __init__(
+        self, why: str, detail: str, index: int = 0, other: bytes = b"", wanted: bytes = b""
+    ) -> None:
         super().__init__(detail)
         self.why = why
         self.index = index
-
-
-def known_keys(
-    drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None], *, key_only: bool = False
-) -> dict[int, Known | int]:
-    """By index, each draft whose key is taken: the first answer, or the index of its twin here.
-
-    Raises Refused for the first whose key was used by another request, if that is not all the same
-    (`key_only`).
-    """
-    return at_once(keys_in_steps(drafts, taken, key_only=key_only))
+        self.other = other
+        self.wanted = wanted
 
 
 def keys_in_steps(
     drafts: Sequence[Draft],
-    taken: Callable[[bytes], DedupeRow | None],
+    taken: Callable[[Draft], DedupeRow | None],
+    stored: Callable[[DedupeRow], bytes],
     *,
     key_only: bool = False,
     step: int = STEP,
 ) -> Bits[dict[int, Known | int]]:
-    """The same in steps."""
+    """By index, each draft whose key is taken: the first answer, or the index of its twin here.
+
+    `stored`: the message under a key, empty if it cannot be read. A step is `step` drafts, or one of whose
+    message all have to be asked who were to get it. Raises Refused for the first whose key was used by
+    another request, if that is not all the same (`key_only`).
+    """
     known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
     for index, draft in enumerate(drafts):
-        if index and not index % step:
+        if index and (draft.while_undone or not index % step):
             yield
         if not draft.key:
             continue
         twin = here.setdefault(draft.key, index)
+        is_asked = twin == index or (draft.while_undone and isinstance(known.get(twin), Known))
         try:
-            row = taken(draft.key) if twin == index else None
+            row = taken(draft) if is_asked else None
         except Refused as error:
             error.index = index
             raise
+        if is_asked and row is None:
+            twin = here[draft.key] = index
         fingerprint = row.fingerprint if row else drafts[twin].fingerprint
         if fingerprint != draft.fingerprint and not key_only:
-            raise Refused("idempotency-mismatch", "the key was used by another request", index)
+            other = stored(row) if row else drafts[twin].value
+            detail = "the key was used by another request"
+            raise Refused("idempotency-mismatch", detail, index, other, draft.value)
         if row:
             known[index] = Known(row.id, row.due_ms)
         elif twin != index:

@@ -16,6 +16,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     key: bytes = b""
     fingerprint: bytes = b""
+    while_undone: bool = False
+    """Its key is taken only as long as something of the message that has it is undone."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -32,6 +34,8 @@ class Terms(msgspec.Struct, frozen=True):
     """Whatever was asked for under the key was this request."""
     replace: bool = False
     """A key whose message was cancelled is free."""
+    while_undone: bool = False
+    """`Draft.while_undone`, of all of them."""
 
 
 AS_EVER = Terms()

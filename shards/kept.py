@@ -92,16 +92,18 @@ class Kept:
     def of_message_in(self, group: OpenGroup, message: MessageId) -> list[Letter]:
         """Those of a message, also those that this group commit has put. One that cannot be read is passed
         over."""
+        return [*self.each_of_message_in(group, message)]
+
+    def each_of_message_in(self, group: OpenGroup, message: MessageId) -> Iterator[Letter]:
+        """The same one by one, for who changes nothing meanwhile."""
         name = keys.kept_of_message(message)
         stored = [key for key, _ in readable(group.store, self.table, name, name + keys.LAST)]
-        found = []
         for key in dict.fromkeys([*stored, *group.fresh(self.table, name)]):
             place = keys.place_of(key)
             value = group.get(self.table, keys.kept(place))
             row = None if value is None else _readable(key, value)
             if row is not None:
-                found.append((place, row))
-        return found
+                yield place, row
 
     def totals(self, group: OpenGroup) -> KeptTotals:
         """As the open group leaves them."""

@@ -19,7 +19,7 @@ from timeline.structures import Structures
 
 from . import keys
 from .borrow import part_of
-from .commit import Caps, Commit
+from .commit import Caps, Commit, IsUndone, always
 from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
@@ -107,10 +107,12 @@ def open_timeline(
     max_structures: int,
     caps: Caps,
     quota_of: QuotaOf = any_number,
+    is_undone: IsUndone = always,
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`.
 
     A store of an older format becomes one of FORMAT. `quota_of`: how many of an owner's may be pending.
+    `is_undone`: whether somebody has still to do a message that dispatch has passed.
     Raises WrongFormat, Corrupt, StoreFailed.
     """
     found = _format(store)
@@ -139,7 +141,7 @@ def open_timeline(
         caps=caps,
         running_ms=cursor.running_ms,
     )
-    commit = Commit(open_group, waiting, owned, caps=caps, quota_of=quota_of)
+    commit = Commit(open_group, waiting, owned, caps=caps, quota_of=quota_of, is_undone=is_undone)
     opened = Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, owed)
     opened.recount()
     return opened

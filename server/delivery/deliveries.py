@@ -1,5 +1,8 @@
 """What has become of a dispatched message with each who was to get it: made up when somebody asks.
 
+The writer asks one thing of it, in less time and of all who are not done: whether anything is undone
+(`is_undone`).
+
 It is stored nowhere, because it follows from what is: where a session or group has read to, what it has in
 flight, which retries and dead letters there are of the message. The first of these that holds is told:
 
@@ -23,6 +26,9 @@ from typing import Literal
 
 from shards.fields import TryRow
 from shards.kept import Letter
+from shards.open_group import OpenGroup
+from shards.read import Found
+from shards.record import decode
 from shards.retries import RETRIES, dropped_of
 from shards.store import Store
 from shards.tables import KeptRow
@@ -41,6 +47,8 @@ from .subscriber import Subscriber
 TOLD_MAX = 100
 LOOKS_MAX = 100_000
 """Flights and members looked at, ..."""
+UNDONE_LOOKS_MAX = 20_000
+"""The same in the writer, where everybody waits: 1 to 4 ms."""
 LOOKS_EACH = 50
 """... and so many for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
@@ -125,6 +133,34 @@ class Deliveries:
                     return told, True
                 told.append(_kept(row, state))
         return told, is_cut or is_cut_too
+
+    def is_undone(self, group: OpenGroup, found: Found) -> bool:
+        """In the writer: whether a session, group or endpoint has still to do a message that dispatch has
+        passed: it has not read it, has it in flight, or waits for its next try. A dead letter is not undone.
+
+        A message for which more than UNDONE_LOOKS_MAX places and flights had to be looked at counts as
+        undone. Raises Corrupt.
+        """
+        record, place = decode(found.value), found.position
+        horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
+        for retry, row in RETRIES.each_of_message_in(group, found.id):
+            one = self._groups.place_of(row)
+            if one is None:
+                continue
+            looks -= 1 + len(one.session.flights)
+            if looks < 0 or retry not in one.retrying or retry in one.flying_retries():
+                return True
+        receivers = self._router.route(record.topic), self._router.posted(record.deliver_to)
+        for one, subscriptions in chain(*(targets.items() for targets in receivers)):
+            session = one.session
+            is_unread = place > session.read_at(horizon) and place not in session.finished
+            if is_unread and any(subscription.since < place for subscription in subscriptions):
+                return True
+            lent = _lent(one) if record.qos == 2 else []
+            looks -= 1 + len(session.flights) + sum(map(len, lent))
+            if looks < 0 or _flight(one, {place: 0}, lent) is not None:
+                return True
+        return False
 
     def kept(self, message: MessageId, may: May) -> KeptRow | None:
         """What is known of a message by who is not done with it: a retry that comes yet, or a dead letter.

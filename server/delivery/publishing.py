@@ -50,6 +50,8 @@ HOLD_BYTES = 16 << 20
 """Publishes that may wait before the server stops reading from publishers: about 30 ms of work."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
+UNDONE_RUN = 10
+"""Publishes in one request of the writer, if all who were to get a message may have to be asked of a key."""
 WISH_BYTES = 800
 """What a publish that waits for the writer costs in RAM besides its record."""
 
@@ -108,6 +110,13 @@ class Publishing:
 
         Without `can_refuse` the caller hands them over only while the server is not congested.
         """
+        step = len(wishes)
+        if step > UNDONE_RUN and any([wish.terms.while_undone for wish, _ in wishes]):  # noqa: C419
+            step = UNDONE_RUN
+        for start in range(0, len(wishes), max(1, step)):
+            self._publish(wishes[start : start + step] if step < len(wishes) else wishes, can_refuse)
+
+    def _publish(self, wishes: Sequence[tuple[Wish, Answer | None]], can_refuse: bool) -> None:
         self.traffic.received += len(wishes)
         known: Judged = {}
         writes = any(wish.received or self.is_to_store(wish, known) for wish, _ in wishes)

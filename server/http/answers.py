@@ -15,13 +15,16 @@ from aiohttp import web
 
 from shards.dedupe import Refused
 from shards.errors import StoreFailed
+from shards.state import CANCELLED
 
 from ..engine.writer import Ask, Busy, Decide
+from .differing import other_field
 from .problems import Problem
 
 RETRY_AFTER = {"Retry-After": "1"}
+MISMATCH = "idempotency-mismatch"
 FIELD_OF = {
-    "idempotency-mismatch": "key",
+    MISMATCH: "key",
     "late": "deliver_at",
     "id": "id",
     "deliver_to": "deliver_to",
@@ -80,7 +83,20 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
     """A draft that the writer refused; `line` says which of a batch."""
     if error.why == "over-quota":
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
-    slug = error.why if error.why in ("idempotency-mismatch", "unreadable") else "refused"
+    slug = error.why if error.why in (MISMATCH, "unreadable") else "refused"
+    detail, more = str(error), dict[str, Any]()
+    if error.why == MISMATCH:
+        detail, more = _mismatch(error)
     where: dict[str, object] = {} if line is None else {"line": line}
-    where |= {"field": FIELD_OF.get(error.why, ""), "detail": str(error)}
-    return Problem(slug, str(error), errors=[where])
+    where |= {"field": FIELD_OF.get(error.why, ""), "detail": detail}
+    return Problem(slug, detail, errors=[where], **more)
+
+
+def _mismatch(error: Refused) -> tuple[str, dict[str, Any]]:
+    """What differs from the message that has the key, and what else is known of that."""
+    field, is_cancelled = other_field(error.other, error.wanted)
+    said = f"another {field}" if field else "a request that was written otherwise"
+    state = ", and its message is cancelled" if is_cancelled else ""
+    detail = f"the key was used with {said}{state}; key_only=true takes both for the same message"
+    more = {"differs": field, "state": CANCELLED if is_cancelled else ""}
+    return detail, {name: value for name, value in more.items() if value}

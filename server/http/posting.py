@@ -26,32 +26,47 @@ from .requests import flag
 from .timeline import Timeline
 from .values.bodies import FieldError
 from .values.message_body import ParsedMessage
-from .values.scalars import FLAG, Query
+from .values.scalars import FLAG, KEPT, UNDONE, KeyScope, Query
 from .values.views import etag
 
 P = ParamSpec("P")
 Placed = MessageId | Known
 NOT_BARRED: Mapping[int, str] = MappingProxyType({})
-TERMS: Query = {"replace": FLAG, "key_only": FLAG}
+TERMS: Query = {"replace": FLAG, "key_only": FLAG, "key_scope": KeyScope}
 """Parameters of a request that has something to say of its keys."""
+UNDONE_WORTH = 10
+"""Messages that one is worth of whose key all have to be asked who may have it undone: so many of them that
+they take 50 ms are decided in several turns of the loop."""
 
 
 def terms_of(request: web.Request) -> Terms:
     """What a request has to say of its keys. Raises FieldError."""
-    terms = Terms(flag(request, "key_only"), flag(request, "replace"))
+    scope = request.query.get("key_scope", KEPT)
+    if scope not in (KEPT, UNDONE):
+        raise FieldError("key_scope", f"must be {KEPT} or {UNDONE}, not {scope[:40]!r}")
+    terms = Terms(flag(request, "key_only"), flag(request, "replace"), scope == UNDONE)
     return AS_EVER if terms == AS_EVER else terms
 
 
 def keyless(items: Sequence[object], terms: Terms) -> list[int]:
-    """The indices of the messages that have no key which `terms` could be of."""
-    if terms is AS_EVER:
-        return []
-    return [i for i, item in enumerate(items) if isinstance(item, ParsedMessage) and not item.key]
+    """The indices of the messages that have no key which `terms`, or their own scope, could be of."""
+    return [
+        i
+        for i, item in enumerate(items)
+        if isinstance(item, ParsedMessage) and not item.key and (item.while_undone or terms is not AS_EVER)
+    ]
 
 
 def no_key() -> FieldError:
     """What is wrong with those."""
-    return FieldError("key", "is required with replace and key_only")
+    return FieldError("key", "is required with replace, key_only and key_scope")
+
+
+def worth(drafts: Sequence[Draft], terms: Terms) -> int:
+    """What drafts cost to decide, in messages."""
+    if terms.while_undone:
+        return UNDONE_WORTH * len(drafts)
+    return len(drafts) + (UNDONE_WORTH - 1) * sum([draft.while_undone for draft in drafts])
 
 
 def place(
@@ -99,7 +114,7 @@ def _each(
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
     for index, draft in enumerate(drafts):
-        if not index % STEP:
+        if not index % STEP or draft.while_undone or terms.while_undone:
             yield
         try:
             is_late = (0,) if index in dropped else ()
@@ -122,13 +137,13 @@ def _check(
     for count, (index, field, why) in enumerate(wrong, 1):
         if _is_fresh(commit, drafts[index], terms):
             raise Refused(field, why, index)
-        if not count % STEP:
+        if not count % STEP or drafts[index].while_undone or terms.while_undone:
             yield
 
 
 def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
     """Whether it was not accepted before, under its key."""
-    return not draft.key or commit.taken(draft.key, terms) is None
+    return not draft.key or commit.taken_from(draft, terms) is None
 
 
 def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[Concatenate[Commit, P], Steps]:

@@ -3,7 +3,8 @@
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
 makes a publish that is sent again the same message; `idempotency-replace` and `idempotency-key-only`, `true`
-or `false`, are the parameters `replace` and `key_only` of a POST.
+or `false`, and `idempotency-key-scope`, `kept` or `pending`, are the parameters `replace`, `key_only` and
+`key_scope` of a POST.
 
 A publish to `$control/extend` is none: it asks for more time for a delivery. One to `$control/done` acks a
 message of a group that came on a connection before.
@@ -40,8 +41,8 @@ BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
 """What MQTT itself allows."""
-REPLACE, KEY_ONLY = "idempotency-replace", "idempotency-key-only"
-OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY})
+REPLACE, KEY_ONLY, KEY_SCOPE = "idempotency-replace", "idempotency-key-only", "idempotency-key-scope"
+OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY, KEY_SCOPE})
 OWN_PREFIX = "fasti-"
 """What begins so is said by the server, of a delivery: no publisher can say it."""
 
@@ -200,18 +201,20 @@ def _fingerprint(packet: Publish) -> bytes:
 def _terms(properties: Properties, *, has_key: bool) -> Terms:
     """What a publish has to say of its key. Raises PublishRefused."""
     replace, key_only = _flag(properties, REPLACE), _flag(properties, KEY_ONLY)
-    if not replace and not key_only:
+    while_undone = _flag(properties, KEY_SCOPE, "kept", "pending")
+    if not replace and not key_only and not while_undone:
         return AS_EVER
     if not has_key:
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{REPLACE}, {KEY_ONLY}: of which key?")
-    return Terms(key_only, replace)
+        detail = f"{REPLACE}, {KEY_ONLY}, {KEY_SCOPE}: of which key?"
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+    return Terms(key_only, replace, while_undone)
 
 
-def _flag(properties: Properties, name: str) -> bool:
-    text = properties.user(name) or "false"
-    if text not in ("true", "false"):
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} is true or false")
-    return text == "true"
+def _flag(properties: Properties, name: str, off: str = "false", on: str = "true") -> bool:
+    text = properties.user(name) or off
+    if text not in (on, off):
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} is {on} or {off}")
+    return text == on
 
 
 def _too_deep(topic: bytes, levels_max: int) -> str:

@@ -1,9 +1,12 @@
 """Idempotency keys: what they are stored under; what becomes of drafts with known ones."""
 
+from collections.abc import Callable
+
 import pytest
 
-from shards.dedupe import Refused, key_of, known_keys, woven
+from shards.dedupe import Refused, key_of, keys_in_steps, woven
 from shards.draft import Draft, Known
+from shards.steps import at_once
 from shards.tables import DedupeRow
 from timeline.position import MessageId, Position
 
@@ -17,13 +20,19 @@ def draft(key: bytes, fingerprint: bytes = b"f") -> Draft:
     return Draft(0, b"t", b"", key, fingerprint)
 
 
-def taken(key: bytes) -> DedupeRow | None:
-    return DedupeRow(MessageId(7), b"f", 70, Position(1)) if key == b"taken" else None
+def taken(asked: Draft) -> DedupeRow | None:
+    return DedupeRow(MessageId(7), b"f", 70, Position(1)) if asked.key == b"taken" else None
+
+
+def known_keys(
+    drafts: list[Draft], taken: Callable[[Draft], DedupeRow | None] = taken
+) -> dict[int, Known | int]:
+    return at_once(keys_in_steps(drafts, taken, lambda row: b"stored"))
 
 
 def test_known_drafts_get_the_first_answer_and_twins_that_of_the_first() -> None:
     drafts = [draft(b""), draft(b"new"), draft(b"taken"), draft(b""), draft(b"new"), draft(b"taken")]
-    known = known_keys(drafts, taken)
+    known = known_keys(drafts)
     assert known == {2: Known(MessageId(7), 70), 4: 1, 5: 2}
     placed = [MessageId(100), MessageId(101), MessageId(102)]
     again = Known(MessageId(7), 70)
@@ -40,14 +49,33 @@ def test_known_drafts_get_the_first_answer_and_twins_that_of_the_first() -> None
 )
 def test_a_key_of_another_request_is_refused(drafts: list[Draft], index: int) -> None:
     with pytest.raises(Refused) as caught:
-        known_keys(drafts, taken)
+        known_keys(drafts)
     assert (caught.value.why, caught.value.index) == ("idempotency-mismatch", index)
 
 
 def test_a_key_that_cannot_be_read_names_its_draft() -> None:
-    def unreadable(key: bytes) -> DedupeRow | None:
+    def unreadable(asked: Draft) -> DedupeRow | None:
         raise Refused("unreadable", "damage")
 
     with pytest.raises(Refused) as caught:
         known_keys([draft(b""), draft(b"a")], unreadable)
     assert (caught.value.why, caught.value.index) == ("unreadable", 1)
+
+
+def test_twins_of_two_scopes_are_as_two_requests_would_be() -> None:
+    """The key is taken for who wants it kept, and free for who does not."""
+
+    def done(asked: Draft) -> DedupeRow | None:
+        return None if asked.while_undone else taken(asked)
+
+    kept, free = draft(b"taken"), Draft(0, b"t", b"", b"taken", b"f", while_undone=True)
+    assert known_keys([kept, free, kept, free], done) == {0: Known(MessageId(7), 70), 2: 1, 3: 1}
+    assert known_keys([free, kept, free], done) == {1: 0, 2: 0}
+    assert woven([MessageId(9)], known_keys([kept, free, kept], done), 3) == [Known(MessageId(7), 70), 9, 9]
+
+
+def test_who_is_refused_is_told_of_both_messages() -> None:
+    other = Draft(0, b"t", b"wanted", b"taken", b"other")
+    with pytest.raises(Refused) as caught:
+        known_keys([other])
+    assert (caught.value.other, caught.value.wanted) == (b"stored", b"wanted")

@@ -31,7 +31,7 @@ from ..access import Rights, charge, may_send, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
 from ..batching import Result, accepted, fresh, line_of, said
 from ..calls import SCHEDULE, WRITES, Gives, described
-from ..posting import TERMS, keyless, no_key, place_all, place_each, terms_of
+from ..posting import TERMS, keyless, no_key, place_all, place_each, terms_of, worth
 from ..problems import Problem
 from ..requests import flag, trace_of, whole_body
 from ..spread import Spreader
@@ -281,7 +281,9 @@ class Batch:
     ) -> web.Response:
         with refusals():
             try:
-                placed = await self._ask(partial(place_all, drafts=drafts, terms=terms), cost=len(drafts))
+                placed = await self._ask(
+                    partial(place_all, drafts=drafts, terms=terms), cost=worth(drafts, terms)
+                )
             except Refused as error:
                 raise refusal(error, line_of(body, content_type, error.index, len(drafts))) from None
         trace.placed(placed)
@@ -292,7 +294,9 @@ class Batch:
         self, drafts: Sequence[Draft], terms: Terms, turn: Turn, trace: _Trace
     ) -> web.Response:
         with refusals():
-            placed = await self._ask(partial(place_each, drafts=drafts, terms=terms), cost=len(drafts))
+            placed = await self._ask(
+                partial(place_each, drafts=drafts, terms=terms), cost=worth(drafts, terms)
+            )
         trace.placed(placed)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         return await self._results(placed, turn)
@@ -355,7 +359,7 @@ class Batch:
         late, names = late_ones(messages, now_ms), names_of(messages)
         barred = await self._webhooks.barred(posted_ones(messages))
         work = partial(decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
-        placed = await self._ask(work, cost=len(drafts))
+        placed = await self._ask(work, cost=worth(drafts, terms))
         trace.placed(placed)
         return drafts, placed
 

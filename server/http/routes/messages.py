@@ -47,7 +47,7 @@ from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of,
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
-from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
+from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of, worth
 from ..problems import Problem
 from ..requests import body_of, flag, id_of, trace_of, whole_body
 from ..selection import visible
@@ -230,7 +230,7 @@ class Messages:
             with refusals():
                 barred = await self._webhooks.barred(posted_ones([message]))
             decide = partial(place, drafts=[draft], late=late, terms=terms, barred=barred)
-            (placed,) = await asked(self._ask, decide)
+            (placed,) = await asked(self._ask, decide, cost=worth([draft], terms))
         finally:
             if span is not None:
                 span.end(placed)

@@ -70,7 +70,7 @@ def draft_of(
     else:
         encoding = NUMBER[message.encoding]
         value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
-    return Draft(due_ms, topic, value, key, message.fingerprint)
+    return Draft(due_ms, topic, value, key, message.fingerprint, message.while_undone)
 
 
 def stored_key(key: str, user: str, door: str = HTTP) -> bytes:

@@ -28,7 +28,7 @@ from ...settings.times import TimeError, parse_delay, parse_deliver_at, wall_tim
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
 from .names import BACKSLASH, MEMBERS, QUOTE, check_names
-from .scalars import Delay, Id, Key, Target, Topic, When, any_of, not_both
+from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -63,6 +63,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     headers: dict[str, str] | None = None
     content_type: str | None = None
     key: Key | None = None
+    key_scope: KeyScope | None = None
     id: Id | None = None
 
 
@@ -100,7 +101,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message as it will be stored, checked.
 
     `due_ms` is UTC, 0 for now; `expires_ms` counts from due, 0 for never. `fingerprint` is 16 bytes of
-    BLAKE2b over the request as sent, but for the trace that it belongs to; empty without a key.
+    BLAKE2b over the request as sent, but for the trace that it belongs to and the scope of its key; empty
+    without a key.
     """
 
     topic: bytes
@@ -123,6 +125,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """The due as a local wall time with its zone, if it was asked for so."""
     deliver_to: bytes = b""
     """The endpoint or URL that it is posted to besides."""
+    while_undone: bool = False
+    """Its key is taken only while something of the message under it is undone."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -175,8 +179,10 @@ def checked(
     fingerprint = b""
     if request.key is not None:
         check_words("key", request.key, KEY_CHARS_MAX)
-        if request.headers is not None and not NAMES.isdisjoint(request.headers):
-            raw = _without_trace(raw)
+        if request.key_scope is not None or (
+            request.headers is not None and not NAMES.isdisjoint(request.headers)
+        ):
+            raw = _asked_for(raw)
         fingerprint = hashlib.blake2b(raw, digest_size=16).digest()
     return ParsedMessage(
         topic,
@@ -195,6 +201,7 @@ def checked(
         spread_ms,
         b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
         b"" if deliver_to is None else deliver_to.encode(),
+        request.key_scope == UNDONE,
     )
 
 
@@ -207,17 +214,22 @@ def check_length(payload: msgspec.Raw, limits: Limits) -> None:
         raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
 
 
-def _without_trace(raw: bytes) -> bytes:
-    """A request as if its headers said nothing of a trace: who tries again does so in another one.
+def _asked_for(raw: bytes) -> bytes:
+    """A request as if its headers said nothing of a trace, and nobody how long its key is taken: who tries
+    again does so in another trace, and a call that asks for another scope asks for the same message.
 
     The rest stays as sent, without the blanks between members. So a request that is written compactly is the
     same as one that never had a context.
     """
     members = MEMBERS.decode(raw)
-    headers = MEMBERS.decode(members.pop("headers"))
-    left = {name: value for name, value in headers.items() if name not in NAMES}
-    if left:
-        members["headers"] = msgspec.Raw(msgspec.json.encode(left))
+    members.pop("key_scope", None)
+    headers = bytes(members.get("headers", b"null"))
+    if headers != b"null":
+        left = {name: value for name, value in MEMBERS.decode(headers).items() if name not in NAMES}
+        if left:
+            members["headers"] = msgspec.Raw(msgspec.json.encode(left))
+        else:
+            del members["headers"]
     return msgspec.json.encode(members)
 
 

@@ -6,7 +6,7 @@ parsers know more (that 31 February is no day) and say it better, and a pattern 
 message of a batch. That both agree is for the tests to show.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -81,6 +81,9 @@ Target = Annotated[
 ]
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
+KEPT, UNDONE = "kept", "pending"
+"""How long a key is taken: as long as its message is kept, or until nothing of that is undone."""
+KeyScope = Annotated[Literal["kept", "pending"], _meta(default=KEPT)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
 GroupName = Annotated[str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#\\u0000]+$")]
