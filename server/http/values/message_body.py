@@ -15,6 +15,7 @@ so that a message can be given back as it came.
 
 import binascii
 import hashlib
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -131,6 +132,7 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
 
 _ONE = msgspec.json.Decoder(MessageRequest)
 _TEXT = msgspec.json.Decoder(str)
+_SCOPE = re.compile(rb',\s*+"key_scope"\s*+:\s*+"\w++"')
 
 
 def checked(
@@ -179,10 +181,10 @@ def checked(
     fingerprint = b""
     if request.key is not None:
         check_words("key", request.key, KEY_CHARS_MAX)
-        if request.key_scope is not None or (
-            request.headers is not None and not NAMES.isdisjoint(request.headers)
-        ):
-            raw = _asked_for(raw)
+        if request.key_scope is not None:
+            raw = _without_scope(raw)
+        if request.headers is not None and not NAMES.isdisjoint(request.headers):
+            raw = _without_trace(raw)
         fingerprint = hashlib.blake2b(raw, digest_size=16).digest()
     return ParsedMessage(
         topic,
@@ -214,22 +216,31 @@ def check_length(payload: msgspec.Raw, limits: Limits) -> None:
         raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
 
 
-def _asked_for(raw: bytes) -> bytes:
-    """A request as if its headers said nothing of a trace, and nobody how long its key is taken: who tries
-    again does so in another trace, and a call that asks for another scope asks for the same message.
+def _without_trace(raw: bytes) -> bytes:
+    """A request as if its headers said nothing of a trace: who tries again does so in another one.
 
     The rest stays as sent, without the blanks between members. So a request that is written compactly is the
     same as one that never had a context.
     """
     members = MEMBERS.decode(raw)
-    members.pop("key_scope", None)
-    headers = bytes(members.get("headers", b"null"))
-    if headers != b"null":
-        left = {name: value for name, value in MEMBERS.decode(headers).items() if name not in NAMES}
-        if left:
-            members["headers"] = msgspec.Raw(msgspec.json.encode(left))
-        else:
-            del members["headers"]
+    headers = MEMBERS.decode(members.pop("headers"))
+    left = {name: value for name, value in headers.items() if name not in NAMES}
+    if left:
+        members["headers"] = msgspec.Raw(msgspec.json.encode(left))
+    return msgspec.json.encode(members)
+
+
+def _without_scope(raw: bytes) -> bytes:
+    """A request as if nobody had said how long its key is taken: that is asked anew with each call.
+
+    It is cut out, so that the rest stays as sent. Where that cannot be (another member is named so, or it
+    stands first) the blanks between members go, too.
+    """
+    left, count = _SCOPE.subn(b"", raw)
+    if count == 1 and "key_scope" not in MEMBERS.decode(left):
+        return left
+    members = MEMBERS.decode(raw)
+    del members["key_scope"]
     return msgspec.json.encode(members)
 
 

@@ -1,0 +1,278 @@
+"""A key that is taken while something of its message is undone: with sessions, groups, retries, dead letters;
+in one group commit, after a restart, after a kill."""
+
+from typing import Any
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish
+from server.delivery import deliveries
+from shards.commit import Commit
+from shards.dedupe import Refused, key_of
+from shards.draft import AS_EVER, Draft, Known, Terms
+from shards.fields import Record
+from shards.outcome import Outcome
+from shards.record import encode
+from tests.support.rig import Peer, Rig, config, props
+
+from .test_retries import letters, requeue
+
+GROUP = "$share/g/t"
+KEY = key_of("mqtt", b"k")
+PENDING = (("idempotency-key", "k"), ("idempotency-key-scope", "pending"))
+KEPT = PENDING[:1]
+
+
+def draft_of(rig: Rig, text: str = "x", *, after_ms: int = 0, qos: int = 1, pending: bool = True) -> Draft:
+    due_ms = rig.clock.now_ms + after_ms
+    record = Record(b"t", text.encode(), due_ms, qos, key=KEY)
+    return Draft(due_ms, b"t", encode(record), KEY, text.encode().ljust(16), pending)
+
+
+def decided(rig: Rig, *drafts: Draft, terms: Terms = AS_EVER) -> Any:
+    """What the writer says of each, in one group."""
+    answers: list[Any] = []
+    for draft in drafts:
+        rig.core.writer.submit(lambda commit, draft=draft: commit.put([draft], terms)[0], answers.append)
+    rig.pump()
+    return answers[0] if len(answers) == 1 else answers
+
+
+def is_free(rig: Rig) -> bool:
+    """Whether a call for the key would make a message; none is made."""
+    found: list[bool] = []
+
+    def decide(commit: Commit) -> None:
+        found.append(commit.taken_from(draft_of(rig), AS_EVER) is None)
+
+    rig.core.writer.submit(decide, lambda answer: None)
+    rig.pump()
+    return found[0]
+
+
+def nack(peer: Peer, packet: Publish, *said: tuple[str, str]) -> None:
+    peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=said)))
+
+
+def test_nobody_is_to_get_it_and_it_is_free_when_it_is_due() -> None:
+    rig = Rig()
+    first = decided(rig, draft_of(rig, after_ms=60_000))
+    assert decided(rig, draft_of(rig, after_ms=90_000)).id == first
+    assert isinstance(decided(rig, draft_of(rig, "other")), Refused)
+    rig.pass_ms(60_000)
+    second = decided(rig, draft_of(rig, "other", after_ms=60_000))
+    assert second != first
+    assert decided(rig, draft_of(rig, "other")).id == second
+
+
+def test_a_message_that_was_cancelled_frees_it_and_one_that_was_moved_does_not() -> None:
+    rig = Rig()
+    first = decided(rig, draft_of(rig, after_ms=60_000))
+    rig.core.writer.submit(lambda commit: commit.move(first, rig.clock.now_ms + 120_000), lambda answer: None)
+    rig.pass_ms(61_000)
+    assert not is_free(rig)
+    said: list[Any] = []
+    rig.core.writer.submit(lambda commit: commit.cancel(first), said.append)
+    rig.pump()
+    assert said[0].outcome is Outcome.DONE
+    assert is_free(rig)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_it_is_taken_until_it_is_acked(text: str, qos: int) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(text, qos=qos)
+    first = decided(rig, draft_of(rig, qos=qos))
+    assert not is_free(rig), "in flight"
+    assert decided(rig, draft_of(rig)) == Known(first, rig.clock.now_ms)
+    peer.drop()
+    assert not is_free(rig), "in flight, or given back"
+    peer = rig.lasting("a")
+    rig.pass_ms(60_000)
+    assert peer.take_all() == ["x"]
+    assert is_free(rig)
+    assert decided(rig, draft_of(rig)) != first
+    assert peer.take_all() == ["x"]
+
+
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_it_is_taken_while_somebody_has_not_read_it(text: str) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(text)
+    peer.drop()
+    decided(rig, draft_of(rig))
+    for _ in range(2):
+        assert not is_free(rig)
+        rig.restart()
+    peer = rig.lasting("a")
+    assert peer.take_all() == ["x"]
+    assert is_free(rig)
+
+
+def test_who_subscribed_later_does_not_count() -> None:
+    rig = Rig()
+    decided(rig, draft_of(rig))
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    peer.drop()
+    assert is_free(rig)
+
+
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_it_is_taken_while_it_waits_for_its_next_try(text: str) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(text)
+    decided(rig, draft_of(rig))
+    (packet,) = peer.publishes()
+    nack(peer, packet, ("retry-in", "1h"))
+    for after_ms in (0, 3_590_000):
+        rig.pass_ms(after_ms)
+        assert not is_free(rig), "it waits"
+    rig.crash()
+    rig.pump()
+    assert not is_free(rig), "after a kill too"
+    rig.pass_ms(20_000)
+    assert not is_free(rig), "it is due, and nobody is there"
+    peer = rig.lasting("a")
+    assert not is_free(rig), "it is in flight again"
+    assert peer.take_all() == ["x"]
+    assert is_free(rig), "before its row has gone, too"
+
+
+def test_what_fails_in_the_same_group_commit_is_not_lost_sight_of() -> None:
+    """Its flight is settled there, and its next try stands in no row that a look at the store would find."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    first = decided(rig, draft_of(rig))
+    (packet,) = peer.publishes()
+    rig.is_held = True
+    peer.send(
+        Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", "1h"),))), pump=False
+    )
+    said: list[Any] = []
+    rig.core.writer.submit(lambda commit: commit.put([draft_of(rig)])[0], said.append)
+    rig.pump()
+    assert said == []
+    rig.is_held = False
+    rig.pump()
+    assert said == [Known(first, rig.clock.now_ms)]
+
+
+def test_a_dead_letter_frees_it_and_takes_it_again_when_it_is_requeued() -> None:
+    rig = Rig(config(max_attempts=1))
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    decided(rig, draft_of(rig))
+    (packet,) = peer.publishes()
+    nack(peer, packet, ("retry-in", "1s"))
+    assert letters(rig) == ["x"]
+    assert is_free(rig)
+    requeue(rig, 5_000)
+    assert not is_free(rig)
+
+
+def test_a_group_that_ends_takes_no_key_along() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    decided(rig, draft_of(rig))
+    assert len(peer.publishes()) == 1
+    assert not is_free(rig)
+    peer.unsubscribe(GROUP)
+    assert is_free(rig)
+
+
+def test_two_in_one_group_commit_are_one_message() -> None:
+    rig = Rig()
+    first, second = decided(rig, draft_of(rig), draft_of(rig))
+    assert second.id == first
+    rig.pump()
+    third, fourth = decided(rig, draft_of(rig), draft_of(rig, pending=False))
+    assert third != first
+    assert fourth.id == third, "who wants it kept is told of the newest"
+
+
+def test_the_scope_is_of_the_call_that_asks() -> None:
+    rig = Rig()
+    first = decided(rig, draft_of(rig, pending=False))
+    assert decided(rig, draft_of(rig, pending=False)).id == first
+    second = decided(rig, draft_of(rig))
+    assert second != first
+    assert decided(rig, draft_of(rig, pending=False)).id == second
+    third = decided(rig, draft_of(rig, pending=False), terms=Terms(while_undone=True))
+    assert third not in (first, second)
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_kill_leaves_the_key_with_one_of_both(survivors: int) -> None:
+    rig = Rig()
+    first = decided(rig, draft_of(rig))
+    rig.is_held = True
+    rig.core.writer.submit(lambda commit: commit.put([draft_of(rig, "new")]), lambda answer: None)
+    rig.pump()
+    rig.is_held = False
+    rig.crash(survivors)
+    rig.pump()
+    row = rig.core.opened.commit.known_under(KEY)
+    assert row is not None
+    assert (row.id == first) == (not survivors)
+
+
+def test_beyond_a_bound_it_counts_as_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    for name in "abc":
+        rig.lasting(name).subscribe("t")
+    decided(rig, draft_of(rig, qos=0))
+    assert is_free(rig)
+    monkeypatch.setattr(deliveries, "UNDONE_LOOKS_MAX", 2)
+    assert not is_free(rig)
+
+
+# -- over MQTT
+
+
+def test_a_publish_asks_for_it() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    publisher = rig.connected("p")
+    for said in (PENDING, PENDING, KEPT):
+        assert publisher.publish1("t", "x", user_properties=said).reason == 0
+    assert peer.take_all() == ["x"]
+    publisher.publish1("t", "x", user_properties=KEPT)
+    assert peer.take_all() == []
+    publisher.publish1("t", "x", user_properties=PENDING)
+    (packet,) = peer.publishes()
+    names = dict(packet.properties.user_properties) if packet.properties else {}
+    assert not any(name.startswith("idempotency") for name in names), "no subscriber is told"
+
+
+@pytest.mark.parametrize(
+    "said", [(("idempotency-key-scope", "pending"),), (*KEPT, ("idempotency-key-scope", "unique"))]
+)
+def test_what_cannot_be_meant_is_refused(said: tuple[tuple[str, str], ...]) -> None:
+    assert Rig().connected("p").publish1("t", "x", user_properties=said).reason == 0x83
+
+
+def test_many_at_once_are_asked_in_small_requests() -> None:
+    """So that one client does not hold up all others; in their order, each with its answer."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    count = 25
+    ids = [
+        publisher.publish(
+            "t", f"{n}", 1, pump=False, user_properties=(("idempotency-key", f"{n}"), PENDING[1])
+        )
+        for n in range(count)
+    ]
+    rig.pump()
+    assert [publisher.take_ack(wire.PUBACK).packet_id for _ in ids] == ids
+    assert peer.take_all() == [f"{n}" for n in range(count)]
