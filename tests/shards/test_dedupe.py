@@ -24,10 +24,14 @@ def taken(asked: Draft) -> DedupeRow | None:
     return DedupeRow(MessageId(7), b"f", 70, Position(1)) if asked.key == b"taken" else None
 
 
+def bytes_of(row: DedupeRow) -> bytes:
+    return b"stored"
+
+
 def known_keys(
     drafts: list[Draft], taken: Callable[[Draft], DedupeRow | None] = taken
 ) -> dict[int, Known | int]:
-    return at_once(keys_in_steps(drafts, taken, lambda row: b"stored"))
+    return at_once(keys_in_steps(drafts, taken, bytes_of))
 
 
 def test_known_drafts_get_the_first_answer_and_twins_that_of_the_first() -> None:
@@ -79,3 +83,10 @@ def test_who_is_refused_is_told_of_both_messages() -> None:
     with pytest.raises(Refused) as caught:
         known_keys([other])
     assert (caught.value.other, caught.value.wanted) == (b"stored", b"wanted")
+
+
+def test_each_whose_message_is_asked_about_is_a_step() -> None:
+    """That of one may take a millisecond."""
+    usual = [draft(b"%d" % n) for n in range(5)]
+    free = [Draft(0, b"t", b"", b"%d" % n, b"f", while_undone=True) for n in range(5)]
+    assert [len(list(keys_in_steps(some, taken, bytes_of))) for some in (usual, free)] == [0, 4]

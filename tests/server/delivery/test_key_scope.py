@@ -7,7 +7,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.delivery import deliveries
+from server.delivery import deliveries, publishing
 from shards.commit import Commit
 from shards.dedupe import Refused, key_of
 from shards.draft import AS_EVER, Draft, Known, Terms
@@ -119,6 +119,22 @@ def test_who_subscribed_later_does_not_count() -> None:
     peer = rig.lasting("a")
     peer.subscribe("t")
     peer.drop()
+    assert is_free(rig)
+
+
+def test_nor_does_who_is_behind_and_subscribed_later() -> None:
+    rig = Rig()
+    peer = rig.lasting("a", receive_maximum=1)
+    peer.subscribe("u")
+    publisher = rig.connected("p")
+    for _ in range(2):
+        publisher.publish1("u", "x")
+    decided(rig, draft_of(rig))
+    assert len(peer.publishes()) == 1
+    assert peer.subscribe("t") == (2,)
+    behind = rig.core.sessions.get("a")
+    assert behind is not None
+    assert not behind.session.tailing
     assert is_free(rig)
 
 
@@ -260,19 +276,26 @@ def test_what_cannot_be_meant_is_refused(said: tuple[tuple[str, str], ...]) -> N
     assert Rig().connected("p").publish1("t", "x", user_properties=said).reason == 0x83
 
 
-def test_many_at_once_are_asked_in_small_requests() -> None:
+def test_many_at_once_are_asked_in_small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that one client does not hold up all others; in their order, each with its answer."""
     rig = Rig()
     peer = rig.lasting("a")
     peer.subscribe("t")
     publisher = rig.connected("p")
     count = 25
-    ids = [
-        publisher.publish(
-            "t", f"{n}", 1, pump=False, user_properties=(("idempotency-key", f"{n}"), PENDING[1])
-        )
-        for n in range(count)
-    ]
-    rig.pump()
-    assert [publisher.take_ack(wire.PUBACK).packet_id for _ in ids] == ids
-    assert peer.take_all() == [f"{n}" for n in range(count)]
+    costs: list[int] = []
+    submit = rig.core.writer.submit
+
+    def noted(*args: Any, **more: Any) -> None:
+        costs.append(more.get("cost", 1))
+        submit(*args, **more)
+
+    monkeypatch.setattr(rig.core.writer, "submit", noted)
+    ids = range(1, count + 1)
+    said = [props(user_properties=(("idempotency-key", f"{n}"), PENDING[1])) for n in ids]
+    publisher.send(
+        *(Publish(b"t", b"%d" % n, 1, packet_id=n, properties=of) for n, of in zip(ids, said, strict=True))
+    )
+    assert max(costs) <= publishing.UNDONE_RUN < count
+    assert [publisher.take_ack(wire.PUBACK).packet_id for _ in ids] == [*ids]
+    assert peer.take_all() == [f"{n}" for n in ids]
