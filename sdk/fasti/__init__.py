@@ -60,7 +60,16 @@ from .dead import DeadLetter
 from .delivery import Delivery
 from .endpoints import Endpoint, Failing
 from .entries import Try
-from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
+from .errors import (
+    AlreadyDispatched,
+    BadArgument,
+    Error,
+    KeyCancelled,
+    NotFound,
+    Problem,
+    Refused,
+    Unreachable,
+)
 from .groups import Group
 from .jobs import Job
 from .messages import ByKey, Claims, Handling, Message
@@ -98,6 +107,7 @@ __all__ = [
     "Handling",
     "Info",
     "Job",
+    "KeyCancelled",
     "Message",
     "NewMessage",
     "NotFound",

@@ -20,18 +20,37 @@ from typing import Any
 from .coalesce import MAX_BYTES, MAX_ITEMS
 from .errors import Error, Problem, error_of
 from .transport import NDJSON, Transport
-from .wire import Json, NewMessage, due, dumps, instant, message_line, new_key, put_payload, span
+from .wire import (
+    Json,
+    KeyScope,
+    NewMessage,
+    check_scope,
+    due,
+    dumps,
+    instant,
+    key_text,
+    message_line,
+    new_key,
+    put_payload,
+    span,
+)
 
 _OURS = ("at", "delay", "payload")
 Item = NewMessage | Mapping[str, Any]
 Items = Iterable[Item] | AsyncIterable[Item]
 
 
-def line_of(item: Item) -> bytes:
-    """One NDJSON line without its end, with a key. Raises TypeError, ValueError for what cannot be said."""
+def line_of(item: Item, key_scope: KeyScope | None = None) -> bytes:
+    """One NDJSON line without its end, with a key. Raises TypeError, ValueError for what cannot be said.
+
+    `key_scope`: of a key of its own. One that is made here is for what is sent again, and stays taken.
+    """
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
     if not body.get("key"):
+        check_scope(body.get("key_scope"))
         body["key"] = new_key()
+    elif key_scope is not None:
+        body.setdefault("key_scope", key_scope)
     return message_line(body) if isinstance(item, NewMessage) else dumps(body)
 
 
@@ -40,6 +59,8 @@ def _body_of(item: Mapping[str, Any]) -> Json:
     if "payload" in item:
         put_payload(body, item["payload"])
     body.update(due(item.get("at"), item.get("delay")))
+    if "key" in body:
+        body["key"] = key_text(body["key"])
     return body
 
 
@@ -64,13 +85,13 @@ class _Batch:
         self.size += len(line) + 1
 
 
-async def _lines(items: Items) -> AsyncIterator[bytes]:
+async def _lines(items: Items, key_scope: KeyScope | None) -> AsyncIterator[bytes]:
     if isinstance(items, AsyncIterable):
         async for item in items:
-            yield line_of(item)
+            yield line_of(item, key_scope)
     else:
         for item in items:
-            yield line_of(item)
+            yield line_of(item, key_scope)
 
 
 async def send_all(
@@ -81,8 +102,10 @@ async def send_all(
     on_progress: Callable[[int], None] | None = None,
     params: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
+    key_scope: KeyScope | None = None,
 ) -> int:
     """Schedule everything; return how many the server accepted. `params`, `headers`: of each request.
+    `key_scope`: of the keys that items bring, where they say nothing of it.
 
     `on_progress` is told the number accepted so far after each batch. Raises what the server said to the
     first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
@@ -93,7 +116,7 @@ async def send_all(
     sender = _Sender(transport, on_progress, params or {}, headers or {})
     filling = _Batch()
     try:
-        async for line in _lines(items):
+        async for line in _lines(items, key_scope):
             if not filling.takes(line, batch):
                 await sender.start(filling)
                 filling = _Batch()

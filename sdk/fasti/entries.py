@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from .ranges import BulkResult
 from .transport import PAGE_MAX, Transport
-from .wire import Json, dumps, get_headers, get_payload, instant, parse_instant
+from .wire import Json, dumps, get_headers, get_payload, instant, key_text, parse_instant
 
 IDS_MAX = 1_000
 """Ids in one request."""
@@ -141,7 +141,11 @@ def _some(ids: Iterable[str]) -> Iterator[list[str]]:
 def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
     """The members that are given, as the server calls them."""
     return {
-        _TIMES.get(name, name): instant(value) if name in _TIMES else value
+        _TIMES.get(name, name): instant(value) if name in _TIMES else _text(name, value)
         for name, value in chosen.items()
         if value is not None
     }
+
+
+def _text(name: str, value: Any) -> str:
+    return key_text(value) if name == "key" else value

@@ -4,6 +4,7 @@
       NotFound            404: no such message, session, slice; 410: it was there (`slug` "gone")
       AlreadyDispatched   409: too late, it is on its way or gone
       Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
+        KeyCancelled      the message under the key was cancelled, so that nothing was scheduled
         StillUndone       409 `undone` (places.py): a group or endpoint is not deleted over its backlog
       Unreachable         no answer, after the retries
 
@@ -105,6 +106,19 @@ class Refused(Error):
         self.reason_code = reason_code
 
 
+class KeyCancelled(Refused):
+    """Nothing was scheduled: the message under the key was cancelled, and keeps the key.
+
+    `replace=True` takes the key over, `key_scope="pending"` whenever nothing of its message is undone.
+    """
+
+    @property
+    def id(self) -> str | None:
+        """The message that was cancelled, if the server names it."""
+        found = (self.problem.raw or {}).get("id")
+        return found if isinstance(found, str) else None
+
+
 class Unreachable(Error):
     """No server there, or it went away before it answered."""
 
@@ -139,6 +153,26 @@ def error_of(problem: Problem) -> Error:
     if problem.slug == "already-dispatched":
         return AlreadyDispatched(text, problem=problem)
     return Refused(text, problem=problem)
+
+
+def of_key(key: str, error: Refused) -> Refused:
+    """The same of a call with a key, if another message has that: which key, what differs, what to do."""
+    said = error.problem.raw or {}
+    if error.slug != "idempotency-mismatch":
+        return error
+    if said.get("state") == "cancelled":
+        return key_cancelled(key, said)
+    field = said.get("differs")
+    other = f"was used for a message with another {field}" if field else "was used for another request"
+    advice = "use another key, or key_only=True if both are the same message to you"
+    return Refused(f"key {key!r} {other}; {advice}", problem=error.problem)
+
+
+def key_cancelled(key: str, said: Mapping[str, Any]) -> KeyCancelled:
+    """Why a call with that key scheduled nothing; `said`: what the server says of it, with its type."""
+    ways = 'give replace=True, or key_scope="pending", to schedule this one under it'
+    text = f"the message under key {key!r} was cancelled, and nothing is scheduled; {ways}"
+    return KeyCancelled(text, problem=problem_of({**said, "detail": text}))
 
 
 def _located(error: Mapping[str, Any]) -> str:

@@ -15,20 +15,24 @@ from typing import Any, Self, Unpack
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .entries import Try, tries_of
-from .errors import AlreadyDispatched, BadArgument, NotFound
+from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key
 from .options import Door, Due, Listed, MessageOptions, Selection, State, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
 from .wire import (
     Json,
+    Key,
+    KeyScope,
     Span,
+    check_scope,
     due,
     dumps,
     get_headers,
     get_payload,
     instant_of_id,
     key_terms,
+    key_text,
     message_body,
     message_line,
     new_key,
@@ -216,34 +220,43 @@ class Messages:
         `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
         `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
         another message is Refused); without one, a key of our own making covers the retries. `replayed` of
-        the answer says that the key was known, `state` what has become of its message, also "cancelled".
-        With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
-        was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
-        it was another, or for another time.
+        the answer says that the key was known, `state` what has become of its message.
+        Raises KeyCancelled if that was cancelled. With `replace` its key is free for this one; that of a
+        message that is pending or was dispatched is not. With `key_only` whatever was scheduled under the key
+        was this message, also if it was another, or for another time.
         With `claims` the server also says who would get it now, in `claims` of the answer.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
         """
         check(_OPTIONS, options)
-        key = options.get("key")
-        if not key:
+        own = key_text(options.get("key"))
+        if not own:
             if replace or key_only:
                 raise BadArgument("key", "is needed with replace and key_only")
-            key = options["key"] = new_key()
+            check_scope(options.get("key_scope"))
+        key = options["key"] = own or new_key()
         terms = tuple(key_terms(replace=replace, key_only=key_only).items()) if replace or key_only else ()
         body = message_body(topic, payload, options)
         headers = joined(body.get("headers"))
         if headers is not None:
             body["headers"] = headers
         line = message_line(body)
-        if claims:
-            answer = await send_one(self._transport, (*terms, ("claims", "true")), line, key)
-        else:
-            if self._outbox.is_full:
-                await self._outbox.room()
-            answer = await self._outbox.submit(terms, (line, key), len(line))
-        if answer.get("replayed") is True and "state" not in answer:
-            answer = await self._looked_up(answer)
+        try:
+            if claims:
+                answer = await send_one(self._transport, (*terms, ("claims", "true")), line, key)
+            else:
+                if self._outbox.is_full:
+                    await self._outbox.room()
+                answer = await self._outbox.submit(terms, (line, key), len(line))
+        except Refused as error:
+            if own:
+                raise of_key(own, error) from None
+            raise
+        if answer.get("replayed") is True:
+            if "state" not in answer:
+                answer = await self._looked_up(answer)
+            if own and answer.get("state") == "cancelled":
+                raise key_cancelled(own, {"type": "/problems/cancelled", "id": answer["id"]})
         return self._handle({**body, **answer})
 
     async def schedule_many(
@@ -255,32 +268,41 @@ class Messages:
         ids: bool = False,
         replace: bool = False,
         key_only: bool = False,
+        key_scope: KeyScope | None = None,
     ) -> int:
         """Stream any iterable, sync or async, in atomic batches; return how many were accepted.
 
         `ids`: items may bring the `id` that an export gave them; one that is taken is Refused. `replace` and
-        `key_only`: as in `schedule`, of the keys of all items.
+        `key_only`: as in `schedule`, of the keys of all items; each needs one. `key_scope`: of the keys that
+        items bring, where they say nothing of it.
         """
         params = key_terms(replace=replace, key_only=key_only)
         if ids:
             params["ids"] = "true"
         return await send_all(
-            self._transport, items, batch=batch, on_progress=on_progress, params=params, headers=current()
+            self._transport,
+            items,
+            batch=batch,
+            on_progress=on_progress,
+            params=params,
+            headers=current(),
+            key_scope=key_scope,
         )
 
     async def get(self, message_id: str) -> Message:
         """Raises NotFound."""
         return await self._get(_path(message_id))
 
-    def by_key(self, key: str, *, door: Door = "http") -> ByKey:
+    def by_key(self, key: Key, *, door: Door = "http") -> ByKey:
         """The message that was scheduled under `key`, to look at, cancel or move; nothing is asked yet.
 
         Keys are each API key's own. `door`: by which one the message came; keys of MQTT are others.
         """
-        if not key:
+        text = key_text(key)
+        if not text:
             raise BadArgument("key", "must not be empty")
         door_asked = "" if door == "http" else f"?door={quoted(door)}"
-        return ByKey(key, f"/v1/messages/by-key/{quoted(key)}{door_asked}", self)
+        return ByKey(text, f"/v1/messages/by-key/{quoted(text)}{door_asked}", self)
 
     async def explain(self, message_id: str) -> Json:
         """Where it is stored: slice, shard, structure, position, when it enters RAM."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, TypedDict
 
-from .wire import Late, Qos, Span, When
+from .wire import Key, KeyScope, Late, Qos, Span, When
 
 Door = Literal["http", "mqtt"]
 State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
@@ -52,11 +52,14 @@ class Sending(TypedDict, total=False):
 class MessageOptions(Due, Sending, total=False):
     """Of one message: without `at` and `delay` it is due now.
 
-    `key`: the same key and message again, also from another process, is the same message. `spread`: the
-    server may choose a later moment within this span, the emptiest one.
+    `key`: the same key and message again, also from another process, is the same message. `key_scope`: how
+    long the key is taken, "kept" (the default: as long as its message is kept) or "pending" (free again as
+    soon as nothing of its message is undone). `spread`: the server may choose a later moment within this
+    span, the emptiest one.
     """
 
-    key: str | None
+    key: Key | None
+    key_scope: KeyScope | None
     spread: Span | None
 
 
@@ -123,7 +126,7 @@ class RetrySelection(TypedDict, total=False):
     topic: str | None
     reason: str | None
     id: str | None
-    key: str | None
+    key: Key | None
     retry_from: When | None
     retry_to: When | None
 

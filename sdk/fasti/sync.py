@@ -67,7 +67,7 @@ from .retries import WaitingRetry
 from .schedules import Fires, Schedule
 from .timeline import Density
 from .transport import PAGE_MAX, Retry
-from .wire import Json, Span, When
+from .wire import Json, Key, KeyScope, Span, When
 
 __all__ = [
     "ByKey",
@@ -557,10 +557,10 @@ class Messages(Facade[_messages.Messages]):
         `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
         `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
         another message is Refused); without one, a key of our own making covers the retries. `replayed` of
-        the answer says that the key was known, `state` what has become of its message, also "cancelled".
-        With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
-        was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
-        it was another, or for another time.
+        the answer says that the key was known, `state` what has become of its message.
+        Raises KeyCancelled if that was cancelled. With `replace` its key is free for this one; that of a
+        message that is pending or was dispatched is not. With `key_only` whatever was scheduled under the key
+        was this message, also if it was another, or for another time.
         With `claims` the server also says who would get it now, in `claims` of the answer.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
@@ -583,15 +583,23 @@ class Messages(Facade[_messages.Messages]):
         ids: bool = False,
         replace: bool = False,
         key_only: bool = False,
+        key_scope: KeyScope | None = None,
     ) -> int:
         """Stream any iterable, sync or async, in atomic batches; return how many were accepted.
 
         `ids`: items may bring the `id` that an export gave them; one that is taken is Refused. `replace` and
-        `key_only`: as in `schedule`, of the keys of all items.
+        `key_only`: as in `schedule`, of the keys of all items; each needs one. `key_scope`: of the keys that
+        items bring, where they say nothing of it.
         """
         return self._loop.run(
             self._inner.schedule_many(
-                items, batch=batch, on_progress=on_progress, ids=ids, replace=replace, key_only=key_only
+                items,
+                batch=batch,
+                on_progress=on_progress,
+                ids=ids,
+                replace=replace,
+                key_only=key_only,
+                key_scope=key_scope,
             )
         )
 
@@ -599,7 +607,7 @@ class Messages(Facade[_messages.Messages]):
         """Raises NotFound."""
         return Message(self._loop, self._loop.run(self._inner.get(message_id)))
 
-    def by_key(self, key: str, *, door: Door = "http") -> ByKey:
+    def by_key(self, key: Key, *, door: Door = "http") -> ByKey:
         """The message that was scheduled under `key`, to look at, cancel or move; nothing is asked yet.
 
         Keys are each API key's own. `door`: by which one the message came; keys of MQTT are others.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from .errors import BadArgument
@@ -26,12 +27,15 @@ When = datetime | str
 """An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
 Span = timedelta | float | str
 """A duration: a number is seconds, text such as `15m` or `PT15M` is for the server to read."""
+Key = str | int | UUID
+"""An idempotency key; a number or UUID is the same key as its text."""
+KeyScope = Literal["kept", "pending"]
 Spell = Callable[[Any], Any]
 """From an option to the value in the body, None where there is nothing to say."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-_WHEN_AND_KEY = frozenset({"at", "delay", "key"})
+_WHEN_AND_KEY = frozenset({"at", "delay", "key", "key_scope"})
 
 
 def instant(at: When) -> str:
@@ -122,6 +126,19 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
+def key_text(key: Key | None) -> str:
+    """A key as it is sent; empty: none. Raises BadArgument for what is no key."""
+    if isinstance(key, bool) or not isinstance(key, (str, int, UUID, type(None))):
+        raise BadArgument("key", f"must be text, an int or a UUID: {key!r}")
+    return "" if key is None else str(key)
+
+
+def check_scope(scope: object) -> None:
+    """Raise BadArgument if a message without a key says how long that is taken."""
+    if scope == "pending":
+        raise BadArgument("key", "is needed with key_scope")
+
+
 def key_terms(*, replace: bool = False, key_only: bool = False) -> dict[str, str]:
     """Parameters of a request that says how keys that are known count in it."""
     asked = {"replace": replace, "key_only": key_only}
@@ -191,6 +208,7 @@ class NewMessage:
     """One message to schedule. `at` or `delay`, or neither for now; `key` makes it idempotent.
 
     `late` says what happens if the time has passed on arrival: "deliver" (the default) or "drop".
+    `key_scope`: "kept" or "pending", as in `fasti.options.MessageOptions`.
     `deliver_to`: an endpoint's name or a URL, then the topic may be left out.
     """
 
@@ -198,7 +216,8 @@ class NewMessage:
     payload: Any = ""
     at: When | None = None
     delay: Span | None = None
-    key: str | None = None
+    key: Key | None = None
+    key_scope: KeyScope | None = None
     qos: Qos | None = None
     retain: bool | None = None
     expires_in: Span | None = None
@@ -226,8 +245,11 @@ def message_body(topic: str, payload: object, options: Mapping[str, Any]) -> Jso
     body.update(due(options.get("at"), options.get("delay")))
     if not options.keys() <= _WHEN_AND_KEY:
         body.update(spelled(SENDING, options))
-    if options.get("key"):
-        body["key"] = options["key"]
+    key, scope = key_text(options.get("key")), options.get("key_scope")
+    if scope is not None:
+        body["key_scope"] = scope
+    if key:
+        body["key"] = key
     return body
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 import fasti
+from fasti.bulk import line_of
 from tests.sdk.conftest import QUICK
 from tests.sdk.fake import Fake
 from tests.sdk.test_against_server import Server
@@ -90,8 +96,9 @@ async def test_a_delay_is_the_same_request_a_computed_time_is_not(c: fasti.Clien
 async def test_what_was_cancelled_is_scheduled_anew_when_asked(c: fasti.Client) -> None:
     first = await c.messages.schedule("a/b", 1, delay=60, key="anew")
     assert await first.cancel()
-    told = await c.messages.schedule("a/b", 1, delay=60, key="anew")
-    assert (told.id, told.replayed, told.state) == (first.id, True, "cancelled")
+    with pytest.raises(fasti.KeyCancelled) as told:
+        await c.messages.schedule("a/b", 1, delay=60, key="anew")
+    assert (told.value.id, told.value.slug) == (first.id, "cancelled")
     anew = await c.messages.schedule("a/b", 2, delay=90, key="anew", replace=True)
     assert (anew.id != first.id, anew.replayed, anew.state) == (True, False, "pending")
     again = await c.messages.schedule("a/b", 2, delay=90, key="anew", replace=True)
@@ -107,11 +114,14 @@ async def test_calls_of_one_turn_each_have_their_terms(c: fasti.Client) -> None:
     old = await asyncio.gather(*(c.messages.schedule("a", key, delay=60, key=key) for key in keys))
     await asyncio.gather(*(message.cancel() for message in old))
     new = await asyncio.gather(
-        *(c.messages.schedule("a", key, delay=60, key=key, replace=n % 2 == 0) for n, key in enumerate(keys))
+        *(c.messages.schedule("a", key, delay=60, key=key, replace=n % 2 == 0) for n, key in enumerate(keys)),
+        return_exceptions=True,
     )
-    assert [m.state for m in new] == ["pending", "cancelled"] * 3
-    assert [m.replayed for m in new] == [False, True] * 3
-    assert [m.id == before.id for m, before in zip(new, old, strict=True)] == [False, True] * 3
+    made = [one for one in new if isinstance(one, fasti.Message)]
+    told = [one for one in new if isinstance(one, fasti.KeyCancelled)]
+    assert [(m.state, m.replayed) for m in made] == [("pending", False)] * 3
+    assert new == [one for pair in zip(made, told, strict=True) for one in pair]
+    assert {one.id for one in told} == {message.id for message in old[1::2]}
     items = [fasti.NewMessage(topic="a", payload=n, at=FAR, key=key) for n, key in enumerate(keys)]
     with pytest.raises(fasti.Refused):
         await c.messages.schedule_many(items, replace=True)
@@ -149,8 +159,9 @@ async def test_on_the_command_line(c: fasti.Client) -> None:
     assert (moved["id"], moved["deliver_at"] > made["deliver_at"]) == (made["id"], True)
     done = json.loads(await ok("message", "cancel", "--idempotency-key", "line-17", *at))
     assert done == {"key": "line-17", "state": "cancelled"}
-    told = json.loads(await ok(*keyed, *at))
-    assert (told["id"], told["state"], told["replayed"]) == (made["id"], "cancelled", True)
+    code, _, err = await fasti_cli(*keyed, *at)
+    problem = json.loads(err)
+    assert (code, problem["type"], problem["id"]) == (1, "/problems/cancelled", made["id"])
     anew = json.loads(await ok(*keyed, "--replace", *at))
     assert (anew["id"] != made["id"], anew["state"]) == (True, "pending")
     other = ("message", "schedule", "a/b", "hi", "--in", "3h", "-k", "line-17")
@@ -169,6 +180,146 @@ async def test_on_the_command_line(c: fasti.Client) -> None:
         ("schedule", "a", "--replace"),
     ):
         assert (await fasti_cli("message", *wrong, *at))[0] == 2, wrong
+
+
+# -- how long a key is taken, what is said of it
+
+
+@pytest.mark.parametrize("payload", [1, 2])
+async def test_a_cancelled_message_keeps_its_key_and_the_ways_out_are_named(
+    c: fasti.Client, payload: int
+) -> None:
+    """By the same call, which would be answered with it, and by another, which would be refused."""
+    key = f"out {payload}"
+    first = await c.messages.schedule("a/b", 1, delay=60, key=key)
+    await first.cancel()
+    with pytest.raises(fasti.KeyCancelled, match=re.escape(repr(key))) as caught:
+        await c.messages.schedule("a/b", payload, delay=60, key=key)
+    assert {"replace=True", 'key_scope="pending"'} <= set(re.findall(r'\w+="?\w+"?', str(caught.value)))
+    assert isinstance(caught.value, fasti.Refused)
+    assert str(copy.copy(caught.value)) == str(caught.value)
+    anew = await c.messages.schedule("a/b", payload, delay=60, key=key, key_scope="pending")
+    assert anew.id != first.id
+
+
+async def test_keys_of_our_own_making_are_never_spoken_of(
+    c: fasti.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody cancels what a call has scheduled before that has had its answer, and it is sent again."""
+    monkeypatch.setattr(fasti.messages, "new_key", lambda: "ours")
+    first = await c.messages.schedule("a/b", 1, delay=60)
+    await first.cancel()
+    again = await c.messages.schedule("a/b", 1, delay=60)
+    assert (again.id, again.replayed, again.state) == (first.id, True, "cancelled")
+    with pytest.raises(fasti.Refused) as caught:
+        await c.messages.schedule("a/b", 2, delay=60)
+    assert not isinstance(caught.value, fasti.KeyCancelled)
+
+
+async def test_a_key_is_free_when_nothing_is_undone(c: fasti.Client) -> None:
+    async def digest(payload: object = "x", **more: Any) -> fasti.Message:
+        return await c.messages.schedule("digest", payload, key="user-17", key_scope="pending", **more)
+
+    first = await digest(delay=60)
+    assert (await digest(delay=60)).id == first.id
+    with pytest.raises(fasti.Refused, match="another deliver_at"):
+        await digest(delay=90)
+    await c.advance(timedelta(minutes=2))
+    second, third = await asyncio.gather(digest("new", delay=60), digest("new", delay=60))
+    assert second.id == third.id != first.id
+    kept = await c.messages.schedule("digest", "new", key="user-17", delay=60)
+    assert (kept.id, kept.replayed) == (second.id, True), "the scope is no part of the request"
+    assert (await c.messages.by_key("user-17").get()).id == second.id
+
+
+async def test_of_many(c: fasti.Client) -> None:
+    """Only of keys that items bring: what is sent again under one of ours must be found for good."""
+    items: list[Any] = [
+        {"topic": "many", "payload": "x", "key": "many"},
+        fasti.NewMessage(topic="many", payload=1, key="new"),
+        {"topic": "many", "payload": 2, "key": "kept", "key_scope": "kept"},
+        {"topic": "many", "payload": 3},
+    ]
+    for count in (4, 7):
+        assert await c.messages.schedule_many(items, key_scope="pending") == 4
+        await c.advance(timedelta(seconds=1))
+        assert await c.messages.count(topic="many", state="all") == count
+    for item in ({"topic": "a", "payload": 1}, fasti.NewMessage(topic="a", payload=1)):
+        assert b"key_scope" not in line_of(item, "pending")
+    scoped = fasti.NewMessage(topic="a", payload=1, key_scope="pending")
+    with pytest.raises(fasti.BadArgument):
+        await c.messages.schedule_many([scoped])
+    with pytest.raises(fasti.BadArgument):
+        await c.messages.schedule("a", 1, key_scope="pending")
+
+
+async def test_keys_may_be_numbers_and_uuids(c: fasti.Client) -> None:
+    for key in (0, 17, -1, UUID(int=7)):
+        made = await c.messages.schedule("a", 1, delay=60, key=key)
+        again = await c.messages.schedule("a", 1, delay=60, key=str(key))
+        assert (again.id, again.replayed) == (made.id, True)
+        assert (await c.messages.by_key(key).get()).id == made.id
+        assert c.messages.by_key(key) == c.messages.by_key(str(key))
+        await c.messages.schedule_many([{"topic": "a", "payload": 2, "key": key}], key_only=True)
+        assert (
+            await c.messages.schedule_many([fasti.NewMessage(topic="a", payload=2, key=key)], key_only=True)
+            == 1
+        )
+        assert await c.messages.count(topic="a", due_from=made.deliver_at) == 1
+        assert [one async for one in c.retries.list(key=key)] == []
+        await made.cancel()
+    for wrong in (True, 1.5, b"k", ["k"]):
+        with pytest.raises(fasti.BadArgument):
+            await c.messages.schedule("a", 1, key=wrong)  # type: ignore[arg-type]
+        with pytest.raises(fasti.BadArgument):
+            c.messages.by_key(wrong)  # type: ignore[arg-type]
+
+
+async def test_a_mismatch_says_which_key_what_differs_and_the_way_out(c: fasti.Client) -> None:
+    await c.messages.schedule("a", 1, delay=60, key="1717")
+    for change, field in (({"payload": 2}, "payload"), ({"qos": 2}, "qos"), ({"delay": 61}, "deliver_at")):
+        asked: dict[str, Any] = {"payload": 1, "delay": 60, **change}
+        with pytest.raises(fasti.Refused, match=f"key '1717' .* another {field}; .*key_only=True"):
+            await c.messages.schedule("a", key=1717, **asked)
+    results = await asyncio.gather(
+        *(c.messages.schedule("a", n, delay=60, key="1717") for n in (1, 2)), return_exceptions=True
+    )
+    assert "another payload" in str(results[1])
+
+
+async def test_the_scope_on_the_command_line(c: fasti.Client) -> None:
+    at = ("-o", "json", "--url", c.url)
+    keyed = ("message", "schedule", "a/b", "hi", "-k", "scope-17", "--key-scope", "pending")
+    first = json.loads(await ok(*keyed, *at))
+    await c.advance(timedelta(seconds=1))
+    assert json.loads(await ok(*keyed, *at))["id"] != first["id"]
+    assert (await fasti_cli("message", "schedule", "a", "--key-scope", "pending", *at))[0] == 2
+    assert (await fasti_cli(*keyed[:-1], "unique", *at))[0] == 2
+
+
+async def test_after_a_kill_what_is_undone_still_has_its_key(tmp_path: Path) -> None:
+    """On a real store: unread by a group, then in hand and acked."""
+    server = Server(tmp_path / "data", clock="simulated")
+    server.start()
+    try:
+        async with fasti.Client(server.url, retry=QUICK) as c:
+            await c.groups.put("workers", "jobs/#")
+            first = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+            await c.advance(timedelta(seconds=1))
+            for _ in range(2):
+                server.stop(kill=True)
+                server.start()
+                again = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+                assert (again.id, again.replayed, again.state) == (first.id, True, "dispatched")
+            async with c.pull("workers") as pull:
+                await (await anext(pull)).ack()
+            second = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+            server.stop(kill=True)
+            server.start()
+            again = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+            assert again.id == second.id != first.id
+    finally:
+        server.stop()
 
 
 async def test_gone_is_not_found(client: fasti.Client, fake: Fake) -> None:

@@ -196,13 +196,18 @@ async def test_a_known_key_says_so(client: fasti.Client, fake: Fake) -> None:
     again = await client.messages.schedule("a", "x", at=AT, key="k")
     assert (first.replayed, again.replayed, again.id, again.state) == (False, True, first.id, "pending")
     assert await first.cancel()
-    again, new = await asyncio.gather(
-        client.messages.schedule("a", "x", at=AT, key="k"), client.messages.schedule("b", "x", at=AT)
+    refused, new = await asyncio.gather(
+        client.messages.schedule("a", "x", at=AT, key="k"),
+        client.messages.schedule("b", "x", at=AT),
+        return_exceptions=True,
     )
     assert fake.requests[-2] == ("POST", "/v1/messages:batch?each=true")
-    assert (again.replayed, again.id, again.state) == (True, first.id, "cancelled")
+    assert isinstance(refused, fasti.KeyCancelled)
+    assert refused.id == first.id
+    assert isinstance(new, fasti.Message)
     assert (new.replayed, new.state) == (False, "pending")
-    assert (await client.messages.schedule("a", "x", at=AT, key="k")).state == "cancelled"
+    with pytest.raises(fasti.KeyCancelled):
+        await client.messages.schedule("a", "x", at=AT, key="k")
 
 
 async def test_a_known_key_of_a_message_that_is_gone(client: fasti.Client, fake: Fake) -> None:

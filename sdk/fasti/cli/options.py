@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fasti.options import Gap, Misfire, Overlap, State
-from fasti.wire import Late
+from fasti.wire import KeyScope, Late
 
 Command = Callable[..., None]
 
@@ -65,6 +65,10 @@ DECLARED: dict[str, Any] = {
     ],
     # of a message
     "key": Annotated[str | None, typer.Option("--idempotency-key", "-k")],
+    "key_scope": Annotated[
+        _one_of("KeyScope", KeyScope) | None,
+        typer.Option(help="How long the key is taken; pending: free when nothing is undone."),
+    ],
     "qos": Annotated[int | None, typer.Option(min=0, max=2)],
     "retain": Annotated[bool | None, typer.Option("--retain")],
     "expires_in": Annotated[str | None, typer.Option(help="Drop it if it is that long past due.")],
