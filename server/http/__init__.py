@@ -3,6 +3,7 @@
 Said and read
     values/        bodies and answers as values: read, checked, shown
     problems.py    every error as RFC 9457 has it: the table of slugs, the middleware
+    differing.py   which field another request under a key has otherwise
     answers.py     JSON on its way out, and what the write path refuses
     requests.py    path, query and body of a request, read strictly
     calls.py       what a call takes and gives, said beside its handler
