@@ -136,6 +136,8 @@ class Ledger:
         """Given before the answer to its publish had come here."""
         self.counted_away = 0
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
+        self.solo: dict[str, Message] = {}
+        """By key, the message that has it: one at a time."""
         self.seen = Counter[str]()
 
     def fault(self, rule: int, kind: str, what: str) -> None:
@@ -243,6 +245,56 @@ class Ledger:
             is_told_of = left is not None and place.is_open and place.kind != "session"
             if is_told_of and stake.may <= UNDONE and place.name not in named:
                 self.blame(4, "409 does not name it", place, stake)
+
+    # -- keys that are taken while something of their message is undone
+
+    def is_taken(self, key: str) -> bool:
+        """For certain."""
+        message = self.solo.get(key)
+        if message is None or message.is_cancelled or self._is_forgotten(message):
+            return False
+        return message.due > self.high or any(
+            place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
+            for place, stake in self.stakes_of(message.id)
+            if not self._may_die(place, stake)
+        )
+
+    def is_free(self, key: str) -> bool:
+        """For certain."""
+        message = self.solo.get(key)
+        if message is None or message.is_cancelled:
+            return True
+        if message.at > self.low or self._is_forgotten(message):
+            return False
+        return not any(
+            stake.may & UNDONE
+            or stake.is_held_too
+            or stake.was_finished
+            or stake.is_reported
+            or (stake.since and self.mono - stake.since < SURE_S)
+            for place, stake in self.stakes_of(message.id)
+            if place.is_open
+        )
+
+    def _is_forgotten(self, message: Message) -> bool:
+        """Its slice may have gone."""
+        return self.high - message.at > KEPT_MS
+
+    def key_given(self, key: str, message: Message) -> None:
+        """A new message has it."""
+        self.seen["keys given"] += 1
+        if self.is_taken(key):
+            self.fault(7, "a key is given away", f"{key} to {message.id}, from {self.solo[key].id}")
+        self.solo[key] = message
+
+    def key_kept(self, key: str, name: str, *, was_free: bool) -> None:
+        """The message that is there already has it."""
+        self.seen["keys kept"] += 1
+        former = self.solo.get(key)
+        if former is None or former.id != name:
+            self.fault(7, "another has the key", f"{key}: {name}, and it was given to {former}")
+        elif was_free:
+            self.fault(7, "a key is kept", f"{key} by {name}, of which nothing is undone")
 
     # -- deliveries
 

@@ -105,6 +105,22 @@ async def untrue_204(w: World, path: str, body: Any, forward: Forward) -> Answer
     return Answer(204, None, {}) if is_ahead else None
 
 
+async def given_away(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A second message is made though the first one is undone."""
+    if not w.ledger.is_taken(body["key"]):
+        return None
+    keyless = {name: value for name, value in body.items() if not name.startswith("key")}
+    return await w.http.call("POST", "/v1/messages", keyless, status=201)
+
+
+async def kept(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A key stays taken though nothing of its message is undone."""
+    message = w.ledger.solo.get(body["key"])
+    if message is None or not w.ledger.is_free(body["key"]):
+        return None
+    return Answer(200, {"id": message.id}, {})
+
+
 async def place_gone(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """A group is deleted behind everybody's back."""
     if not any(place.name == "put" and place.stakes for place in w.ledger.open()):
@@ -167,6 +183,8 @@ PLANTS: dict[str, tuple[str, Plant, set[str]]] = {
     "an ack is lost": ("messages:ack", ack_lost, {"not finished any more", "given again after its ack"}),
     "a nack's delay": ("messages:nack", sooner, {"retry early"}),
     "untrue 204": ("DELETE /v1/messages/", untrue_204, {"given after a cancel"}),
+    "a key is given away": ("POST /v1/messages?key_only", given_away, {"a key is given away"}),
+    "a key is kept": ("POST /v1/messages?key_only", kept, {"a key is kept"}),
     "a place is gone": ("clock:advance", place_gone, {"a place is gone"}),
     "shown as done": ("GET /v1/messages/", shown_as_done, {"done by nobody"}),
     "not named": ("GET /v1/messages/", not_named, {"lost"}),
@@ -179,6 +197,8 @@ RUNS = (
     ("done by nobody", "a nack's delay", "untrue 204", "a letter twice", "another incarnation"),
     ("an ack is lost", "early", "twice at a time", "a letter is gone", "miscounted"),
     ("shown as done", "not named"),
+    ("a key is kept",),
+    ("a key is given away",),
     ("a place is gone",),
 )
 """Which are planted in one run: those that are not taken for one another."""

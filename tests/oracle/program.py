@@ -3,7 +3,8 @@
     python -m tests.oracle --seed 7 --steps 400
 
 The same seed makes the same choices; the order of what the server sends is its own. `CALM` has no days of
-absence, and its places stay where they are; `WILD` has places that end, begin anew and are set back.
+absence, and its places stay where they are; `SOLO` has keys that are taken one at a time, too; `WILD` has
+places that end, begin anew and are set back.
 """
 
 import asyncio
@@ -54,7 +55,8 @@ CALM: dict[str, float] = {
     "stop": 1,
     "look": 3,
 }
-WILD = CALM | {
+SOLO = CALM | {"one_at_a_time": 25}
+WILD = SOLO | {
     "away": 2,
     "long_away": 0.3,
     "down": 1,
@@ -230,6 +232,31 @@ class Program:
                 expires and expires * 1_000,
             )
         )
+
+    async def one_at_a_time(self) -> None:
+        """Under a key that is taken while something of its message is undone."""
+        await self.world.settle()
+        self.count += 1
+        key = self.chance.choice(("solo-1", "solo-2"))
+        topic = self.chance.choice((*TOPICS, *["nobody's"] * len(TOPICS)))
+        body = {"topic": topic, "payload": self.count, "key": key, "key_scope": "pending"}
+        body["deliver_in"] = self.chance.choice(DELAYS) / 1_000
+        if self.chance.random() < 0.4:
+            body["deliver_to"] = self.any_place("endpoint").name
+        was_free = self.ledger.is_free(key)
+        got = await self.world.call("POST", "/v1/messages?key_only=true", body)
+        if got is None:  # it may have been taken
+            got = await self.world.insist("GET", f"/v1/messages/by-key/{key}")
+            if got.status != 200 or got.body["id"] in self.ledger.messages:
+                return
+        elif got.status == 200:
+            self.ledger.key_kept(key, got.body["id"], was_free=was_free)
+            return
+        due = ms_of(got.body["deliver_at"])
+        to = got.body.get("deliver_to", "") if "topic" in got.body else body.get("deliver_to", "")
+        message = Message(got.body["id"], got.body.get("topic", topic), due, max(due, self.ledger.low), to)
+        self.ledger.key_given(key, message)
+        self.ledger.accepted(message)
 
     async def expiring(self) -> None:
         await self.schedule(expires_in=self.chance.choice((5, 600, 7_200)))
