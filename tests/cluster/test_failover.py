@@ -143,7 +143,7 @@ def test_the_leader_ends(cluster: Cluster, load: Load, record_property: Record) 
 
 
 async def test_a_lease_survives_the_leader(cluster: Cluster) -> None:
-    """Until it ends nobody else gets the job from the new leader, and whoever leased it can finish it there."""
+    """Until it ends nobody else gets the job from the new leader; whoever leased it can finish it there."""
     path = "/v1/groups/kept/messages"
     old = cluster.leader()
     async with http(old.url) as calls:
