@@ -4,7 +4,7 @@ It is the reading side of what the writer writes. Whatever a call changes is dec
 commit that it gets there; nothing here changes anything, and the store itself is out of reach.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from shards.fields import Record
 from shards.keys import message_of
@@ -38,11 +38,17 @@ class Timeline:
         """Rows that wait because the clock was set back."""
         return self._opened.held
 
-    def retries_of(self, whose: bytes) -> tuple[int, tuple[Position, MessageId] | None]:
-        """How many rows of `retries` a place has, and the first one: when it is due, and of which message."""
+    def retries_of(
+        self, whose: bytes, besides: Container[Position] = ()
+    ) -> tuple[int, tuple[Position, MessageId] | None]:
+        """How many rows of `retries` a place has, and the first one: when it is due, and of which message.
+
+        `besides`: those that do not count as the first one, since they are in flight.
+        """
         store = self._opened.store
         count = RETRIES.count_of(store, whose)
-        first = next((letter for letter in RETRIES.of(store, whose) if letter[1] is not None), None)
+        found = ((place, row) for place, row in RETRIES.of(store, whose) if place not in besides)
+        first = next((letter for letter in found if letter[1] is not None), None)
         if not count or first is None or first[1] is None:
             return count, None
         return count, (first[0], message_of(first[1].id))

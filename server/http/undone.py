@@ -71,7 +71,7 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
 
 def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
     """How many messages wait for their next try, and of the first the time of its try and the message."""
-    count, first = timeline.retries_of(subscriber.whose)
+    count, first = timeline.retries_of(subscriber.whose, subscriber.retrying)
     # Those that are in flight, or done and still to go, wait no more.
     waits = max(0, count - len(subscriber.retrying))
     return waits, first if waits else None

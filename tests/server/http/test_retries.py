@@ -115,6 +115,18 @@ async def test_tried_now_or_at_another_time(server: Running, monkeypatch: pytest
     assert server.app.core.opened.retries == 3
 
 
+async def test_the_next_one_of_a_place_is_none_that_is_in_flight(server: Running) -> None:
+    first, second = await fail(server, "1", "2")
+    await server.pass_time(MINUTE_MS // 2)
+    await act(server, "try", ids=[first])
+    assert sent(server) == ["1", "2", "1"]
+    assert [one["id"] for one in await listed(server)] == [second]
+    (group,) = (await server.call("GET", "/v1/groups")).body["groups"]
+    undone = group["undone"]
+    assert (undone["in_flight"], undone["retries"]) == (1, 1)
+    assert undone["next_retry_at"] == (await listed(server))[0]["retry_at"]
+
+
 async def test_buried_it_is_a_dead_letter(server: Running) -> None:
     (name,) = await fail(server, "1")
     await server.connect("mourner", "$dead/#")
