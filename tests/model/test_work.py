@@ -6,6 +6,9 @@ given, and for each message one word of what it is by now. Asked all the time:
   - a message is in one place: still to be read, in flight, waiting to come again, dead; or done, and in none;
   - nobody is given one that does not come again yet, that is dead, or that is done for certain;
   - deliveries are counted right;
+  - when the group is set back, each message comes once more, whatever had become of it: its retry or dead
+    letter ends when it is read again;
+  - a dead letter that is requeued waits, and has all its tries again;
   - in the end everything has been done or is dead.
 
 What a kill leaves open (an ack that was not on disk, a step that was under way) the server may answer either
@@ -25,13 +28,17 @@ from shards.record import decode, is_stub
 from shards.retries import RETRIES
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
-from timeline.position import END, Position
+from timeline.position import END, START, Position
 
 GROUP = "$share/g/t"
 MEMBERS = ("a", "b", "c")
 LEASE_MS, LOOK_MS, STEP_MS = 20_000, 250, 250
 BACKOFF_MS = (2_000, 10_000)
 MAX_ATTEMPTS = 4
+STORED_MS = 2_000
+"""The read position is on disk so long after it has moved."""
+NEVER = -1
+"""Seconds of a nack that wants no retry."""
 TERMS = (("ack-timeout", "20s"), ("max-attempts", str(MAX_ATTEMPTS)), ("backoff", "2s,10s"))
 OPEN, WAITS, DEAD, DONE, LOST_ACK = "open", "waits", "dead", "done", "acked, not stored"
 """`OPEN`: to be given to somebody at once, or in somebody's hands (`holder`). The last is DONE but for a
@@ -67,14 +74,22 @@ class Job:
         self.given -= 1
         self.counted -= 1
 
+    spent: int = 0
+    """Deliveries that count toward no bound any more: it was requeued, or its group was set back."""
+    is_unread_again: bool = False
+    """Its group was set back: until it is read, its retry or its dead letter is there too."""
+    old_until_ms: int = 0
+    """By then what it was before its group was set back has ended, with the stored read position."""
+
     def fail(self, at_ms: int, delay_ms: int | None = None) -> None:
         if self.holder is not None:
             self.holder = None
-        if self.counted >= MAX_ATTEMPTS:
+        tries = self.counted - self.spent
+        if tries >= MAX_ATTEMPTS:
             self.state = DEAD
             return
         self.state = WAITS
-        self.due_ms = at_ms + (BACKOFF_MS[min(self.counted, 2) - 1] if delay_ms is None else delay_ms)
+        self.due_ms = at_ms + (BACKOFF_MS[min(tries, 2) - 1] if delay_ms is None else delay_ms)
 
 
 class Work(RuleBasedStateMachine):
@@ -85,6 +100,8 @@ class Work(RuleBasedStateMachine):
         self.peers: dict[str, Peer] = {}
         self.kills = 0
         """Each may have taken a delivery with it that nobody has seen."""
+        self.replays = 0
+        """After each, deliveries are counted anew."""
         keeper = self.rig.lasting("keeper")
         keeper.subscribe(GROUP, qos=1, user_properties=TERMS)
         keeper.disconnect()
@@ -112,8 +129,11 @@ class Work(RuleBasedStateMachine):
         attempt = packet.properties and packet.properties.user("fasti-attempt")
         told = int(attempt or 1)
         job.counted = told
+        if job.is_unread_again:
+            job.spent, job.is_unread_again = told - 1, False
+            job.old_until_ms = self.now + STORED_MS
         assert told <= job.given + self.kills, payload
-        assert told == job.given or self.kills, payload
+        assert told == job.given or self.kills or self.replays, payload
         job.state, job.holder = OPEN, (name, packet.packet_id)
         job.until_ms = self.now + LEASE_MS
 
@@ -158,19 +178,26 @@ class Work(RuleBasedStateMachine):
         for payload, job in self.jobs.items():
             self.lapse(job)
             places = found.get(payload, [])
+            if job.is_unread_again:
+                assert places in (["unread"], ["unread", "waits"], ["unread", "dead"]), (
+                    f"{payload} is {places}"
+                )
+                continue
+            if self.now < job.old_until_ms:
+                continue
             assert len(places) <= 1, f"{payload} is {places}"
             if job.state == DONE:
                 assert not places, f"{payload} is done and {places}"
             elif job.state == DEAD:
                 assert places == ["dead"], f"{payload} is {places}"
                 assert dead[payload] <= job.given + self.kills
-                assert dead[payload] == job.given or self.kills
+                assert dead[payload] == job.given or self.kills or self.replays
             elif job.state == WAITS:
                 assert places in (["waits"], ["in flight"]) or self.kills, f"{payload} is {places}"
             elif job.state == OPEN and places == ["dead"]:
                 # Of one that a kill has taken: it dies when it would be given to the next one.
                 assert job.holder is None
-                assert job.counted >= MAX_ATTEMPTS
+                assert job.counted - job.spent >= MAX_ATTEMPTS
                 job.state = DEAD
             elif job.state == OPEN:
                 assert places, f"{payload} is nowhere"
@@ -233,7 +260,7 @@ class Work(RuleBasedStateMachine):
             job.holder = None
 
     @precondition(lambda self: self.peers)
-    @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None]))
+    @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None, NEVER, NEVER]))
     def nack(self, data: st.DataObject, seconds: int | None) -> None:
         picked = self._pick(data)
         if picked is None:
@@ -241,11 +268,13 @@ class Work(RuleBasedStateMachine):
         _, job, peer, packet_id, is_holder = picked
         self._drop_hold(job, peer.connection.client_id, packet_id)
         self._send_nack(peer, packet_id, seconds)
-        if is_holder:
+        if is_holder and seconds == NEVER:
+            job.state, job.holder = DEAD, None
+        elif is_holder:
             job.fail(self.now, None if seconds is None else 1_000 * seconds)
 
     def _send_nack(self, peer: Peer, packet_id: int, seconds: int | None, *, pump: bool = True) -> None:
-        wait = "" if seconds is None else f"{seconds}s"
+        wait = "" if seconds is None else "never" if seconds == NEVER else f"{seconds}s"
         peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", wait),))), pump=pump)
 
     @precondition(lambda self: self.peers)
@@ -284,6 +313,46 @@ class Work(RuleBasedStateMachine):
                 else:
                     job.fail(min(self.now, job.until_ms))
 
+    def _flies(self) -> bool:
+        group = self.rig.core.groups.get(GROUP)
+        return group is None or bool(group.session.flights)
+
+    @precondition(lambda self: self.jobs and not self._flies())
+    @rule()
+    def replay(self) -> None:
+        """The group is set back to its beginning, while nobody has anything."""
+        group = self.rig.core.groups.get(GROUP)
+        assert group is not None
+        self.collect()
+        for job in self.jobs.values():  # before: what is sent at once is seen
+            job.state, job.holder, job.had = OPEN, None, []
+            job.is_unread_again = True
+        self.replays += 1
+        rewind = self.rig.core.replay.rewind
+        self.rig.core.writer.submit(lambda commit: rewind(commit, group, START), lambda _: None)
+        self.rig.pump()
+
+    @precondition(lambda self: any(job.state == DEAD for job in self.jobs.values()))
+    @rule(data=st.data(), ms=st.sampled_from([0, 3_000, 30_000]))
+    def requeue(self, data: st.DataObject, ms: int) -> None:
+        """A dead letter is sent again, to the group that has given it up."""
+        letters = [
+            (place, decode(row.record).payload.decode()) for place, row in self.rig.core.letters.read()
+        ]
+        place, payload = data.draw(st.sampled_from(letters))
+        job, due_ms = self.jobs[payload], self.now + ms
+        if job.is_unread_again or self.now < job.old_until_ms:
+            return
+        self.collect()
+        job.state, job.due_ms, job.had, job.spent = WAITS, due_ms, [], job.counted
+        again = self.rig.core.letters.requeue
+        changed: list[bool] = []
+        self.rig.core.writer.submit(
+            lambda commit: changed.append(again(commit, place, due_ms, lambda *_: True)), lambda _: None
+        )
+        self.rig.pump()
+        assert changed == [True], payload
+
     @rule(ms=st.sampled_from([250, 1_000, 5_000, 21_000, 65_000]))
     def pass_time(self, ms: int) -> None:
         end = self.now + ms
@@ -305,6 +374,8 @@ class Work(RuleBasedStateMachine):
     @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xna"))
     def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
         """At any step, with something under way or without."""
+        if any(job.is_unread_again or self.now < job.old_until_ms for job in self.jobs.values()):
+            return  # nobody could say what was read again and stored
         picked = self._pick(data) if self.peers else None
         open_job = None
         if picked is not None and what != "x":
