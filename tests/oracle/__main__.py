@@ -6,13 +6,15 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import TextIO
 
 from tests.support.receiver import receiving
 
 from .ledger import Ledger
-from .program import CALM, WILD, Program
+from .program import CALM, WILD, Program, Steps
+from .rules import RULES, Rules
 from .world import Tamper, World, honest
 
 
@@ -20,17 +22,18 @@ async def play(
     home: Path,
     seed: int,
     steps: int,
-    weights: Mapping[str, float],
+    weights: Steps,
     tamper: Tamper = honest,
     *,
-    is_told: bool = False,
+    journal: TextIO | None = None,
+    rules: Rules = RULES,
 ) -> Ledger:
     """One run in `home`; the ledger says what was wrong."""
     async with receiving() as receiver:
-        world = World(home, receiver, seed=seed, tamper=tamper)
+        world = World(home, receiver, seed=seed, tamper=tamper, rules=rules, journal=journal)
         await world.start()
         try:
-            await Program(world, random.Random(seed), weights, is_told).run(steps)
+            await Program(world, random.Random(seed), weights).run(steps)
         finally:
             await world.session.close()
             world.server.kill()
@@ -55,13 +58,24 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other")
     parser.add_argument("--calm", action="store_true", help="without absence, deletion and replay")
-    parser.add_argument("--told", action="store_true", help="print each step")
+    parser.add_argument("--journal", type=argparse.FileType("w"), help="write each call and its answer there")
+    names = [one.name for one in fields(Rules)]
+    parser.add_argument("--on", action="append", default=[], choices=names, help="hold it to this rule too")
+    parser.add_argument("--off", action="append", default=[], choices=names, help="but not to this one")
     given = parser.parse_args()
+    rules = replace(RULES, **dict.fromkeys(given.on, True), **dict.fromkeys(given.off, False))
     has_faults = False
     for seed in range(given.seed, given.seed + given.runs):
         with tempfile.TemporaryDirectory(prefix="fasti-oracle-") as home:
             ledger = asyncio.run(
-                play(Path(home), seed, given.steps, CALM if given.calm else WILD, is_told=given.told)
+                play(
+                    Path(home),
+                    seed,
+                    given.steps,
+                    CALM if given.calm else WILD,
+                    journal=given.journal,
+                    rules=rules,
+                )
             )
         print(f"seed {seed}, {given.steps} steps: {report(ledger)}", flush=True)
         has_faults |= bool(ledger.faults)

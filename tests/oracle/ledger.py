@@ -18,14 +18,17 @@ before that call, `high` behind it. A lease and the sync of an ack take real tim
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+
+from .rules import RULES, Rules
 
 WAITING, FLIGHT, DEAD, DONE, DROPPED = "waiting", "flight", "dead", "done", "dropped"
 UNDONE = frozenset({WAITING, FLIGHT})
 ANY = frozenset({WAITING, FLIGHT, DEAD, DONE, DROPPED})
 SHOWN = {
     "in_flight": UNDONE,  # also what was given back and has not been sent anew
+    "leased": frozenset({FLIGHT}),  # in flight, and whoever has it until when
     "waiting": frozenset({WAITING}),
     "retry": frozenset({WAITING}),
     "dead": frozenset({DEAD}),
@@ -34,6 +37,10 @@ SHOWN = {
 }
 """The state of a delivery, as GET shows it, and what it means here."""
 DAY = 86_400_000
+NEAR_MS = 1_000
+"""A time that is known is shown no farther off."""
+IN_TURNS = 4
+"""In so many messages, what comes in turns has come."""
 KEPT_MS = 7 * DAY
 """Retention. A place that is behind for longer may have its messages buried."""
 DEAD_MS = 29 * DAY
@@ -42,6 +49,8 @@ BOUND_MS = 2_000
 """So far ahead a message may count as dispatched after a start."""
 SURE_S = 2.5
 """So long after it was sent, an ack without an answer of its own is on disk, also if the server is killed."""
+FREE_RETURNS = 10
+"""So many returns in order of one message are no tries."""
 
 
 @dataclass(slots=True)
@@ -54,6 +63,8 @@ class Message:
     to: str = ""
     expires: int | None = None
     is_cancelled: bool = False
+    epoch: int = 0
+    """How often the clock had been set back when it was accepted."""
 
 
 @dataclass(slots=True)
@@ -70,10 +81,30 @@ class Stake:
     """When the last step was sent that has no answer (mono); a kill may undo it for `SURE_S`."""
     lapses: float | None = None
     """When its lease is over (mono)."""
+    is_leased: bool = False
+    """Whoever has or had it last leases, so no connection and no restart ends that."""
+    until: int = 0
+    """The same by the server's clock: of what is leased, its running time counts after a restart."""
     was_finished: bool = False
     """A dead letter may stand beside it until it is read: the place was set back."""
+    readings: int = 0
+    """So often it may come beside its flight or retry, as its place was set back."""
     is_held_too: bool = False
     """Done by a late ack, while another has it in flight; that one's ack changes nothing."""
+    number: int = 0
+    """Deliveries that have been seen; it never starts again, so it names one."""
+    total: int = 0
+    """The most deliveries that the server can have counted, requeued or not."""
+    returns: int = 0
+    """How often it was given back in order, at most."""
+    is_read: bool = False
+    """It has been in somebody's hands or is a retry, so it is not just unread."""
+    is_exact: bool = False
+    """`not_before` is the very time of its next try."""
+    reason: str = ""
+    """How the reason of its dead letter begins, if that is known."""
+    may_be_nobodys: bool = False
+    """A lease of it may have been answered to nobody: it lasts as long as any."""
     is_reported: bool = False
     past: list[str] = field(default_factory=list)
     """What has happened, for who has to understand a fault."""
@@ -94,6 +125,8 @@ class Place:
     is_open: bool = True
     left_at: int = 0
     stakes: dict[str, Stake] = field(default_factory=dict)
+    passed_over: dict[str, list[int]] = field(default_factory=dict)
+    """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}, incarnation {self.number}"
@@ -125,8 +158,11 @@ def fits(text: str, topic: str) -> bool:
 
 
 class Ledger:
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, rules: Rules = RULES) -> None:
+        self.rules = rules
         self.low = self.high = now
+        self.shown_by_epoch = [now]
+        """The latest time that the clock has shown, since each step back."""
         self.step = 0
         self.mono = 0.0
         self.messages: dict[str, Message] = {}
@@ -138,10 +174,14 @@ class Ledger:
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
         self.solo: dict[str, Message] = {}
         """By key, the message that has it: one at a time."""
+        self.fired = set[tuple[str, int]]()
+        """Of each schedule: the instants of its messages."""
         self.seen = Counter[str]()
+        self.tell: Callable[[Fault], object] = lambda _: None
 
     def fault(self, rule: int, kind: str, what: str) -> None:
         self.faults.append(Fault(rule, kind, what, self.step))
+        self.tell(self.faults[-1])
 
     def blame(self, rule: int, kind: str, place: Place, stake: Stake, what: str = "") -> None:
         """A fault of one stake, told once: what follows from it is no further fault."""
@@ -157,15 +197,25 @@ class Ledger:
     def advance(self, to: int) -> None:
         """The clock is about to go there: what is due on the way may come now."""
         self.high = max(to, self.high)
+        self.shown_by_epoch[-1] = max(to, self.shown_by_epoch[-1])
         for message in self.messages.values():
             if message.at <= self.high:
                 self._place(message)
 
     def arrived(self, now: int) -> None:
-        if now < self.high:
+        if now < self.shown_by_epoch[-1]:
             self.fault(1, "clock went back", f"it shows {now}, and has shown {self.high}")
         self.advance(now)
-        self.low = self.high
+        self.low = self.shown_by_epoch[-1]
+
+    def set_clock_back(self, now: int) -> None:
+        """Everything that has been shown stays due; what is accepted from now on waits for the clock."""
+        self.shown_by_epoch.append(now)
+        self.low = now
+
+    def has_shown(self, time: int, epoch: int) -> bool:
+        """Whether the clock has been there since it was set back so often."""
+        return time <= max(self.shown_by_epoch[epoch:])
 
     def _place(self, message: Message) -> None:
         if message.is_cancelled:
@@ -177,7 +227,7 @@ class Ledger:
     def lapse(self, mono: float) -> None:
         self.mono = mono
         for place, stake in self.all_stakes():
-            if stake.lapses is not None and mono >= stake.lapses:
+            if stake.lapses is not None and (mono >= stake.lapses or self.high >= stake.until):
                 self._let_go(place, stake, keep=FLIGHT)
 
     # -- messages
@@ -187,6 +237,7 @@ class Ledger:
             return
         self.seen["accepted"] += 1
         self.messages[message.id] = message
+        message.epoch = len(self.shown_by_epoch) - 1
         if message.at <= self.low:
             message.at = self.low + 1  # behind what has been dispatched, and due now
             message.due = min(message.due, self.low)
@@ -199,8 +250,11 @@ class Ledger:
         for place, _, high in early:
             self.given(place, key, high=high)
 
-    def accepted_of_schedule(self, message: Message) -> None:
+    def accepted_of_schedule(self, message: Message, schedule: str) -> None:
         """Found by listing. If it went out late it may be behind a place that was made after its time."""
+        if (schedule, message.due) in self.fired:
+            self.fault(7, "fired twice", f"{message.id} of {schedule} at {message.due}")
+        self.fired.add((schedule, message.due))
         self.messages[message.id] = message
         for place in self.open():
             if message.due <= min(place.since, self.high) and place.is_for(message):
@@ -232,7 +286,7 @@ class Ledger:
         """204."""
         message.is_cancelled = True
         for place, stake in self.stakes_of(message.id):
-            if stake.tries and not stake.is_reported:
+            if stake.number and not stake.is_reported:
                 self.blame(4, "cancelled after it was given", place, stake)
             stake.may = frozenset({DROPPED})
 
@@ -241,9 +295,16 @@ class Ledger:
         if message.due > self.high + BOUND_MS:
             self.fault(4, "409 ahead of time", f"{message.id} is due at {message.due}, and it is {self.high}")
         named = {name for name, state in left or () if SHOWN[state] & (UNDONE | {DEAD})}
+        for name, state in left or ():
+            if name not in named:
+                self.fault(4, "409 names what is over", f"{message.id} of {name}: {state}")
+            for place in self.open():
+                if place.name == name and message.id in place.stakes:
+                    self.shown(place, message.id, state)
         for place, stake in self.stakes_of(message.id):
             is_told_of = left is not None and place.is_open and place.kind != "session"
-            if is_told_of and stake.may <= UNDONE and place.name not in named:
+            is_sure = stake.may <= UNDONE and not self._may_end(place, stake)
+            if is_told_of and is_sure and place.name not in named:
                 self.blame(4, "409 does not name it", place, stake)
 
     # -- keys that are taken while something of their message is undone
@@ -251,7 +312,7 @@ class Ledger:
     def is_taken(self, key: str) -> bool:
         """For certain."""
         message = self.solo.get(key)
-        if message is None or message.is_cancelled or self._is_forgotten(message):
+        if message is None or message.is_cancelled or self._is_old(message):
             return False
         return message.due > self.high or any(
             place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
@@ -264,21 +325,18 @@ class Ledger:
         message = self.solo.get(key)
         if message is None or message.is_cancelled:
             return True
-        if message.at > self.low or self._is_forgotten(message):
+        if message.at > self.low or self._is_old(message):
             return False
         return not any(
             stake.may & UNDONE
             or stake.is_held_too
             or stake.was_finished
+            or stake.readings
             or stake.is_reported
             or (stake.since and self.mono - stake.since < SURE_S)
             for place, stake in self.stakes_of(message.id)
             if place.is_open
         )
-
-    def _is_forgotten(self, message: Message) -> bool:
-        """Its slice may have gone."""
-        return self.high - message.at > KEPT_MS
 
     def key_given(self, key: str, message: Message) -> None:
         """A new message has it."""
@@ -298,7 +356,16 @@ class Ledger:
 
     # -- deliveries
 
-    def given(self, place: Place, key: str, *, lapses: float | None = None, high: int | None = None) -> None:
+    def given(
+        self,
+        place: Place,
+        key: str,
+        *,
+        lapses: float | None = None,
+        high: int | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        """`attempt`: which one the server says that it is."""
         high = high or self.high
         message = self.messages.get(key)
         if message is None:
@@ -308,7 +375,7 @@ class Ledger:
         if message.is_cancelled:
             self.fault(4, "given after a cancel", f"{key} to {place}: the cancel was answered 204")
             return
-        if message.due > high:
+        if message.due > high or not self.has_shown(message.due, message.epoch):
             self.fault(1, "early", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
         stake = place.stakes.get(key)
@@ -327,14 +394,19 @@ class Ledger:
         elif stake.not_before > high:
             self.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
         self._note(stake, "given")
-        stake.tries, stake.was_given = stake.tries + 1, True
-        stake.may, stake.lapses, stake.not_before = frozenset({FLIGHT}), lapses, 0
-        stake.was_finished = stake.is_held_too = False
+        stake.tries, stake.was_given, stake.is_read = stake.tries + 1, True, True
+        stake.number, stake.total = stake.number + 1, stake.total + 1
+        stake.may, stake.not_before = frozenset({FLIGHT}), 0
+        self.leased(stake, lapses)
+        stake.was_finished = stake.is_held_too = stake.is_exact = stake.may_be_nobodys = False
+        stake.reason, stake.readings = "", max(0, stake.readings - 1)
+        if attempt is not None and attempt > stake.total:
+            self.blame(6, "counted too often", place, stake, f"; attempt {attempt} of {stake.total}")
 
-    def finished(self, stake: Stake, mono: float = 0.0, *, tries: int | None = None) -> None:
-        """Acked. `mono`: when, if nothing says that it is durable. `tries`: of which delivery."""
+    def finished(self, stake: Stake, mono: float = 0.0, *, number: int | None = None) -> None:
+        """Acked. `mono`: when, if nothing says that it is durable. `number`: of which delivery."""
         self.seen["finished"] += 1
-        stake.is_held_too = tries is not None and tries < stake.tries
+        stake.is_held_too = number is not None and number < stake.number and FLIGHT in stake.may
         self._becomes(stake, DONE)
         stake.since = mono
 
@@ -342,36 +414,131 @@ class Ledger:
         """A step was sent and the server died before it answered."""
         self._note(stake, "unsure")
         stake.may, stake.lapses, stake.not_before = stake.may | {WAITING, DONE, DEAD}, None, 0
+        stake.may_be_nobodys = stake.is_leased and self.rules.leases_survive
 
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
+        if self._is_old(stake.message) and not self.rules.acks_end_old_letters:
+            return
         if not stake.may & {DONE, DROPPED} and place.is_open:
             self.blame(1, "an ack is gone", place, stake, ", and nobody has finished it")
 
-    def failed(self, place: Place, stake: Stake, *, not_before: int = 0, mono: float = 0.0) -> None:
+    def has(self, stake: Stake, number: int) -> bool:
+        """Whether the holder of that delivery has it still, for certain."""
+        return stake.number == number and stake.may == {FLIGHT} and stake.lapses is not None
+
+    def held_no_more(self, place: Place, stake: Stake, number: int, verb: str) -> None:
+        """A nack, extend or release is told that the lease is gone."""
+        if self.has(stake, number):
+            self.blame(5, "a lease is gone", place, stake, f"; {verb}")
+
+    def counts(self, place: Place, stake: Stake, number: int, verb: str) -> bool:
+        """A nack, extend or release has done something; whether it may."""
+        if self.rules.leases_name_tries and number != stake.number and not stake.is_reported:
+            self.blame(5, "an earlier try counts", place, stake, f"; {verb} of {number} of {stake.number}")
+        return not stake.is_reported
+
+    def acked(self, place: Place, stake: Stake, number: int) -> None:
+        """The server says that this ack has finished it."""
+        if self.rules.leases_name_tries and stake.may == {DONE} and not stake.since:
+            self.blame(5, "an ack counts twice", place, stake)
+        self.finished(stake, number=number)
+        if self._is_old(stake.message) and not self.rules.acks_end_old_letters:
+            stake.may |= {DEAD}
+
+    def extended(self, stake: Stake, lapses: float) -> None:
+        self._note(stake, "extended")
+        self.leased(stake, lapses)
+
+    def leased(self, stake: Stake, lapses: float | None) -> None:
+        stake.lapses, stake.is_leased = lapses, lapses is not None
+        if lapses is not None:
+            stake.until = self.high + round(1_000 * (lapses - self.mono)) - NEAR_MS
+
+    def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
+        """Given back in order: that is not a try, for the first ten times."""
+        self._note(stake, "returned")
+        self._uncount(stake)
+        self._let_go(place, stake)
+        stake.since = mono
+
+    def _come_back(self, place: Place, stake: Stake) -> None:
+        """What its holder had over MQTT is returned; a session's own counts its deliveries all the same."""
+        if stake.may == {FLIGHT} and place.kind != "session" and self.rules.returns_are_no_tries:
+            self._uncount(stake)
+
+    def _uncount(self, stake: Stake) -> None:
+        stake.returns += 1
+        if stake.returns < FREE_RETURNS:  # the tenth may be the eleventh: a kill may hide one
+            stake.tries, stake.total = max(0, stake.tries - 1), max(0, stake.total - 1)
+
+    def failed(
+        self,
+        place: Place,
+        stake: Stake,
+        *,
+        not_before: int = 0,
+        mono: float = 0.0,
+        is_exact: bool = False,
+    ) -> None:
         """Nacked, or answered with an error: it comes again, or that was the last try."""
         self.seen["failed"] += 1
         self._note(stake, "failed")
         stake.lapses, stake.since = None, mono
         is_last = place.max_tries and stake.tries >= place.max_tries
         stake.may = frozenset({WAITING, DEAD} if is_last else {WAITING})
-        stake.not_before = not_before
+        stake.not_before, stake.is_exact = not_before, is_exact and not is_last
+        if stake.readings:
+            stake.not_before, stake.is_exact = 0, False
 
-    def buried(self, stake: Stake, mono: float = 0.0) -> None:
+    def buried(self, stake: Stake, mono: float = 0.0, reason: str = "") -> None:
         self._becomes(stake, DEAD)
-        stake.since = mono
+        stake.since, stake.reason = mono, reason
 
     def dropped(self, stake: Stake) -> None:
         self._becomes(stake, DROPPED)
 
-    def again(self, stake: Stake, not_before: int = 0) -> None:
-        """Somebody has asked for it: requeue, or the next try moved."""
+    def again(self, stake: Stake) -> None:
+        """Requeued: a retry that is due now."""
         self._becomes(stake, WAITING)
-        stake.tries, stake.not_before = 0, not_before
+        stake.tries, stake.not_before, stake.is_exact, stake.is_read = 0, self.low, True, True
+
+    def tried(self, stake: Stake, at: int) -> None:
+        """`:try` has moved its next try there."""
+        self._note(stake, "try moved")
+        stake.not_before, stake.is_exact = at, True
+
+    def sending_to(self, place: Place, message: Message) -> tuple[Stake, frozenset[str]]:
+        """A dead letter is about to be requeued to another place. Returns its stake there, as it was."""
+        stake = place.stakes.setdefault(message.id, Stake(message, frozenset({DROPPED})))
+        before = stake.may
+        stake.may, stake.not_before, stake.is_exact, stake.is_read = before | {WAITING}, 0, False, True
+        return stake, before
+
+    def sent_to(
+        self, stake: Stake, before: frozenset[str], number: int, total: int, *, is_changed: bool
+    ) -> None:
+        """Answered. What the place has in hand or has not read it does not get a second time.
+
+        `total`: the deliveries to the former place, since attempts go on counting.
+        """
+        stake.total = max(stake.total, total + stake.number - number)
+        if stake.number != number:
+            return
+        if not is_changed or before <= {FLIGHT}:
+            stake.may = before
+        elif before <= UNDONE:
+            stake.may = before | {WAITING}
+        else:
+            self._becomes(stake, WAITING)
+            stake.tries = 0
 
     def _becomes(self, stake: Stake, state: str) -> None:
         self._note(stake, state)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
+        stake.is_exact, stake.reason = False, ""
+        if stake.readings and not self.rules.replays_end_flights:
+            stake.may |= {WAITING}
 
     def _note(self, stake: Stake, what: str) -> None:
         stake.past.append(f"{self.step} {what}")
@@ -384,29 +551,40 @@ class Ledger:
             stake.may = (stake.may - {FLIGHT}) | kept
         stake.lapses = None
 
-    def left(self, place: Place) -> None:
+    def left(self, place: Place, *, orderly: bool = False) -> None:
         """The only one there has gone: what it had in flight goes to whoever comes."""
         place.left_at = self.low
         for stake in place.stakes.values():
-            self._let_go(place, stake)
+            if FLIGHT in stake.may and not stake.is_leased:
+                if orderly:
+                    self._come_back(place, stake)
+                self._let_go(place, stake)
 
     def restarted(self, mono: float, *, was_killed: bool) -> None:
-        """Leases are over. After a kill the last steps that had no answer may be undone."""
+        """After a kill the last steps that had no answer may be undone."""
         for place, stake in self.all_stakes():
+            if self.rules.leases_survive and stake.is_leased:
+                continue
+            if not was_killed:
+                self._come_back(place, stake)
             self._let_go(place, stake, *([DONE] if place.kind == "endpoint" else []))
+        for _, stake in self.all_stakes():
             if was_killed and stake.since and mono - stake.since < SURE_S:
-                stake.may, stake.not_before = stake.may | {WAITING}, 0
+                stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
             stake.since = 0.0
         self.unknown = []
         if was_killed:
             for place in self.open():
                 self.perhaps_taken(place)
 
-    def perhaps_taken(self, place: Place) -> None:
-        """Deliveries may have been begun of which nobody here has heard."""
+    def perhaps_taken(self, place: Place, *, is_leased: bool = False) -> None:
+        """Deliveries may have been begun of which nobody here has heard. `is_leased`: by a lease."""
         for stake in place.stakes.values():
             if WAITING in stake.may:
-                stake.tries += 1
+                stake.tries, stake.total, stake.is_read = stake.tries + 1, stake.total + 1, True
+                stake.returns += 1
+                if self.rules.leases_survive and is_leased:
+                    stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
                 if place.max_tries and stake.tries >= place.max_tries:
                     stake.may |= {DEAD}
 
@@ -422,10 +600,22 @@ class Ledger:
         """Deleted. `undone`: dead or dropped, what its undone messages become."""
         place.is_open = False
         for stake in place.stakes.values():
+            if stake.since and self.mono - stake.since < SURE_S:
+                stake.may |= {undone}  # the server may not have noted it yet
             if stake.may & UNDONE:
                 self._note(stake, f"place closed, {undone}")
-                stake.may = (stake.may - UNDONE) | {undone}
+                is_sure = stake.may <= UNDONE and not self._may_die(place, stake)
+                stake.reason = f"{place.kind} deleted" if is_sure and undone == DEAD else ""
+                stake.may = (stake.may - UNDONE) | self._ends(place, stake, undone)
                 stake.lapses = None
+
+    def _ends(self, place: Place, stake: Stake, undone: str) -> frozenset[str]:
+        """What an undone message is now, if it had not ended by itself before that."""
+        before = {DROPPED} if self._may_end(place, stake) else set()
+        return frozenset({undone, *before, *({DEAD} if self._may_die(place, stake) else ())})
+
+    def is_surely_undone(self, place: Place, stake: Stake) -> bool:
+        return stake.may <= UNDONE and not self._may_die(place, stake) and not stake.is_reported
 
     def set_back(self, place: Place, to: int) -> None:
         """:replay. What was before its time is read again if it is asked for, so it may come."""
@@ -443,17 +633,24 @@ class Ledger:
             else:
                 self._note(stake, "set back")
                 stake.was_finished = DEAD in stake.may or FLIGHT in stake.may or stake.not_before > 0
-                is_sure = message.at > to and stake.may <= {DONE}
+                stake.readings = 0 if stake.may <= {DONE, DEAD, DROPPED} or not stake.is_read else 2
+                stake.is_exact = False
+                stake.is_read = stake.is_read and not stake.may <= {DONE}
+                is_sure = message.at > to and stake.may <= {DONE} and message.expires is None
                 stake.may = frozenset({WAITING}) if is_sure else stake.may | {WAITING}
                 stake.tries, stake.not_before = 0, 0
 
-    def skipped(self, place: Place, undone: str, *, is_sure: bool) -> None:
-        """:skip to now. What waits is left behind; what is in flight or has a later try may stay."""
+    def skipped(self, place: Place, undone: str, to: int, *, is_sure: bool) -> None:
+        """:skip. What is unread before that is left behind; what is in flight or a retry stays."""
         for stake in place.stakes.values():
-            if stake.may & UNDONE:
-                stays = UNDONE if FLIGHT in stake.may or stake.tries or not is_sure else frozenset()
-                stake.may = (stake.may - (UNDONE - stays)) | {undone}
-                stake.lapses = None
+            if stake.message.at > to or stake.may <= {FLIGHT}:
+                continue
+            self._note(stake, f"skipped, {undone}")
+            if stake.may <= UNDONE and is_sure and not stake.is_read and stake.message.at < to:
+                stake.may = self._ends(place, stake, undone)
+                stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
+            elif WAITING in stake.may and not (is_sure and stake.is_exact):
+                stake.may |= {undone}
 
     # -- what the server shows
 
@@ -471,6 +668,8 @@ class Ledger:
             if SHOWN[state] & (UNDONE | {DEAD}):
                 self._strange(f"{state} at another incarnation", place, self.messages[key])
             return
+        if state == "leased" and FLIGHT in stake.may:
+            return  # it may be over at any moment
         self._narrow(place, stake, SHOWN[state], f"; the server says {state}")
 
     def _strange(self, kind: str, place: Place, message: Message) -> None:
@@ -488,7 +687,8 @@ class Ledger:
     def not_found(self, message: Message) -> None:
         """GET answers 404."""
         for place, stake in self.stakes_of(message.id):
-            if place.is_open and stake.may <= UNDONE and not self._excused():
+            is_lost = place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
+            if is_lost and not self._excused():
                 self.blame(1, "unknown and undone", place, stake, "; GET answers 404")
         if message.at > self.low and not message.is_cancelled:
             self.fault(1, "lost before its time", f"{message.id} is due at {message.due}; GET answers 404")
@@ -509,19 +709,28 @@ class Ledger:
             how = "expired without a word" if self._has_expired(stake.message) else "done by nobody"
             self.blame(1, how, place, stake, why)
         elif stake.may & UNDONE:
-            self.blame(1, "dead for no cause", place, stake, why)
+            kind = {DEAD: "dead for no cause", FLIGHT: "leased by nobody"}.get(
+                min(allowed), "dropped by nobody"
+            )
+            self.blame(1, kind, place, stake, why)
         else:
             self.blame(2, "not finished any more", place, stake, why)
 
     def _may_die(self, place: Place, stake: Stake) -> bool:
         """Whether it may be a dead letter though no client has asked for that."""
-        is_old = self.high - stake.message.at > KEPT_MS
+        is_old = self._is_old(stake.message)
         is_tried = 0 < place.max_tries <= stake.tries
         return is_old or is_tried or self._has_expired(stake.message) or self._has_ended(place)
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        return self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
+        is_passed = place.kind == "session" and self._is_old(stake.message)
+        has_expired = self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
+        return has_expired or (is_passed and not self.rules.floor_tells_sessions)
+
+    def _is_old(self, message: Message) -> bool:
+        """Retention may have passed it."""
+        return self.high - message.at > KEPT_MS
 
     def _has_expired(self, message: Message) -> bool:
         return message.expires is not None and message.due + message.expires <= self.high
@@ -538,8 +747,10 @@ class Ledger:
     def dead_letters(self, listed: Iterable[tuple[str, str, str]]) -> None:
         """All of /v1/dead: (name of the place, key, reason)."""
         found = Counter[tuple[str, str]]()
+        reasons: dict[tuple[str, str], list[str]] = {}
         for name, key, reason in listed:
             found[name, key] += 1
+            reasons.setdefault((name, key), []).append(reason)
             if not reason:
                 self.fault(1, "no reason", f"the dead letter {key} of {name}")
         for (name, key), count in found.items():
@@ -549,7 +760,7 @@ class Ledger:
                 self._narrow(*mine[-1], frozenset({DEAD}), "; it is a dead letter")
             elif not mine:
                 self.fault(3, "a dead letter of nobody", f"{key} of {name}")
-            elif count > len(dead):
+            elif count > len(dead) + sum(stake.readings > 0 for _, stake in mine):
                 self.blame(2, "two dead letters", *dead[-1], f": {count} of one message and place")
         for place, stake in self.all_stakes():
             is_kept = self.high - stake.message.at < DEAD_MS
@@ -557,10 +768,15 @@ class Ledger:
             if is_kept and stake.may == {DEAD} and not is_there and not self._excused():
                 kind = "a dead letter is gone" if place.is_open else "ended without a word"
                 self.blame(1, kind, place, stake)
+            elif is_there and stake.may == {DEAD}:
+                said = reasons[place.name, stake.message.id]
+                if not any(reason.startswith(stake.reason) for reason in said):
+                    self.blame(1, "another reason", place, stake, f"; {stake.reason}, not {said}")
 
-    def retries(self, listed: Iterable[tuple[str, str]], dead: Iterable[tuple[str, str]]) -> None:
-        """All of /v1/retries: (name of the place, key)."""
-        found = Counter(listed)
+    def retries(self, listed: Sequence[tuple[str, str, int]], dead: Iterable[tuple[str, str]]) -> None:
+        """All of /v1/retries: (name of the place, key, when)."""
+        when = {(name, key): at for name, key, at in listed}
+        found = Counter((name, key) for name, key, _ in listed)
         for name, key in found:
             mine = [
                 (p, p.stakes[key]) for p in self.places if p.name == name and p.is_open and key in p.stakes
@@ -569,18 +785,59 @@ class Ledger:
                 self.fault(3, "a retry of a former place", f"{key} of {name}")
             elif found[name, key] > 1:
                 self.blame(2, "two retries", *mine[-1])
+            elif mine[-1][1].may == {FLIGHT} and mine[-1][1].lapses is not None:
+                self.blame(2, "a retry in flight", *mine[-1])
             else:
                 self._narrow(*mine[-1], frozenset({WAITING}), "; it is a retry")
+                self._retry_at(*mine[-1], when[name, key])
         for name, key in set(found) & set(dead):
-            self.fault(2, "a retry and a dead letter", f"{key} of {name}")
+            here = [p.stakes[key] for p in self.open() if p.name == name and key in p.stakes]
+            if not any(stake.readings or stake.was_finished for stake in here):
+                self.fault(2, "a retry and a dead letter", f"{key} of {name}")
+
+    def _retry_at(self, place: Place, stake: Stake, at: int) -> None:
+        stake.is_read = True
+        if stake.is_exact and stake.may == {WAITING} and abs(at - stake.not_before) > NEAR_MS:
+            self.blame(1, "retry at another time", place, stake, f"; at {at}, not {stake.not_before}")
+
+    def two_answers(self, place: Place, key: str, what: str) -> None:
+        """GET of a message and the lists disagree."""
+        self.blame(2, "two answers", place, place.stakes[key], f"; {what}")
+
+    def due_there(self, place: Place) -> list[tuple[Stake, bool]]:
+        """What is due at a place for certain, and whether it is a retry."""
+        stakes = [s for s in place.stakes.values() if s.may == {WAITING} and not s.is_reported]
+        retries = [(s, True) for s in stakes if s.is_exact and s.not_before <= self.low]
+        unread = [(s, False) for s in stakes if not s.is_read and s.message.at <= self.low]
+        return retries + unread
+
+    def took(self, place: Place, given: Collection[str], waited: Sequence[tuple[Stake, bool]]) -> None:
+        """A worker got these. Retries that are due and the backlog come in turns; `waited`: `due_there`.
+
+        A turn is a call at most: what waits is given in this one or in the next one.
+        """
+        retries, unread = ([s for s, is_one in waited if is_one is sort] for sort in (True, False))
+        for kind, mine, others in (
+            ("the backlog starves", unread, retries),
+            ("a retry starves", retries, unread),
+        ):
+            count = sum(stake.message.id in given for stake in others)
+            has_none = count > 0 and mine and not any(stake.message.id in given for stake in mine)
+            place.passed_over[kind] = [*place.passed_over.get(kind, ()), count] if has_none else []
+            turns = place.passed_over[kind]
+            if len(turns) > 1 and sum(turns) > 2 * IN_TURNS:
+                self.blame(10, kind, place, mine[0], f"; {turns} others were given")
 
     def figures(self, place: Place, undone: int, shown: object, *, without_retries: bool) -> None:
         """How much is undone there, as GET of the place says."""
-        sure = [s for s in place.stakes.values() if s.may <= UNDONE and not self._may_end(place, s)]
+        sure = [s for s in place.stakes.values() if s.may <= UNDONE and not self._may_die(place, s)]
         least = sum(not (without_retries and stake.tries) for stake in sure)
         most = sum(bool(stake.may & UNDONE) or stake.is_held_too for stake in place.stakes.values())
+        most += sum(bool(stake.readings or stake.was_finished) for stake in place.stakes.values())
         if not least <= undone <= most and not any(s.is_reported for s in place.stakes.values()):
-            self.fault(6, "miscounted", f"{place} has {least} to {most} undone, and shows {shown}")
+            pasts = [f"{s.message.id} {s.past[-4:]}" for s in sure[:8]]
+            what = f"{place} has {least} to {most} undone, and shows {shown}; surely {pasts}"
+            self.fault(6, "miscounted", what)
 
     def missing(self, place: Place) -> None:
         """The server does not know an open place any more."""
@@ -591,7 +848,7 @@ class Ledger:
         for stake in undone:
             must_tell = place.kind != "session" and self._has_ended(place)
             self._note(stake, "place gone")
-            stake.may = (stake.may - UNDONE) | {DEAD if must_tell else DROPPED}
+            stake.may = (stake.may - UNDONE) | ({DEAD} if must_tell else {DROPPED, DEAD})
 
     def at_the_end(self) -> None:
         """Everybody has taken all that there was."""
@@ -600,6 +857,7 @@ class Ledger:
                 place.is_open
                 and stake.may <= UNDONE
                 and not self._may_end(place, stake)
+                and not stake.may_be_nobodys
                 and not self._excused()
             ):
                 self.blame(1, "lost", place, stake, "; it never came, whoever asked for it")

@@ -10,17 +10,18 @@ from typing import Any
 
 from tests.support.http import Answer
 
-from .ledger import FLIGHT, UNDONE
+from .ledger import DEAD, FLIGHT, UNDONE
 from .world import Forward, World, name_of
 
 Plant = Callable[[World, str, Any, Forward], Awaitable[Answer | None]]
 
 
 class Planter:
-    """The plants of one run. One strikes a call at most."""
+    """The plants of one run. One strikes a call at most, and only once if it is not of LASTING."""
 
     def __init__(self, *names: str) -> None:
         self.left = list(names)
+        self.lasting = [name for name in names if name in LASTING]
 
     async def __call__(self, world: World, method: str, path: str, body: Any, forward: Forward) -> Answer:
         answers: list[Answer] = []
@@ -30,12 +31,12 @@ class Planter:
                 answers.append(await forward())
             return answers[0]
 
-        for name in self.left:
+        for name in [*self.left, *self.lasting]:
             occasion, plant, _ = PLANTS[name]
             if occasion in f"{method} {path}":
                 answer = await plant(world, path, body, forward_once)
                 if answer is not None:
-                    self.left.remove(name)
+                    self.left = [one for one in self.left if one != name]
                     return answer
         return await forward_once()
 
@@ -175,30 +176,194 @@ async def miscounted(w: World, path: str, body: Any, forward: Forward) -> Answer
     return got
 
 
+# -- retries, places and letters are steered
+
+
+async def not_tried(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """`:try` answers, and does nothing."""
+    if body.get("deliver_in", 0) < 20:
+        return None
+    got = await w.http.call("POST", path, {**body, "dry_run": True})
+    return with_(got, changed=got.body["matched"]) if got.body["matched"] else None
+
+
+async def dropped_too(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """`:try` drops it."""
+    got = await w.http.call("POST", "/v1/retries:drop", {"filter": body["filter"]})
+    return got if got.body["changed"] else None
+
+
+async def retry_gone(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    got = await forward()
+    return with_(got, retries=got.body["retries"][1:]) if got.body["retries"] else None
+
+
+async def retry_twice(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    got = await forward()
+    retries = got.body["retries"]
+    return with_(got, retries=[retries[0], *retries]) if retries else None
+
+
+async def dead_and_waits(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A dead letter is listed as a retry too."""
+    got = await forward()
+    letters = await w.http.call("GET", "/v1/dead?limit=1000")
+    open_names = {place.name for place in w.ledger.open()}
+    for one in letters.body["messages"]:
+        if name_of(one) in open_names:
+            return with_(got, retries=[*got.body["retries"], {**one, "retry_at": one["died_at"]}])
+    return None
+
+
+async def all_is_less(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """`#` leaves one out."""
+    got = await forward()
+    return with_(got, matched=got.body["matched"] - 1) if got.body["matched"] else None
+
+
+async def counted_more(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    got = await forward()
+    for one in got.body["messages"]:
+        one["attempt"] += 3
+    return got if got.body["messages"] else None
+
+
+async def nothing_left(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A cancel's 409 names nobody."""
+    got, stakes = await forward(), w.ledger.stakes_of(path.rpartition("/")[2])
+    sure = [s for p, s in stakes if p.is_open and p.kind != "session" and s.may <= UNDONE]
+    is_left = got.status == 409 and any(stake.message.expires is None for stake in sure)
+    return with_(got, deliveries=[]) if is_left else None
+
+
+def _undone(w: World, path: str) -> bool:
+    name = path.partition("?")[0].rpartition("/")[2]
+    stakes = [s for p in w.ledger.open() if p.name == name for s in p.stakes.values()]
+    return any(stake.may <= UNDONE and stake.message.expires is None for stake in stakes)
+
+
+async def ended_anyway(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A DELETE that says nothing drops what is undone."""
+    is_asked = "undone=" not in path and _undone(w, path)
+    return await w.http.call("DELETE", f"{path}?undone=drop") if is_asked else None
+
+
+async def not_buried(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    if "undone=dead" not in path or not _undone(w, path):
+        return None
+    return await w.http.call("DELETE", path.replace("dead", "drop"))
+
+
+async def undone_untrue(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    got = await forward()
+    if got.status != 409 or got.slug != "undone":
+        return None
+    return with_(got, undone={**got.body["undone"], "lag": got.body["undone"]["lag"] + 50})
+
+
+async def requeued_nowhere(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """The letter goes, and the other place gets nothing."""
+    if "to" not in body:
+        return None
+    got = await w.http.call("POST", "/v1/dead:drop", {"filter": body["filter"]})
+    there = [s for p in w.ledger.open() if p.name == body["to"] for s in p.stakes.values()]
+    name = body["filter"]["id"]
+    return (
+        got
+        if got.body["changed"] and any(s.message.id == name and not s.is_reported for s in there)
+        else None
+    )
+
+
+async def other_reason(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    got = await forward()
+    known = {(p.name, s.message.id) for p, s in w.ledger.all_stakes() if s.reason and s.may == {DEAD}}
+    for one in got.body["messages"]:
+        if (name_of(one), one["id"]) in known:
+            one["reason"] = "no reason"
+            return got
+    return None
+
+
+# -- tries and leases: only where the server is held to them (rules.py)
+
+
+async def release_lost(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    return Answer(200, {"released": 1, "gone": []}, {})
+
+
+async def old_nack(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A nack of an earlier try counts."""
+    got = await forward()
+    return Answer(200, {"nacked": 1, "dead": 0, "gone": []}, {}) if got.body["gone"] else None
+
+
 PLANTS: dict[str, tuple[str, Plant, set[str]]] = {
     "early": ("messages:lease", early, {"early"}),
     "twice at a time": ("messages:lease", twice_at_a_time, {"given twice at a time"}),
     "another incarnation": ("messages:lease", of_another, {"given to another incarnation"}),
     "done by nobody": ("messages:lease", done_by_nobody, {"done by nobody"}),
     "an ack is lost": ("messages:ack", ack_lost, {"not finished any more", "given again after its ack"}),
-    "a nack's delay": ("messages:nack", sooner, {"retry early"}),
+    "a nack's delay": ("messages:nack", sooner, {"retry early", "retry at another time"}),
     "untrue 204": ("DELETE /v1/messages/", untrue_204, {"given after a cancel"}),
     "a key is given away": ("POST /v1/messages?key_only", given_away, {"a key is given away"}),
     "a key is kept": ("POST /v1/messages?key_only", kept, {"a key is kept"}),
     "a place is gone": ("clock:advance", place_gone, {"a place is gone"}),
     "shown as done": ("GET /v1/messages/", shown_as_done, {"done by nobody"}),
     "not named": ("GET /v1/messages/", not_named, {"lost"}),
-    "a letter is gone": ("GET /v1/dead?", letter_gone, {"a dead letter is gone"}),
+    "a letter is gone": ("GET /v1/dead?", letter_gone, {"a dead letter is gone", "two answers"}),
     "a letter twice": ("GET /v1/dead?", letter_twice, {"two dead letters"}),
     "miscounted": ("GET /v1/groups?", miscounted, {"miscounted"}),
+    "a try is lost": ("retries:try", not_tried, {"retry at another time"}),
+    "a try drops": ("retries:try", dropped_too, {"dropped by nobody", "lost"}),
+    "a retry is gone": ("GET /v1/retries?limit=1000", retry_gone, {"two answers", "retries miscounted"}),
+    "a retry twice": ("GET /v1/retries?limit=1000", retry_twice, {"two retries", "retries miscounted"}),
+    "dead and waits": ("GET /v1/retries?limit=1000", dead_and_waits, {"a retry and a dead letter"}),
+    "# is not all": ("retries:", all_is_less, {"retries miscounted"}),
+    "counted more": ("messages:lease", counted_more, {"counted too often"}),
+    "nothing left": ("DELETE /v1/messages/", nothing_left, {"409 does not name it"}),
+    "ended anyway": ("DELETE /v1/groups/", ended_anyway, {"ended without a word"}),
+    "not buried": ("DELETE /v1/", not_buried, {"ended without a word"}),
+    "undone is untrue": ("DELETE /v1/", undone_untrue, {"miscounted"}),
+    "requeued nowhere": ("dead:requeue", requeued_nowhere, {"lost", "dropped by nobody"}),
+    "another reason": ("GET /v1/dead?", other_reason, {"another reason"}),
+    "a release is lost": ("messages:release", release_lost, {"leased by nobody"}),
+    "an old nack": ("messages:nack", old_nack, {"an earlier try counts", "a lease is gone"}),
 }
 """Each plant: which calls it may strike, and the kinds of fault of which the oracle has to name one."""
+LASTING = {
+    "not named",
+    "a letter is gone",
+    "a letter twice",
+    "a try is lost",
+    "another reason",
+    "a retry is gone",
+    "a retry twice",
+    "dead and waits",
+    "# is not all",
+}
+"""What is asked once more before it is called a fault is wrong each time."""
 RUNS = (
-    ("done by nobody", "a nack's delay", "untrue 204", "a letter twice", "another incarnation"),
-    ("an ack is lost", "early", "twice at a time", "a letter is gone", "miscounted"),
-    ("shown as done", "not named"),
-    ("a key is kept",),
-    ("a key is given away",),
-    ("a place is gone",),
+    (11, ("done by nobody", "a nack's delay", "untrue 204", "a letter twice", "another incarnation")),
+    (15, ("an ack is lost", "early", "twice at a time", "a letter is gone", "miscounted")),
+    (11, ("shown as done", "not named")),
+    (11, ("a key is kept",)),
+    (11, ("a key is given away",)),
+    (11, ("a place is gone",)),
 )
-"""Which are planted in one run: those that are not taken for one another."""
+"""Which are planted in one run: those that are not taken for one another. Each run
+has a seed in which they find their occasion."""
+STEERED_RUNS = (
+    (2, ("a retry is gone", "not buried")),
+    (5, ("a try is lost", "counted more", "undone is untrue")),
+    (2, ("a try drops", "# is not all", "nothing left", "another reason")),
+    (1, ("a retry twice", "requeued nowhere")),
+    (1, ("dead and waits",)),
+    (1, ("ended anyway",)),
+)
+"""The same of those who steer what is undone."""
+RUNS_BY_RULE = {
+    "releases": ("a release is lost",),
+    "leases_name_tries": ("an old nack",),
+}
+"""Planted only where the server is held to that rule."""

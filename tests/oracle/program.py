@@ -10,14 +10,14 @@ places that end, begin anew and are set back.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tests.support.http import Answer
 from tests.support.mqtt import Closed, dial, user
 
-from .ledger import DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING, Message, Place, Stake
+from .ledger import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING, Message, Place, Stake
 from .world import GONE, World, iso, ms_of, name_of
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -32,6 +32,8 @@ PLACES = {
     "session-2": ("session", "jobs/b/+"),
 }
 TRIES = 3
+Steps = Mapping[str, float] | Sequence[str]
+"""How likely each step is, or which ones are taken, again and again."""
 DELAYS = (0, 0, 1, 900, 20 * SECOND, 5 * MINUTE, 2 * HOUR, 26 * HOUR)
 CALM: dict[str, float] = {
     "schedule": 30,
@@ -65,7 +67,30 @@ WILD = SOLO | {
     "skip": 2,
     "expiring": 4,
     "ghost": 2,
+    "count_retries": 2,
+    "try_all": 1.5,
+    "requeue_to": 2,
+    "extend": 2,
+    "release": 4,
+    "stale": 1,
+    "requeue_former": 1,
+    "cancel_all": 0.5,
 }
+STEERED = (
+    *("schedule", "schedule", "schedule", "schedule", "advance", "lease", "lease", "lease", "look"),
+    *("try_retry", "look", "count_retries", "cancel", "cancel", "lease", "bury_retry", "look"),
+    *("requeue_to", "look", "end", "look", "schedule", "advance", "end", "drop_retry", "look"),
+)
+"""Steps one after the other, again and again: mostly those who steer what is undone."""
+RULED = CALM | {"release": 20, "stale": 20, "lapse": 6}
+"""Mostly what needs a rule (`NEEDS`)."""
+NEEDS = {
+    "requeue_to": "requeues_to",
+    "requeue_former": "letters_stay_with_their_place",
+    "release": "releases",
+    "stale": "leases_name_tries",
+}
+"""Steps that are taken only if the server is held to that rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +99,26 @@ class Held:
 
     place: Place
     stake: Stake
-    tries: int
+    number: int
+    """Which delivery, as the ledger counts them."""
     lease_id: str
 
 
 class Program:
-    def __init__(
-        self, world: World, chance: random.Random, weights: Mapping[str, float], is_told: bool
-    ) -> None:
-        self.world, self.chance, self.weights = world, chance, weights
+    def __init__(self, world: World, chance: random.Random, steps: Steps) -> None:
+        self.world, self.chance, self.steps = world, chance, steps
         self.ledger = world.ledger
         self.held: list[Held] = []
         self.ghosts: list[Held] = []
         self.count = 0
-        self.is_told = is_told
 
     async def run(self, steps: int) -> None:
         for name in PLACES:
             await self.open(name)
-        names, weights = list(self.weights), list(self.weights.values())
         for step in range(1, steps + 1):
             self.ledger.step = step
-            name = self.chance.choices(names, weights)[0]
-            if self.is_told:
-                print(step, name, flush=True)
+            name = self._next(step)
+            self.world.write(name)
             self.ledger.lapse(time.monotonic())
             act: Callable[[], Awaitable[None]] = getattr(self, name)
             if self.chance.random() < 0.02 and name not in ("kill", "stop", "down"):
@@ -110,6 +131,17 @@ class Program:
                 await self.open(missing)
         self.ledger.step = steps + 1
         await self.drain()
+
+    def _next(self, step: int) -> str:
+        if not isinstance(self.steps, Mapping):
+            return self.steps[step % len(self.steps)]
+        rules = self.ledger.rules
+        chances = {
+            name: weight
+            for name, weight in self.steps.items()
+            if name not in NEEDS or getattr(rules, NEEDS[name])
+        }
+        return self.chance.choices(list(chances), list(chances.values()))[0]
 
     def place(self, name: str) -> Place | None:
         return next(
@@ -163,12 +195,17 @@ class Program:
         await self.world.settle()
         path = f"/v1/{place.kind}s/{place.name}"
         undone = self.chance.choice((None, "dead", "drop")) if self.world.says_undone else None
-        if place.kind != "session" and undone:
+        undone = None if place.kind == "session" else undone
+        if undone:
             path += f"?undone={undone}"
         for client in [c for c, (where, _) in self.world.members.items() if where is place]:
             await self.world.leave(client, orderly=True)
         got = await self.world.insist("DELETE", path)
         if got.status == 409:
+            if undone or got.slug != "undone":
+                self.ledger.fault(1, "refused", f"{path}: {got.status} {got.body}")
+            else:
+                self.world.count(place, got.body["undone"])
             if not any(stake.may & UNDONE for stake in place.stakes.values()):
                 self.ledger.fault(
                     6, "miscounted", f"409 undone to the end of {place}, which has nothing undone"
@@ -176,7 +213,7 @@ class Program:
             return
         if self.world.says_undone and undone is None and place.kind != "session":
             for stake in place.stakes.values():
-                if stake.may <= UNDONE:
+                if self.ledger.is_surely_undone(place, stake):
                     self.ledger.blame(1, "ended without a word", place, stake, f"; DELETE: {got.status}")
         self.ledger.closed(place, DEAD if undone == "dead" else DROPPED)
         self.ghosts += [one for one in self.held if one.place is place]
@@ -195,11 +232,17 @@ class Program:
         if not self.world.can(f"/v1/{place.kind}s/", ":skip"):
             return
         await self.world.settle()
-        undone = self.chance.choice(("dead", "drop"))
-        body = {"to": "now", "undone": undone}
+        undone, back = self.chance.choice(("dead", "drop")), self.chance.choice((0, 0, 10 * MINUTE, DAY))
+        body = {"to": f"{back // SECOND}s" if back else "now", "undone": undone}
+        to = self.ledger.high - back if back else self.ledger.high + 2
         got = await self.world.call("POST", f"/v1/{place.kind}s/{place.name}:skip", body)
+        if got is not None and got.status == 200:
+            self.world.count(place, got.body["undone"])
         if got is None or got.status == 200:
-            self.ledger.skipped(place, DEAD if undone == "dead" else DROPPED, is_sure=got is not None)
+            then = DEAD if undone == "dead" else DROPPED
+            self.ledger.skipped(place, then, to, is_sure=got is not None)
+        else:
+            self.ledger.fault(1, "refused", f"{place}:skip {body}: {got.status} {got.body}")
 
     async def resume(self) -> None:
         """An endpoint may have been paused, by a 410."""
@@ -214,6 +257,8 @@ class Program:
         body: dict[str, Any] = {"topic": self.chance.choice(TOPICS), "payload": self.count, **more}
         if self.chance.random() < 0.4:
             body["deliver_to"] = self.any_place("endpoint").name
+            if self.count % 5 == 0:
+                del body["topic"]  # it is of its endpoint alone, and of a filter only as `#` in bulk
         body["deliver_in"] = delay / 1_000
         got = await self.world.insist("POST", "/v1/messages", body, Idempotency_Key=f"k{self.count}")
         if got.status not in (200, 201):
@@ -222,16 +267,9 @@ class Program:
         due = ms_of(got.body["deliver_at"])
         expires = body.get("expires_in")
         at = max(due, self.ledger.low)
-        self.ledger.accepted(
-            Message(
-                got.body["id"],
-                body["topic"],
-                due,
-                at,
-                body.get("deliver_to", ""),
-                expires and expires * 1_000,
-            )
-        )
+        to = body.get("deliver_to", "")
+        topic = body.get("topic", f"$deliver/{to}")
+        self.ledger.accepted(Message(got.body["id"], topic, due, at, to, expires and expires * 1_000))
 
     async def one_at_a_time(self) -> None:
         """Under a key that is taken while something of its message is undone."""
@@ -253,7 +291,7 @@ class Program:
             self.ledger.key_kept(key, got.body["id"], was_free=was_free)
             return
         due = ms_of(got.body["deliver_at"])
-        to = got.body.get("deliver_to", "") if "topic" in got.body else body.get("deliver_to", "")
+        to = str((got.body if "topic" in got.body else body).get("deliver_to", ""))
         message = Message(got.body["id"], got.body.get("topic", topic), due, max(due, self.ledger.low), to)
         self.ledger.key_given(key, message)
         self.ledger.accepted(message)
@@ -311,6 +349,21 @@ class Program:
                 message, None if left is None else [(name_of(one), one["state"]) for one in left]
             )
 
+    async def cancel_all(self) -> None:
+        """`{"topic": "#"}` is everything, also what has no topic."""
+        await self.world.settle()
+        await self.world.insist("POST", "/v1/messages:cancel", {"filter": {"topic": "#"}})
+        await self.world.settle()  # what schedules have written is found, as cancelled
+        for message in self.ledger.messages.values():
+            if message.due > self.ledger.high and not message.is_cancelled:
+                got = await self.world.insist("GET", f"/v1/messages/{message.id}")
+                if got.body["state"] == "cancelled":
+                    self.ledger.cancelled(message)
+                elif message.due > self.ledger.high + BOUND_MS and not message.topic.startswith(
+                    "jobs/sched"
+                ):  # it may have been written since
+                    self.ledger.fault(4, "everything is not all", f"{message.id} of {message.topic}")
+
     async def move(self) -> None:
         ahead = [m for m in self.ledger.messages.values() if m.due > self.ledger.high and not m.is_cancelled]
         if ahead:
@@ -343,21 +396,23 @@ class Program:
         lapses = time.monotonic() + seconds
         if place.name != "leased":
             body.pop("filter")  # it would be made anew if it were gone
+        waited = self.ledger.due_there(place)
         got = await self.world.call("POST", f"/v1/groups/{place.name}/messages:lease", body)
         if got is not None and got.status == 404:
             self.ledger.missing(place)
             return []
         if got is None:
-            self.ledger.perhaps_taken(place)
+            self.ledger.perhaps_taken(place, is_leased=True)
             return []
         held = []
+        self.ledger.took(place, {one["id"] for one in got.body["messages"]}, waited)
         for one in got.body["messages"]:
-            self.ledger.given(place, one["id"], lapses=lapses)
+            self.ledger.given(place, one["id"], lapses=lapses, attempt=one.get("attempt"))
             if one["id"] not in self.ledger.messages:  # of a schedule: it is found by listing
                 await self.world.settle()
             if taken := place.stakes.get(one["id"]):
-                taken.lapses = lapses
-                held.append(Held(place, taken, taken.tries, one["lease_id"]))
+                self.ledger.leased(taken, lapses)
+                held.append(Held(place, taken, taken.number, one["lease_id"]))
         return held
 
     async def ack(self, one: Held) -> None:
@@ -365,7 +420,7 @@ class Program:
         if got is None:
             self.ledger.unsure(one.stake)
         elif got.body["acked"]:
-            self.ledger.finished(one.stake, tries=one.tries)
+            self.ledger.acked(one.place, one.stake, one.number)
         else:
             self.ledger.gone(one.place, one.stake)
 
@@ -374,17 +429,69 @@ class Program:
         got = await self._settle(one, "nack", reason="not now", **said)
         if got is None:
             self.ledger.unsure(one.stake)
-        elif got.body["dead"]:
+        elif got.body["gone"]:
+            self.ledger.held_no_more(one.place, one.stake, one.number, "nack")
+        elif self.ledger.counts(one.place, one.stake, one.number, "nack") and got.body["dead"]:
             if delay is None or delay >= 0:
                 self.ledger.failed(one.place, one.stake)
-                if DEAD not in one.stake.may:
+                if DEAD not in one.stake.may and one.stake.message.expires is None:
                     self.ledger.blame(
                         1, "dead for no cause", one.place, one.stake, f"; try {one.stake.tries}"
                     )
             self.ledger.buried(one.stake)
         elif got.body["nacked"]:
             wait = 8 * SECOND if delay is None and one.place.name == "put" else delay or 0
-            self.ledger.failed(one.place, one.stake, not_before=self.ledger.low + wait)
+            until = self.ledger.low + wait
+            self.ledger.failed(one.place, one.stake, not_before=until, is_exact=delay is not None)
+
+    async def extend(self) -> None:
+        """A worker that has less than a second left asks for an hour."""
+        place = self.any_place("group")
+        for one in await self.take(place, {"max": 2, "filter": place.filter, "lease": "2s"}, 2.0):
+            await self._extend(one)
+            self.held.append(one)
+
+    async def _extend(self, one: Held) -> None:
+        lapses = time.monotonic() + 3_600
+        got = await self._settle(one, "extend", lease="1h")
+        if got is None:
+            if one.stake.lapses is not None:  # it may be an hour or not
+                self.ledger.unsure(one.stake)
+                one.stake.may_be_nobodys = True
+        elif got.body["gone"]:
+            self.ledger.held_no_more(one.place, one.stake, one.number, "extend")
+        elif self.ledger.counts(one.place, one.stake, one.number, "extend"):
+            self.ledger.extended(one.stake, lapses)
+
+    async def release(self) -> None:
+        """A worker gives back what it has not begun."""
+        place = self.any_place("group")
+        for one in await self.take(place, {"max": 4, "filter": place.filter, "lease": "1h"}):
+            await self._release(one)
+
+    async def _release(self, one: Held) -> None:
+        got = await self._settle(one, "release")
+        if got is None:
+            self.ledger.unsure(one.stake)
+            one.stake.returns += 1
+        elif got.body["gone"]:
+            self.ledger.held_no_more(one.place, one.stake, one.number, "release")
+        elif self.ledger.counts(one.place, one.stake, one.number, "release"):
+            self.ledger.returned(one.place, one.stake)
+
+    async def stale(self) -> None:
+        """A worker that is too late says something about a message that another has by now."""
+        if not [one for one in self.held if one.number < one.stake.number]:
+            await self.lapse()
+            await self.lease()
+        former = [one for one in self.held if one.number < one.stake.number]
+        if former:
+            one, verbs = self.chance.choice(former), ["ack", "nack", "extend"]
+            verb = self.chance.choice([*verbs, "release"] if self.ledger.rules.releases else verbs)
+            if verb == "nack":
+                await self.nack(one, 0)
+            else:
+                await {"ack": self.ack, "extend": self._extend, "release": self._release}[verb](one)
 
     async def _settle(self, one: Held, verb: str, **more: Any) -> Answer | None:
         body = {"lease_ids": [one.lease_id], **more}
@@ -446,13 +553,15 @@ class Program:
             if stake is None or roll > 0.85:
                 continue
             self.world.inbox.remove(one)
+            if stake.is_held_too:
+                roll = 0.0  # somebody else has finished it: whatever is said of it changes nothing
             if roll < 0.6:
                 self.world.puback(peer, packet)
                 self.ledger.finished(stake, time.monotonic())
             elif roll < 0.8:
                 self.world.puback(peer, packet, "5m")
                 until = self.ledger.low + 5 * MINUTE
-                self.ledger.failed(place, stake, not_before=until, mono=time.monotonic())
+                self.ledger.failed(place, stake, not_before=until, mono=time.monotonic(), is_exact=True)
             else:
                 self.world.puback(peer, packet, "never")
                 self.ledger.buried(stake, time.monotonic())
@@ -471,13 +580,14 @@ class Program:
         self, path: str, place: Place, stake: Stake, then: Callable[[Stake], None], **more: Any
     ) -> int | None:
         """A bulk call for one message and place: how many it has changed, and what it is `then`."""
-        texts = {"group": f"$share/{place.name}/{place.filter}", "endpoint": f"$endpoint/{place.name}"}
-        one = {"id": stake.message.id, "group": texts.get(place.kind, place.name)}
+        one = self._named(place, stake)
         body = {"ids": [one["id"]], "group": one["group"], **more}
         if path.startswith("/v1/retries"):
             body = {"filter": one, **more}
-        before, tries = stake.may, stake.tries
-        stake.may, stake.not_before = before | {WAITING}, 0  # it may come before the answer
+        before, number = stake.may, stake.number
+        exact = stake.not_before, stake.is_exact, stake.reason
+        # It may come before the answer.
+        stake.may, stake.not_before, stake.is_exact = before | {WAITING}, 0, False
         got = await self.world.call("POST", path, body)
         if got is None:
             stake.may |= {DROPPED, DEAD}
@@ -485,8 +595,8 @@ class Program:
         if got.status != 200:
             self.ledger.fault(1, "refused", f"{path} {body}: {got.status} {got.body}")
         changed = int(got.body.get("changed", 0))
-        if stake.tries == tries:
-            stake.may = before
+        if stake.number == number:
+            stake.may, (stake.not_before, stake.is_exact, stake.reason) = before, exact
             if changed:
                 then(stake)
         return changed
@@ -496,6 +606,95 @@ class Program:
             place, stake = found
             if await self._change("/v1/dead:requeue", place, stake, self.ledger.again) == 0:
                 self.ledger.blame(1, "a dead letter is gone", place, stake, "; requeue changes nothing")
+
+    def _letters(self, *, is_open: bool | None) -> list[tuple[Place, Stake]]:
+        """Dead letters that place and id name alone; of open places, of closed ones or of both."""
+        found = []
+        for place, stake in self.ledger.all_stakes():
+            others = [s for p, s in self.ledger.stakes_of(stake.message.id) if p.name == place.name]
+            is_alone = not any(s.may & {DEAD} or s.was_finished for s in others if s is not stake)
+            is_fresh = self.ledger.high - stake.message.at < DEAD_MS
+            if stake.may <= {DEAD} and is_alone and is_fresh and is_open in (None, place.is_open):
+                found.append((place, stake))
+        return found
+
+    async def requeue_to(self) -> None:
+        """Another place gets what one has given up; also if the one is there no more."""
+        await self.world.settle()
+        if not (letters := self._letters(is_open=None)):
+            return
+        place, stake = self.chance.choice(letters)
+        to = self.any_place(self.chance.choice(("group", "endpoint")))
+        if to.name == place.name:
+            return
+        there, before = self.ledger.sending_to(to, stake.message)
+        number = there.number
+        body = {"filter": self._named(place, stake), "to": to.name}
+        got = await self.world.call("POST", "/v1/dead:requeue", body)
+        if got is None:
+            stake.may |= {DROPPED}
+            return
+        if got.status != 200:
+            self.ledger.fault(1, "refused", f"requeue {body}: {got.status} {got.body}")
+        is_changed = got.body.get("changed") == 1
+        self.ledger.sent_to(there, before, number, stake.total, is_changed=is_changed)
+        if is_changed:
+            self.ledger.dropped(stake)
+        elif not before & UNDONE:
+            self.ledger.blame(1, "a dead letter is gone", place, stake, f"; requeue to {to} changes nothing")
+
+    async def requeue_former(self) -> None:
+        """Without `to`, what a former place has given up goes to nobody."""
+        await self.world.settle()
+        if letters := self._letters(is_open=False):
+            place, stake = self.chance.choice(letters)
+            body = {"filter": self._named(place, stake)}
+            got = await self.world.insist("POST", "/v1/dead:requeue", body)
+            if got.status != 200 or got.body["changed"]:
+                self.ledger.blame(3, "requeued to another incarnation", place, stake, f"; {got.body}")
+
+    def _named(self, place: Place, stake: Stake) -> dict[str, str]:
+        texts = {"group": f"$share/{place.name}/{place.filter}", "endpoint": f"$endpoint/{place.name}"}
+        return {"id": stake.message.id, "group": texts.get(place.kind, place.name)}
+
+    async def count_retries(self) -> None:
+        """What would be steered is what is listed and counted; asking changes nothing."""
+        if not self.world.can("/v1/retries"):
+            return
+        verb = self.chance.choice(("try", "bury", "drop"))
+        for _ in range(3):
+            await self.world.settle()
+            listed = len(await self.world.pages("/v1/retries?", "retries"))
+            counted = (await self.world.insist("GET", "/v1/retries?count=true&limit=1")).body["count"]
+            body = {"filter": {"topic": "#"}, "dry_run": True}
+            matched = (await self.world.insist("POST", f"/v1/retries:{verb}", body)).body["matched"]
+            if listed == counted == matched:
+                return
+        what = f"{listed} listed, {counted} counted, {matched} of `#` in a dry run of :{verb}"
+        self.ledger.fault(6, "retries miscounted", what)
+
+    async def try_all(self) -> None:
+        """A place is well again: everything that it waits for may come at once, or in an hour."""
+        if not self.world.can("/v1/retries", ":try"):
+            return
+        await self.world.settle()
+        place, delay = self.any_place("group"), self.chance.choice((0, HOUR))
+        undone = [stake for stake in place.stakes.values() if WAITING in stake.may]
+        for stake in undone:
+            stake.not_before, stake.is_exact = 0, False
+        text = f"$share/{place.name}/{place.filter}"
+        body = {"filter": {"group": text}, "deliver_in": delay / 1_000}
+        numbers, before = [stake.number for stake in undone], self.ledger.low
+        got = await self.world.call("POST", "/v1/retries:try", body)
+        if got is not None and got.body["matched"] != got.body["changed"]:
+            self.ledger.fault(6, "retries miscounted", f"{body}: {got.body}")
+        if got is not None:
+            all_ = await self.world.pages("/v1/retries?", "retries")
+            listed = {one["id"] for one in all_ if name_of(one) == place.name}
+            for stake, number in zip(undone, numbers, strict=True):
+                is_retry = stake.message.id in listed and stake.may == {WAITING} and stake.number == number
+                if is_retry and stake.message.expires is None and place.is_open:
+                    self.ledger.tried(stake, before + delay)
 
     async def drop_dead(self) -> None:
         if found := self._some(DEAD):
@@ -512,10 +711,10 @@ class Program:
         delay = self.chance.choice((None, 20 * SECOND, HOUR))
         more = {} if delay is None else {"deliver_in": delay / 1_000}
         before = self.ledger.low
-        await self._steer("try", lambda stake: setattr(stake, "not_before", before + (delay or 0)), **more)
+        await self._steer("try", lambda stake: self.ledger.tried(stake, before + (delay or 0)), **more)
 
     async def bury_retry(self) -> None:
-        await self._steer("bury", self.ledger.buried)
+        await self._steer("bury", lambda stake: self.ledger.buried(stake, reason="buried"))
 
     async def drop_retry(self) -> None:
         await self._steer("drop", self.ledger.dropped)
@@ -566,6 +765,7 @@ class Program:
                 await self._by_mqtt(place.name, place, orderly=True)
         for one in self.held:
             await self.ack(one)
+        self.held = []
         for hours in (0, 1, 1, 1, 26, 1, 1):
             await self.world.advance(hours * HOUR)
             await self._take_all()

@@ -13,12 +13,15 @@ import pytest
 from tests.support.soak import SOAK
 
 from .__main__ import play, report
-from .planted import PLANTS, RUNS, Planter
-from .program import CALM, SOLO, WILD
+from .planted import PLANTS, RUNS, RUNS_BY_RULE, STEERED_RUNS, Planter
+from .program import CALM, RULED, SOLO, STEERED, WILD, Steps
+from .rules import RULES
 
 SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
 PLANTED_SEED = 11
-"""One in which each plant finds its occasion."""
+STEERED_STEPS = 4 * len(STEERED)
+TRIES = 5
+"""Seeds, one after the other, in which a plant may find its occasion."""
 RUNS_WILD = 40 if SOAK else 1
 Record = Callable[[str, object], None]
 
@@ -41,11 +44,38 @@ async def test_wild_work_has_no_fault(number: int, tmp_path: Path, record_proper
     assert not ledger.faults, f"seed {SEED + number}: {report(ledger)}"
 
 
-@pytest.mark.parametrize("names", RUNS, ids=" and ".join)
-async def test_planted_faults_are_found(names: tuple[str, ...], tmp_path: Path) -> None:
-    planter = Planter(*names)
+@pytest.mark.parametrize(("seed", "names"), RUNS)
+async def test_planted_faults_are_found(seed: int, names: tuple[str, ...], tmp_path: Path) -> None:
     weights = SOLO if any("key" in name for name in names) else CALM
-    ledger = await play(tmp_path, PLANTED_SEED, 70, weights, planter)
-    found = {fault.kind for fault in ledger.faults}
-    assert not planter.left, report(ledger)
-    assert not [name for name in names if not found & PLANTS[name][2]], report(ledger)
+    await plant(names, seed, 70, weights, tmp_path)
+
+
+@pytest.mark.parametrize(("seed", "names"), STEERED_RUNS if SOAK else STEERED_RUNS[:1])
+async def test_planted_faults_of_steering_are_found(
+    seed: int, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    await plant(names, seed, STEERED_STEPS, STEERED, tmp_path)
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")
+@pytest.mark.parametrize("rule", RUNS_BY_RULE)
+async def test_planted_faults_of_a_rule_are_found(rule: str, tmp_path: Path) -> None:
+    if not getattr(RULES, rule):
+        pytest.skip(f"the server is not held to {rule} yet: rules.py")
+    await plant(RUNS_BY_RULE[rule], PLANTED_SEED, 120, RULED, tmp_path)
+
+
+async def plant(names: tuple[str, ...], seed: int, steps: int, weights: Steps, home: Path) -> None:
+    """Run until each has struck: what finds no occasion is planted again, with the next seed."""
+    left = list(names)
+    for number in range(TRIES):
+        planter, here = Planter(*left), home / str(number)
+        here.mkdir()
+        ledger = await play(here, seed + number, steps, weights, planter)
+        found = {fault.kind for fault in ledger.faults}
+        struck = [name for name in left if name not in planter.left]
+        assert not [name for name in struck if not found & PLANTS[name][2]], report(ledger)
+        left = planter.left
+        if not left:
+            return
+    raise AssertionError(f"no occasion for {left}: {report(ledger)}")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 
 import aiohttp
@@ -26,6 +26,7 @@ from tests.support.receiver import Got, Receiver, answer, drop
 from tests.support.server import ServerProcess
 
 from .ledger import KEPT_MS, UNDONE, Ledger, Message, Place, Stake
+from .rules import RULES, Rules
 
 START_MS = 1_772_445_600_000  # 2026-03-02T10:00:00Z
 SETTINGS = {
@@ -36,6 +37,10 @@ SETTINGS = {
 }
 RESULTS = ((200, 12), (500, 4), (0, 1), (429, 1), (410, 0.3))
 """What a receiver answers, and how often; 0: it cuts the connection."""
+PULL = "(pull)"
+"""Who has what was leased, as deliveries say."""
+LINE = 4_000
+"""Characters of a line of the journal."""
 Forward = Callable[[], Awaitable[Answer]]
 Tamper = Callable[["World", str, str, Any, Forward], Awaitable[Answer]]
 GONE = (aiohttp.ClientError, OSError, TimeoutError)
@@ -54,9 +59,21 @@ def ms_of(text: str) -> int:
 
 
 class World:
-    def __init__(self, home: Path, receiver: Receiver, *, seed: int = 0, tamper: Tamper = honest) -> None:
+    def __init__(
+        self,
+        home: Path,
+        receiver: Receiver,
+        *,
+        seed: int = 0,
+        tamper: Tamper = honest,
+        rules: Rules = RULES,
+        journal: TextIO | None = None,
+    ) -> None:
         self.home, self.receiver, self.seed, self.tamper = home, receiver, seed, tamper
-        self.ledger = Ledger(START_MS)
+        self.ledger = Ledger(START_MS, rules)
+        self.journal = journal
+        """Every call and its answer are written there."""
+        self.ledger.tell = lambda fault: self.write("FAULT", fault)
         self.members: dict[str, tuple[Place, Peer]] = {}
         """Who is connected over MQTT, by client key."""
         self.inbox: list[tuple[Place, Peer, Publish]] = []
@@ -64,6 +81,11 @@ class World:
         self.all_is_well = False
         """Every post is answered with 200 from now on."""
         self.paths: set[str] = set()
+        self.retries: dict[tuple[str, str], int] = {}
+        """(place, message) -> when it comes again, as last listed."""
+        self.dead: set[tuple[str, str]] = set()
+        self._retries: list[dict[str, Any]] = []
+        self._dead: list[dict[str, Any]] = []
         self.lives = 0
         self._counted = 0.0
         receiver.behave = self._posted
@@ -94,6 +116,7 @@ class World:
         return any(path.startswith(start) and path.endswith(end) for path in self.paths)
 
     async def end(self, *, kill: bool) -> None:
+        self.write("kill" if kill else "stop")
         if kill:
             self.server.kill()
         elif await self.server.stopped():
@@ -130,11 +153,18 @@ class World:
         try:
             got = await self.tamper(self, method, path, body, forward)
         except GONE:
+            self.write(method, path, body, "no answer")
             await self.restart(kill=True)
             return None
+        if path != "/metrics":
+            self.write(method, path, body, got.status, got.body)
         if got.status >= 500:
             self.ledger.fault(1, "a call fails", f"{method} {path} {body}: {got.status} {got.body}")
         return got
+
+    def write(self, *what: object) -> None:
+        if self.journal is not None:
+            print(self.ledger.step, " ".join(map(str, what))[:LINE], file=self.journal, flush=True)
 
     async def insist(self, method: str, path: str, body: Any = None, **headers: Any) -> Answer:
         """A call that can be repeated is, until it is answered."""
@@ -164,12 +194,13 @@ class World:
         _, name, number = got.path.strip("/").split("/")
         places = [place for place in self.ledger.places if place.name == name]
         place, key, life = places[int(number) - 1], got.headers["webhook-id"], self.lives
-        self.ledger.given(place, key)
+        self.ledger.given(place, key, attempt=int(got.headers["fasti-attempt"]))
         while key not in self.ledger.messages and self.server.process.poll() is None and life == self.lives:
             await asyncio.sleep(0.005)  # its publish has not been answered
         seed = f"{self.seed} {key} {got.headers['fasti-attempt']}"
         roll = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") / (1 << 64)
         status = 200 if self.all_is_well else pick(RESULTS, roll)
+        self.write("post", got.path, key, got.headers["fasti-attempt"], status)
         await asyncio.sleep(roll / 100)
         stake = place.stakes.get(key)
         if stake is not None and status == 200:
@@ -190,7 +221,8 @@ class World:
         def came(peer: Peer, packet: Publish, _: int) -> None:
             key = user(packet, "fasti-id")
             assert key is not None, packet
-            self.ledger.given(place, key)
+            self.ledger.given(place, key, attempt=int(user(packet, "fasti-attempt") or 1))
+            self.write("mqtt", place, key)
             self.inbox.append((place, peer, packet))
 
         try:
@@ -208,6 +240,7 @@ class World:
 
     def puback(self, peer: Peer, packet: Publish, retry_in: str | None = None) -> None:
         """An ack, or a nack that says when it is to come again."""
+        self.write("puback", peer, user(packet, "fasti-id"), retry_in)
         if retry_in is None:
             peer.ack(packet)
         else:
@@ -221,7 +254,7 @@ class World:
         self.inbox = [one for one in self.inbox if one[1] is not peer]
         with suppress(Closed, *GONE):
             await (peer.close() if orderly else peer.hang_up())
-        self.ledger.left(place)
+        self.ledger.left(place, orderly=orderly)
 
     # -- quiet points
 
@@ -240,8 +273,10 @@ class World:
             known = self.ledger.messages.get(one["id"])
             if known is not None:
                 known.is_cancelled |= one["state"] == "cancelled"
+                if known.is_cancelled:
+                    self.ledger.fired.discard((one["schedule"], due))
             elif one["state"] != "cancelled":
-                self.ledger.accepted_of_schedule(Message(one["id"], one["topic"], due, due))
+                self.ledger.accepted_of_schedule(Message(one["id"], one["topic"], due, due), one["schedule"])
 
     async def look(self) -> None:
         """A quiet point: everything that the server shows is held against the ledger."""
@@ -265,18 +300,57 @@ class World:
         if got.status == 404:
             self.ledger.not_found(message)
             return
-        shown = {name_of(one): one["state"] for one in got.body.get("deliveries", ())}
+        shown = {name_of(one): self._state(one) for one in got.body.get("deliveries", ())}
         for place in self.ledger.open():
             if place.name in shown:
                 self.ledger.shown(place, message.id, shown[place.name])
             elif place.kind != "session" and message.id in place.stakes:
                 self.ledger.not_shown(place, message.id)
+        if self.can("/v1/retries") and (self._two_answers(message, got)):
+            await self.settle()
+            await self._list()
+            got = await self.insist("GET", f"/v1/messages/{message.id}")
+            for place, what in self._two_answers(message, got):
+                self.ledger.two_answers(place, message.id, what)
+
+    def _state(self, delivery: dict[str, Any]) -> str:
+        until = delivery.get("lease_until")
+        is_leased = delivery.get("by") == PULL and until and ms_of(until) > self.ledger.high
+        return "leased" if is_leased else str(delivery["state"])
+
+    def _two_answers(self, message: Message, got: Answer) -> list[tuple[Place, str]]:
+        """Where GET of a message and the lists of retries and of dead letters say different things."""
+        told = [(name_of(one), one["state"]) for one in got.body.get("deliveries", ())]
+        found = []
+        for place in self.ledger.open():
+            former = [p for p, _ in self.ledger.stakes_of(message.id) if p.name == place.name]
+            states = [state for name, state in told if name == place.name]
+            if former != [place] or not states:
+                continue
+            here = place.name, message.id
+            lists = [name for name, all_ in (("retry", self.retries), ("dead", self.dead)) if here in all_]
+            stake = place.stakes[message.id]
+            if stake.was_finished or stake.readings:
+                continue  # set back, and not read again yet
+            if self.retries.get(here, self.ledger.low + 1) <= self.ledger.low and states == ["waiting"]:
+                continue  # a retry that is due, and nobody there
+            if len(states) > 1 or lists != [state for state in states if state in ("retry", "dead")]:
+                found.append((place, f"GET says {states}, and the lists {lists}"))
+        return found
 
     async def _look_at_places(self) -> None:
-        groups = await self.pages("/v1/groups?", "groups")
-        endpoints = await self.pages("/v1/endpoints?", "endpoints")
+        for _ in range(3):
+            await self._list()
+            groups = await self.pages("/v1/groups?", "groups")
+            endpoints = await self.pages("/v1/endpoints?", "endpoints")
+            shown = {one["name"]: one for one in groups + endpoints}
+            wrong = [(place, why) for place in self.ledger.open() if (why := self._misses(place, shown))]
+            if not wrong:
+                break
+            await self.settle()
+        for place, why in wrong:
+            self.ledger.fault(6, "retries miscounted", f"{place}: {why}")
         sessions = await self.pages("/v1/sessions?", "sessions")
-        shown = {one["name"]: one for one in groups + endpoints}
         ids = {one["client_id"] for one in sessions}
         for place in self.ledger.open():
             if place.kind == "session":
@@ -287,22 +361,55 @@ class World:
             else:
                 self._count(place, shown[place.name])
 
+    def _misses(self, place: Place, shown: dict[str, dict[str, Any]]) -> str:
+        """What a place says of its retries and the list does not; empty: they agree."""
+        if place.name not in shown or "undone" not in shown[place.name]:
+            return ""
+        told = shown[place.name]["undone"]
+        when = [at for (name, _), at in self.retries.items() if name == place.name]
+        first = iso(min(when)) if when else None
+        agrees = (told["retries"], told["next_retry_at"]) == (len(when), first)
+        return "" if agrees else f"it shows {told}, and its list {len(when)} from {first}"
+
     def _count(self, place: Place, shown: dict[str, Any]) -> None:
         if "undone" in shown:
-            undone = shown["undone"]
-            number = undone["lag"] + undone["in_flight"] + undone["retries"]
+            self.count(place, shown["undone"])
         else:
             undone = {name: shown[name] for name in ("lag_messages", "in_flight")}
-            number = sum(undone.values())
-        self.ledger.figures(place, number, undone, without_retries="undone" not in shown)
+            self.ledger.figures(place, sum(undone.values()), undone, without_retries=True)
+
+    def count(self, place: Place, undone: dict[str, Any]) -> None:
+        """Hold an `undone` object against the ledger."""
+        number = undone["lag"] + undone["in_flight"] + undone["retries"]
+        self.ledger.figures(place, number, undone, without_retries=False)
+
+    async def _list(self) -> None:
+        """Ask for all retries, and keep which there are of which place, and when they come again."""
+        self.retries, self._retries = {}, []
+        if self.can("/v1/retries"):
+            self._retries = await self.pages("/v1/retries?", "retries")
+            self.retries = {(name_of(one), one["id"]): ms_of(one["retry_at"]) for one in self._retries}
+        self._dead = await self.pages("/v1/dead?", "messages")
+        self.dead = {(name_of(one), one["id"]) for one in self._dead}
 
     async def _look_at_lists(self) -> None:
-        dead = await self.pages("/v1/dead?", "messages")
-        self.ledger.dead_letters((name_of(one), one["id"], one["reason"]) for one in dead)
-        if self.can("/v1/retries"):
-            retries = await self.pages("/v1/retries?", "retries")
-            ids = [(name_of(one), one["id"]) for one in dead]
-            self.ledger.retries([(name_of(one), one["id"]) for one in retries], ids)
+        await self._list()
+        self.ledger.dead_letters((name_of(one), one["id"], one["reason"]) for one in self._dead)
+        listed = [(name_of(one), one["id"], ms_of(one["retry_at"])) for one in self._retries]
+        self.ledger.retries(listed, self.dead)
+        for one in self._retries + self._dead:
+            self._tries(one)
+
+    def _tries(self, one: dict[str, Any]) -> None:
+        """The last tries that failed, oldest first, 20 at most."""
+        tries = one.get("tries") or []
+        times = [each["at"] for each in tries]
+        if (
+            len(tries) > 20
+            or times != sorted(times)
+            or any(each["at"] > iso(self.ledger.high) for each in tries)
+        ):
+            self.ledger.fault(6, "tries are wrong", f"{one['id']} of {name_of(one)}: {tries}")
 
     async def _metric(self, name: str) -> float:
         got = await self.insist("GET", "/metrics")
