@@ -340,6 +340,8 @@ class Session:
         if wanted is not None:
             wanted.since = to
         self.read = min(old, to)
+        if wanted is None:
+            self.finished = {place: None for place in self.finished if place <= to}
         self.tailing = False
         self.changes += 1
 

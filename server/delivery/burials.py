@@ -9,7 +9,7 @@ steps after that (settling/burying.py): as dead letters of the place, or dropped
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -59,8 +59,9 @@ class Burials(Rider):
 
     # -- what comes
 
-    def end_group(self, group: Group, reason: str, *, is_dead: bool) -> None:
-        """The group is there no more: what it had in flight itself, had not read, and its retries."""
+    def end_group(self, group: Group, reason: str, over: Iterable[Position], *, is_dead: bool) -> None:
+        """The group is there no more: what it had in flight itself, had not read, and its retries, without
+        those that are `over`."""
         read = group.session.read_at(self._horizon.position)
         self._retries.forget(group)
         flights = [
@@ -71,6 +72,7 @@ class Burials(Rider):
         has_retries = self._has_retries(group)
         if flights or has_retries or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
+            row.finished.extend(map(keys.place, over))
             self._add(row, flights=flights, has_retries=has_retries)
 
     def end_session(self, subscriber: Subscriber) -> None:
@@ -81,6 +83,7 @@ class Burials(Rider):
         if not self._has_retries(subscriber):
             return
         row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_dead=False)
+        row.finished.extend(map(keys.place, subscriber.over()))
         self._add(row, flights=[], has_retries=True)
 
     def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:

@@ -368,10 +368,11 @@ class Membership:
         self._filter_bytes -= len(group.text.encode())
         self._unroute(group)
         self._owed.forget(group)
+        over = group.over()
         heirs = group.bequeath(is_last=True)
         is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED
         why = ENDPOINT_DELETED if is_deleted_endpoint else reason
-        self._burials.end_group(group, why, is_dead=group.is_buried_dead)
+        self._burials.end_group(group, why, over, is_dead=group.is_buried_dead)
         group.session.resends.clear()
         self._paces.forget(group)
         if group.is_stored:

@@ -134,10 +134,16 @@ class Replay:
         return not self._ready
 
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
-        """In the writer: the session or group reads again from `to`, or from where retention begins."""
+        """In the writer: the session or group reads again from `to`, or from where retention begins.
+
+        What it has in flight stays in flight, and is passed over when it is come to (FINISHED_MAX of it):
+        else a message that is acked before that would be sent once more.
+        """
         session, horizon = subscriber.session, self._horizon.position
         subscriber.reread = max(subscriber.reread, session.read_at(horizon))
         session.rewind(None, max(to, self.floor), horizon)
+        for place in self._retries.in_flight(subscriber):
+            session.finish_ahead(place, horizon)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 

@@ -226,10 +226,18 @@ class Retries(Rider):
 
     # -- what is read anyway, and again
 
+    @staticmethod
+    def in_flight(one: Subscriber) -> list[Position]:
+        """Where the messages stand on the timeline that a place has in flight, also those of its retries."""
+        flights = chain(one.session.flights.values(), one.lent_alone())
+        own = [flight.position for flight in flights if 0 <= flight.shard < RETRY_SHARD]
+        flying = one.flying_retries()
+        return own + [id_position(name) for place, name in one.retrying.items() if place in flying]
+
     def is_to_come(self, one: Subscriber, message: MessageId, record: Record) -> bool:
         """Whether a place has a message in flight by its own row, or has still to read it."""
         session, place = one.session, id_position(message)
-        flights = chain(session.flights.values(), *one.lent_flights())
+        flights = chain(session.flights.values(), one.lent_alone())
         if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
             return True
         if place <= session.read_at(self._horizon.position) or place in session.finished:
@@ -242,6 +250,8 @@ class Retries(Rider):
 
         Not what it has in flight.
         """
+        if message.position in one.session.finished:
+            return False
         if any(flight.position == message.position for flight in one.session.flights.values()):
             return False
         name = message.id(self._node)

@@ -275,17 +275,12 @@ class Group(Subscriber):
         theirs[lent.packet_id] = lent
 
     def flying_retries(self) -> set[Position]:
-        # At QoS 2 it is in flight with the member alone.
-        alone = {
-            lent.position
-            for theirs in self.lent.values()
-            for lent in theirs.values()
-            if lent.shard == RETRY_SHARD and not lent.is_of_group
-        }
+        alone = {lent.position for lent in self.lent_alone() if lent.shard == RETRY_SHARD}
         return super().flying_retries() | alone
 
-    def lent_flights(self) -> Iterable[Iterable[Flight]]:
-        return [theirs.values() for theirs in self.lent.values()]
+    def lent_alone(self) -> list[Flight]:
+        every = [lent for theirs in self.lent.values() for lent in theirs.values()]
+        return [lent for lent in every if not lent.is_of_group]
 
     def wants(self, place: Position, record: Record) -> bool:
         if not self.is_endpoint:
@@ -352,7 +347,7 @@ class Group(Subscriber):
                 del own[flight.packet_id]
                 if resends:
                     resends.discard(flight.packet_id)
-            elif loan.is_overdue:
+            elif flight is not None:
                 late.append(lent)
         if not theirs:
             self.lent.pop(member, None)

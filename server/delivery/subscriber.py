@@ -278,8 +278,8 @@ class Subscriber:
         """What a topic has to match to be looked at for it, where it reads the store."""
         return self.session.subscriptions
 
-    def lent_flights(self) -> "Iterable[Iterable[Flight]]":
-        """Of a group: what its members have in flight."""
+    def lent_alone(self) -> Sequence[Flight]:
+        """Of a group: what is in flight with its members alone, at QoS 2."""
         return ()
 
     def wants(self, place: Position, record: Record) -> bool:

@@ -358,17 +358,17 @@ class Pull:
             group = self._groups.get(lease.text)
             if group is None:
                 awaited.settled.gone.append(lease)
-            elif found is not None:
-                member, flight = found
-                held.setdefault(member, []).append(flight.packet_id)
+            elif found is not None and _is_open(group, found[1]):
+                held.setdefault(found[0], []).append(found[1].packet_id)
                 touched.add(group)
-                if _is_open(group, flight):
-                    awaited.settled.done += 1
-                else:
-                    awaited.settled.gone.append(lease)
+                awaited.settled.done += 1
             elif not lease.packet_id:
                 awaited.settled.done += 1
             else:
+                if found is not None:
+                    self._groups.take_back(
+                        *found
+                    )  # somebody has decided otherwise: there is room for another
                 awaited.left += 1
                 told = partial(awaited.finished, lease)
                 self._late.finish(group, lease.position, lease.shard, told)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 class Rules:
     requeues_to: bool = True
     """`dead:requeue` with `to`, also a place that has the message unread or in its hands: once is enough."""
-    replays_end_flights: bool = False
+    replays_end_flights: bool = True
     """What was in flight when its place was set back, and is acked then, is not given again."""
-    letters_stay_with_their_place: bool = False
+    letters_stay_with_their_place: bool = True
     """`dead:requeue` without `to` gives nothing of a former place to the one that has its name now."""
     floor_tells_sessions: bool = False
     """What a session has undone when the retention floor passes it is a dead letter, or is counted."""

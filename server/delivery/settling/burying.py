@@ -171,7 +171,7 @@ class Burying:
                 continue
             if (kept.addressee, kept.incarnation) != (row.addressee, row.incarnation):
                 continue
-            if end_retry(commit, place, kept):
+            if end_retry(commit, place, kept) and keys.place(place) not in row.finished:
                 letter = msgspec.structs.replace(
                     kept, reason=row.reason, running_ms=commit.open_group.running_ms
                 )

@@ -164,8 +164,9 @@ class Late:
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
-        if not ended and (place <= horizon or at_of(place) <= commit.open_group.wall_ms):
-            # What a kill has taken from the group's place it would read again. Nothing later was ever sent.
+        if place <= horizon or at_of(place) <= commit.open_group.wall_ms:
+            # What a kill has taken from the group's place, or a replay, it would read again. Nothing later was
+            # ever sent.
             ended += group.session.finish_ahead(place, horizon)
         self._cursors.store(commit, group)
         return ended > 0

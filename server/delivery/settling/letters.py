@@ -156,8 +156,10 @@ class Letters:
         row = DEAD.at(commit.open_group, place)
         if row is None:
             return False
-        subscriber = self._groups.named(row.addressee if to is None else to.session.client_id)
-        if subscriber is None or (to is not None and to is not subscriber) or not may(row, subscriber):
+        subscriber = self._groups.place_of(row) if to is None else to
+        if subscriber is None or self._groups.named(subscriber.session.client_id) is not subscriber:
+            return False  # it has ended, whoever has its name now
+        if not may(row, subscriber):
             return False
         message, stored = keys.message_of(row.id), decode(row.record)
         older = self._retries.of_in(commit, subscriber, message)

@@ -68,6 +68,8 @@ LOOK_S = 0.25
 """How often leases are looked at, ..."""
 LAPSED = 1_000
 """... and how many of those that have lapsed are taken in one look: some 2 ms."""
+REJECTED = "rejected"
+"""Why a message is dead of which its client says no more."""
 EXPIRED = "expired"
 """Why a message that had been tried is dead though it could be tried again."""
 KEPT_TOO_LONG = "kept too long"
@@ -282,6 +284,7 @@ class Undone:
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
         """Raises Refused, before anything is changed."""
+        failure.reason = failure.reason or REJECTED
         self._bury(commit, failure, message)
         return self._settle(commit, failure, Nacked.DEAD)
 

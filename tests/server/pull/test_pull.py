@@ -6,13 +6,18 @@ from functools import partial
 import pytest
 
 from server.auth.rights import Grant, Principal, Rights
+from server.codec import wire
+from server.codec.packets import Ack
+from server.delivery.settling.undone import NEVER
+from server.delivery.shared import Group
 from server.engine.writer import Busy
 from server.pull.pull import IDLE_S, LEASE_MS
 from server.settings.config import Http
 from shards.errors import StoreFailed
+from shards.record import decode
 from tests.support.pulling import TEXT, Puller, lease_of
-from tests.support.rig import START_MS, Rig, config
-from timeline.position import Position
+from tests.support.rig import START_MS, Rig, config, props
+from timeline.position import START, Position
 
 
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
@@ -553,3 +558,81 @@ def test_leases_of_ever_another_time_end_when_they_are_to(monkeypatch: pytest.Mo
     for passed_ms in range(500, 6_000, 500):
         rig.pass_ms(500)
         assert _in_flight(rig) == sum(lease_ms > passed_ms for lease_ms in times), passed_ms
+
+
+def test_what_is_leased_while_the_group_is_set_back_is_given_once() -> None:
+    rig, puller = _rig(3)
+    leases = puller.lease()
+    puller.nack(leases[2:], 0)
+    rig.pass_ms(500)
+    retry = puller.lease()
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
+    rig.pump()
+    assert puller.ack([*leases[:1], *retry])[0].done == 2
+    assert puller.ask().payloads == []
+    assert puller.ack(leases[1:2])[0].done == 1
+    rig.kill()
+    assert puller.ask().payloads == []
+    assert _in_flight(rig) == 0
+
+
+def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
+    rig, puller = _rig(1)
+    leases = puller.lease()
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    (flight,) = group.session.flights.values()
+    rig.core.undone.fail(group, flight, "kept too long", delay_ms=NEVER)
+    rig.pump()
+    assert len(list(rig.core.letters.read())) == 1
+    assert puller.ack(leases)[0].done == 1
+    assert list(rig.core.letters.read()) == []
+    assert puller.ack(leases)[0].gone == leases
+
+
+def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> None:
+    rig = Rig()
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
+    worker = rig.connected("w")
+    worker.subscribe(TEXT, qos=1)
+    _send(rig, "done", "not done")
+    for packet in worker.publishes():
+        worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", "0"),))))
+    rig.pass_ms(500)
+    first, *_ = worker.publishes()
+    worker.send(Ack(wire.PUBACK, first.packet_id), pump=False)
+    worker.connection.receive(b"")
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
+    rig.pump()
+    letters = [decode(row.record).payload for _, row in rig.core.letters.read()]
+    assert letters == [b"not done" if first.payload == b"done" else b"done"]
+
+
+def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name() -> None:
+    rig, puller = _rig(1)
+    puller.nack(puller.lease(), NEVER, "")
+    ((place, letter),) = rig.core.letters.read()
+    assert letter.reason == "rejected"
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
+    rig.pump()
+    again = rig.core.groups.get(TEXT)
+    assert again is not None
+    answers: list[object] = []
+
+    def requeue(to: Group | None) -> None:
+        now_ms, letters = rig.clock.now_ms, rig.core.letters
+        rig.core.writer.submit(
+            lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), answers.append
+        )
+        rig.pump()
+
+    requeue(None)
+    requeue(again)
+    assert answers == [False, True]
