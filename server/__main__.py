@@ -26,7 +26,7 @@ from pathlib import Path
 from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
 
 from .auth.keys_file import KeysFileError
-from .observe.logs import configure_logging
+from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError, former, load, table
 from .settings.times import TimeError, parse_deliver_at
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check(config, origins)
     if options.command == "keys":
         return _keys(options, config)
-    configure_logging(options.log, config.log.level)
+    configure_logging(options.log, config.log.level, is_limited=options.command is None)
     for line in former(origins):
-        log.warning("%s", line)
+        log.warning("%s", line, extra=EACH)
     try:
         return _run(options, config)
     except WrongFormat as error:

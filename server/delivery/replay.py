@@ -33,7 +33,7 @@ from timeline.position import MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
-from ..observe.logs import shown
+from ..observe.logs import by, shown
 from .burials import Burials
 from .cursors import Cursors
 from .membership import Membership
@@ -292,7 +292,8 @@ class Replay:
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1
-            log.warning("%s has lost what expired before it was read", shown(session.client_id))
+            who = shown(session.client_id)
+            log.warning("%s has lost what expired before it was read", who, extra=by(who))
         subscriber.dirty.add(subscriber)
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)

@@ -161,7 +161,8 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         case web.RequestPayloadError():
             return _cut(request, Problem("not-readable", "the body is not what its headers say"))
         case Corrupt():
-            log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error)
+            cause = by(request.remote or "?")
+            log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)
             return Problem("unreadable").response()
     cause = by(request.remote or "?")
     log.error("%s %s failed", request.method, shown(request.raw_path, 200), exc_info=error, extra=cause)

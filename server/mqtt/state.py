@@ -131,6 +131,7 @@ class Connection:
             self._outbox,
             self._inbound,
             self._backlog,
+            self._peer,
             wake=wake,
             refuse=self.refuse,
         )

@@ -30,6 +30,7 @@ from ..settings.times import TimeError, parse_delay, parse_deliver_at
 from .backlog import Backlog
 from .inbound import Inbound
 from .outbox import Outbox
+from .peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Subscribing:
         outbox: Outbox,
         inbound: Inbound,
         backlog: Backlog,
+        peer: Peer,
         *,
         wake: Callable[[], None],
         refuse: Callable[[Reason, str], None],
@@ -82,6 +84,7 @@ class Subscribing:
         self._outbox = outbox
         self._inbound = inbound
         self._backlog = backlog
+        self._peer = peer
         self._wake = wake
         self._refuse = refuse
         self._portion = PORTION_BYTES
@@ -148,7 +151,7 @@ class Subscribing:
 
     def _refuse_all(self, packet: Subscribe, why: str) -> None:
         """What goes with all of its filters is not as it should be."""
-        log.info("subscription refused: %s", why)
+        log.info("subscription refused: %s, %s", self._peer, why, extra=self._peer.cause)
         reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
         self._outbox.put_with_why(Suback(packet.packet_id, reasons), why)
 

@@ -2,19 +2,25 @@
 
 What a client says of itself (its id, a topic, a reason) may be long, and may hold line ends to forge lines
 with. So every line is escaped and cut when it is formatted, in one place; `shown` does the same for one
-value, so that the rest of its line is still there. And a client may cause a line with every packet. Lines
-that say who caused them (`extra=by(address)`), and those of the loop, are limited: of one kind and address
-`BURST` in `WINDOW_S`; then they are counted, and the next line of anybody after that says how many there
-were:
+value, so that the rest of its line is still there.
+
+A client may cause a line with every packet, so every line is limited unless it says otherwise (`EACH`). A
+*kind* is the format text of a line of ours; all lines of a library's logger are one kind, because its texts
+may hold anything. In `WINDOW_S` a kind writes `BURST` lines for each cause (`extra=by(address)`; lines that
+name none share one) and `KIND_BURST` lines for all causes. The others are counted. The first line of any kind
+after that window says how many there were:
 
     12:00:00 publish refused: 10.0.0.7:4711 (meter), topics that start with $ are the server's     (20 times)
     12:00:10 … and 1,234 more like this from 10.0.0.7: publish refused: 10.0.0.7:4711 (meter), topics ...
+
+A flood of one kind hides no line of another. A kind keeps at most `KIND_BURST` causes, and there are at most
+`KINDS_MAX` kinds.
 """
 
 import logging
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -25,9 +31,14 @@ SHOWN_MAX = 64
 TOLD_MAX = 200
 """Characters of one field in JSON."""
 BURST = 20
+KIND_BURST = 100
 WINDOW_S = 10.0
-KINDS_MAX = 1_000
-"""Kinds of lines and addresses that are counted at a time; the oldest makes room."""
+KINDS_MAX = 500
+"""Kinds that are counted at a time; the oldest makes room."""
+OURS = ("server", "shards", "timeline")
+"""Loggers of these rooms write format texts that the code fixes (tests/house/test_log_lines.py)."""
+EACH: Mapping[str, object] = {"each": True}
+"""`extra` of a line that is written however often it comes. Only for lines that no client can cause."""
 
 
 def shown(text: object, length_max: int = SHOWN_MAX) -> str:
@@ -63,59 +74,100 @@ class Repeats(logging.Filter):
         """`tell`: where it is said how many there were."""
         super().__init__()
         self._tell = tell
-        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
-        """By address and text, the oldest first."""
+        self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
+        """By logger and format text, the oldest first."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         self.expire(record.created)
-        cause = getattr(record, "by", "the loop" if record.name == "asyncio" else None)
-        if cause is None:
+        if getattr(record, "each", False):
             return True
-        key = (shown(cause), shown(record.msg, LINE_MAX))
-        seen = self._seen.get(key)
-        if seen is None:
-            if len(self._seen) >= KINDS_MAX:
+        is_ours = record.name.partition(".")[0] in OURS
+        key = (record.name, str(record.msg)[:LINE_MAX] if is_ours else record.levelname)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= KINDS_MAX:
                 self._forget()
-            seen = self._seen[key] = _Seen(record)
-        seen.count += 1
-        return seen.count <= BURST
+            kind = self._kinds[key] = _Kind(record)
+        return kind.admits(record)
 
     def expire(self, now_s: float) -> None:
         """Say what is to be said of the windows that are over."""
-        while self._seen:
-            first = next(iter(self._seen.values()))
+        while self._kinds:
+            first = next(iter(self._kinds.values()))
             if 0 <= now_s - first.since_s < WINDOW_S:
                 return
             self._forget()
 
     def _forget(self) -> None:
-        (cause, _), seen = self._seen.popitem(last=False)
-        more = seen.count - BURST
-        if more > 0:
-            event = f"… and {more:,} more like this from {cause}: {seen.text}"
-            self._tell.emit(logging.LogRecord(seen.name, seen.level, "", 0, event, None, None))
+        _, kind = self._kinds.popitem(last=False)
+        for event in kind.left_out():
+            self._tell.emit(logging.LogRecord(kind.name, kind.level, "", 0, event, None, None))
 
 
-class _Seen:
+class _Kind:
     """One kind of line in its window."""
 
-    __slots__ = ("count", "level", "name", "since_s", "text")
+    __slots__ = ("_causes", "_others", "_others_text", "_passed", "level", "name", "since_s")
 
     def __init__(self, record: logging.LogRecord) -> None:
         self.name = record.name
         self.level = record.levelno
-        self.text = shown(record.getMessage(), 200)
         self.since_s = record.created
+        self._passed = 0
+        self._causes: dict[str, _Cause] = {}
+        self._others = 0
+        """Lines left out because the kind has written `KIND_BURST`."""
+        self._others_text = ""
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written; it counts."""
+        name = shown(getattr(record, "by", ""))
+        cause = self._causes.get(name)
+        if cause is not None and cause.count >= BURST:
+            cause.count += 1
+            return False
+        if self._passed >= KIND_BURST:
+            self._others_text = self._others_text or _text(record)
+            self._others += 1
+            return False
+        if cause is None:
+            cause = self._causes[name] = _Cause(_text(record))
+        cause.count += 1
+        self._passed += 1
+        return True
+
+    def left_out(self) -> Iterator[str]:
+        """What is said of the lines that were not written."""
+        for name, cause in self._causes.items():
+            if cause.count > BURST:
+                whose = f" from {name}" if name else ""
+                yield f"… and {cause.count - BURST:,} more like this{whose}: {cause.text}"
+        if self._others:
+            yield f"… and {self._others:,} more like this from others: {self._others_text}"
+
+
+class _Cause:
+    """Who has caused lines of a kind: its first one, and how many."""
+
+    __slots__ = ("count", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
         self.count = 0
+
+
+def _text(record: logging.LogRecord) -> str:
+    return shown(record.getMessage(), 200)
 
 
 class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
     """Standard error, with the counts of what was left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_limited: bool) -> None:
         super().__init__(sys.stderr)
         self.repeats = Repeats(self)
-        self.addFilter(self.repeats)
+        if is_limited:
+            self.addFilter(self.repeats)
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Filtered under the lock, too: the filter counts."""
@@ -162,9 +214,9 @@ class _JsonFormatter(logging.Formatter):
         return msgspec.json.encode(event).decode()
 
 
-def configure_logging(style: str, level: str = "info") -> None:
-    """Send everything from `level` on to standard error."""
-    handler = _Stream()
+def configure_logging(style: str, level: str = "info", *, is_limited: bool = True) -> None:
+    """Send everything from `level` on to standard error. `is_limited`: False where there are no clients."""
+    handler = _Stream(is_limited=is_limited)
     if style == "json":
         handler.setFormatter(_JsonFormatter())
     else:

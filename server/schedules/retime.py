@@ -35,6 +35,7 @@ from shards.tables import META_ZONES
 from timeline.position import END, START, MessageId, Position, id_text, message_id, seq_of
 
 from ..engine.writer import GROUP_BYTES
+from ..observe.logs import EACH
 from ..settings.times import TimeError, format_ms, parse_deliver_at
 from .retime_schedules import SchedulesReport, retime_schedules
 
@@ -107,7 +108,7 @@ def retime_if_changed(
             nonlocal changes
             changes += 1
             if changes <= LOGGED:
-                log.info("%s", line)
+                log.info("%s", line, extra=EACH)  # LOGGED of them, at the start
 
         report = retime(opened(), wall_ms, told)
         log.info("%s", report)

@@ -215,7 +215,8 @@ class Undone:
             assert loan is not None, "a lease is a loan"
             loan.is_overdue = True
             if loan.flight is not None and _is_in_flight(group, loan.flight):
-                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
+                cause = by(group.name)
+                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name), extra=cause)
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
                 self.fail(group, loan.flight, why, by=member.name, outcome=LAPSED_LEASE, since_s=loan.since_s)
             if isinstance(member, Inside) and not member.keeps_overdue:

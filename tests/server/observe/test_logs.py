@@ -10,6 +10,8 @@ import pytest
 
 from server.observe.logs import (
     BURST,
+    EACH,
+    KIND_BURST,
     KINDS_MAX,
     LINE_MAX,
     TOLD_MAX,
@@ -20,7 +22,7 @@ from server.observe.logs import (
     telling,
 )
 
-log = logging.getLogger("test.logs")
+log = logging.getLogger("server.test")
 
 
 Begin = Callable[[str], StringIO]
@@ -44,10 +46,16 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     root.setLevel(level)
 
 
-def say(text: str, *args: object, at: float = 1_000.0, cause: str | None = None) -> None:
-    record = log.makeRecord(
-        log.name, logging.INFO, "", 0, text, args, None, extra=by(cause) if cause else None
-    )
+def say(
+    text: str,
+    *args: object,
+    at: float = 1_000.0,
+    cause: str | None = None,
+    each: bool = False,
+    name: str = log.name,
+) -> None:
+    extra = by(cause) if cause else EACH if each else None
+    record = log.makeRecord(name, logging.INFO, "", 0, text, args, None, extra=extra)
     record.created = at
     log.handle(record)
 
@@ -133,25 +141,72 @@ def test_what_repeats_is_counted(begin: Begin) -> None:
     assert len(written.getvalue().splitlines()) == BURST + 2
     say("later", at=1_000 + WINDOW_S)
     *_, count, later = written.getvalue().splitlines()
-    assert count.endswith("test.logs … and 1,234 more like this from 10.0.0.7: refused: 0")
+    assert count.endswith("server.test … and 1,234 more like this from 10.0.0.7: refused: 0")
     assert later.endswith("later")
     say("refused: %s", "again", at=1_001 + WINDOW_S, cause="10.0.0.7")
     assert written.getvalue().endswith("refused: again\n")
 
 
-def test_lines_of_the_server_are_not_counted(begin: Begin) -> None:
+def test_a_line_that_names_no_cause_is_limited_too(begin: Begin) -> None:
     written = begin("text")
     for number in range(BURST + 10):
         say("%s", number)
+        say("another kind")
+    assert len(written.getvalue().splitlines()) == 2 * BURST
+    say("later", at=1_000 + WINDOW_S)
+    first, second, _ = written.getvalue().splitlines()[-3:]
+    assert first.endswith("… and 10 more like this: 0")
+    assert second.endswith("… and 10 more like this: another kind")
+
+
+def test_a_line_that_no_client_can_cause_may_say_so(begin: Begin) -> None:
+    written = begin("text")
+    for number in range(BURST + 10):
+        say("%s", number, each=True)
     assert len(written.getvalue().splitlines()) == BURST + 10
 
 
-def test_the_counts_are_bounded_and_none_is_lost(begin: Begin) -> None:
+def test_a_command_without_clients_writes_every_line(monkeypatch: pytest.MonkeyPatch, begin: Begin) -> None:
+    begin("text")
+    out = StringIO()
+    monkeypatch.setattr(sys, "stderr", out)
+    configure_logging("text", is_limited=False)
+    for number in range(BURST + 10):
+        say("%s", number)
+    assert len(out.getvalue().splitlines()) == BURST + 10
+
+
+def test_many_causes_of_one_kind_are_bounded_together(begin: Begin) -> None:
+    """Who has many addresses writes no more lines for it."""
+    written = begin("text")
+    for _ in range(BURST + 5):
+        say("refused: %s", "the first", cause="10.0.0.1")
+    for number in range(50_000):
+        say("refused: %s", number, cause=f"a{number}" + "x" * 1_000)
+        say("refused: %s", "the first", cause="10.0.0.1")
+    assert len(written.getvalue().splitlines()) == KIND_BURST
+    say("accepted", cause="10.0.0.2")
+    assert written.getvalue().endswith("accepted\n"), "another kind is not held back"
+    say("later", at=1_000 + WINDOW_S)
+    *_, of_one, of_others, _ = written.getvalue().splitlines()
+    assert of_one.endswith("… and 50,005 more like this from 10.0.0.1: refused: the first")
+    assert of_others.endswith(f"… and 49,920 more like this from others: refused: {KIND_BURST - BURST}")
+    assert len(written.getvalue()) < 50_000
+
+
+def test_lines_of_a_library_are_one_kind_whatever_they_say(begin: Begin) -> None:
+    written = begin("text")
+    for number in range(1_000):
+        say(f"task {number} failed", name="asyncio")
+    assert len(written.getvalue().splitlines()) == BURST
+
+
+def test_the_kinds_are_bounded_and_no_count_is_lost(begin: Begin) -> None:
     written = begin("text")
     for _ in range(BURST + 5):
         say("first", cause="10.0.0.1")
     for number in range(KINDS_MAX):
-        say("others", cause=f"a{number}" + "x" * 1_000)
+        say(f"kind {number}")
     assert "… and 5 more like this from 10.0.0.1: first" in written.getvalue()
     for _ in range(BURST + 6):
         say("last", cause="10.0.0.2")
