@@ -23,6 +23,7 @@ from typing import IO
 import aiohttp
 
 from .copy_out import MANIFEST, PIECE
+from .shown import ClusterKey
 from .swap import FOLDER, IN, READY, is_copied, sync_folder
 
 CONNECT_S = 5.0
@@ -42,13 +43,12 @@ class CopyFailed(Exception):
     """No copy was made; what was there stays."""
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, key: str, data: Path) -> None:
+async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data: Path) -> None:
     """Have a whole copy of the node at `url` where `recover_swap` takes it from. Raises CopyFailed."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=IDLE_S)
-    headers = {"Authorization": f"Bearer {key}"}
     try:
         async with session.get(
-            f"{url}/v1/cluster/checkpoint", headers=headers, timeout=timeout, allow_redirects=False
+            f"{url}/v1/cluster/checkpoint", headers=key.headers(url), timeout=timeout, allow_redirects=False
         ) as answer:
             if answer.status != 200:
                 raise CopyFailed(f"status {answer.status}")

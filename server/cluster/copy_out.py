@@ -28,7 +28,7 @@ from shards.store import Store
 from ..http.answers import RETRY_AFTER
 from ..http.calls import OPEN, Gives, described
 from ..http.problems import Problem
-from .shown import check_shown
+from .shown import ClusterKey
 from .swap import FOLDER
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ TAKE_S = 30.0
 class CopyRoutes:
     """`GET /v1/cluster/checkpoint`."""
 
-    def __init__(self, store: Callable[[], Store | None], data: Path, key: str) -> None:
-        """`store`: what is open at the moment. `key`: the cluster's."""
+    def __init__(self, store: Callable[[], Store | None], data: Path, key: ClusterKey) -> None:
+        """`store`: what is open at the moment."""
         self._store = store
         self._folder = data / FOLDER / OUT
         self._key = key
@@ -60,7 +60,7 @@ class CopyRoutes:
         problems=("store-unavailable",),
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
-        check_shown(request, self._key)
+        await self._key.check(request)
         store = self._store()
         if store is None or self._is_busy:
             raise Problem("store-unavailable", "no copy can be made now", headers=RETRY_AFTER)

@@ -56,6 +56,7 @@ from .members import Member, Members
 from .opening import open_hand, open_store
 from .reports import Reports
 from .routes import ClusterRoutes
+from .shown import ClusterKey
 from .space import give_back
 from .swap import recover_swap
 from .trail import Trail
@@ -114,13 +115,14 @@ class Node:
         self._led_since = 0.0
         cluster = config.cluster
         self._members = Members(self._clock.mono)
-        self._reports = Reports(self._members, cluster.node, cluster.key, cluster.peers)
+        self._key = ClusterKey(cluster.key, self._clock.mono)
+        self._reports = Reports(self._members, cluster.node, self._key, cluster.peers)
         self._trail = Trail(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
         self._figures = ClusterFigures(self.view)
-        self._routes = ClusterRoutes(self.view, self._members, self._retime, cluster.key)
+        self._routes = ClusterRoutes(self.view, self._members, self._retime, self._key)
         self._doors = Doors(config, http_tls, mqtt_tls, self._figures, self._leader)
-        self._copies = CopyRoutes(lambda: self._store, self._data, cluster.key)
+        self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- a process (server/run.py)
@@ -293,7 +295,7 @@ class Node:
             return
         for url in self._reports.others():
             try:
-                copy = fetch(self._reports.session, url, self._config.cluster.key, self._data)
+                copy = fetch(self._reports.session, url, self._key, self._data)
                 if not await _ends(copy, before=self.stopping):
                     return
                 await _in_thread(partial(recover_swap, self._data))

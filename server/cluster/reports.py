@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from .members import ALIVE_S, MEMBERS_MAX, Member, Members, Row
+from .shown import ClusterKey
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Reports:
         self,
         members: Members,
         node: str,
-        key: str,
+        key: ClusterKey,
         peers: Iterable[str],
         mono: Callable[[], float] = monotonic,
     ) -> None:
@@ -80,7 +81,7 @@ class Reports:
             async with self.session.post(
                 f"{url}/v1/cluster/nodes",
                 data=msgspec.json.encode(member),
-                headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+                headers={**self._key.headers(url), "Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=CALL_S),
                 allow_redirects=False,
             ) as answer:

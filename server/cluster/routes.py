@@ -17,7 +17,7 @@ from ..http.answers import json_answer
 from ..http.calls import ADMIN, ANY, OPEN, Gives, described
 from ..http.problems import Problem
 from .members import Member, Members, Row
-from .shown import check_shown
+from .shown import ClusterKey
 from .view import View
 
 REPORT_BYTES = 16 << 10
@@ -31,9 +31,9 @@ class ClusterRoutes:
     """The routes that need no store."""
 
     def __init__(
-        self, view: Callable[[], View], members: Members, retime: Callable[[], bool], key: str
+        self, view: Callable[[], View], members: Members, retime: Callable[[], bool], key: ClusterKey
     ) -> None:
-        """`retime`: have it done; False: this node does not lead. `key`: the cluster's."""
+        """`retime`: have it done; False: this node does not lead."""
         self._view = view
         self._members = members
         self._retime = retime
@@ -52,7 +52,7 @@ class ClusterRoutes:
 
     @described("A node reports to another", OPEN, Gives(200, list[Row]), query=None)
     async def report(self, request: web.Request) -> web.Response:
-        check_shown(request, self._key)
+        await self._key.check(request)
         if request.content_length is None or request.content_length > REPORT_BYTES:
             raise Problem("too-large", f"a report has at most {REPORT_BYTES} bytes")
         try:

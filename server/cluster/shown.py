@@ -1,14 +1,88 @@
-"""Whether a request is another node's: it shows the cluster's key."""
+"""The cluster's key: this node shows it to others, and asks for it.
 
+    right key     answered at once, whatever came from its network before
+    wrong key     logged with its address. After FREE of one network (server/auth/backoff.py) each answer is held
+                  back for HOLD_S: a connection tries one key a second. A node waits longer than that for another
+                  (reports.py), so one with a wrong key still learns why
+    no key        answered at once
+
+HELD_MAX answers are held back at a time; beyond that a connection with a wrong key is cut, which costs its
+owner a new one for each try.
+"""
+
+import asyncio
 import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from ..auth.backoff import Backoff
 from ..http.problems import Problem
+from ..observe.logs import by, shown
+from ..settings.kinds import Address
+from .members import MEMBERS_MAX
+
+log = logging.getLogger(__name__)
+
+HOLD_S = 1.0
+HELD_MAX = 64
 
 
-def check_shown(request: web.Request, key: str) -> None:
-    """Raises Problem unless it shows `key`."""
-    shown = request.headers.get("Authorization", "")
-    if not hmac.compare_digest(shown.encode(), f"Bearer {key}".encode()):
+class ClusterKey:
+    """One key, of all nodes."""
+
+    def __init__(
+        self,
+        key: str,
+        mono: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._bearer = f"Bearer {key}"
+        self._backoff = Backoff(mono)
+        self._sleep = sleep
+        self._held = 0
+        """Answers that are held back now."""
+        self._warned: set[str] = set()
+        """URLs that the key has gone to over plain http."""
+
+    def headers(self, url: str) -> Mapping[str, str]:
+        """What shows the key to the node at `url`. Warns once of a URL that lets others read it."""
+        parts = urlsplit(url)
+        if parts.scheme == "http" and url not in self._warned:
+            if len(self._warned) >= MEMBERS_MAX:
+                self._warned.clear()
+            self._warned.add(url)
+            if not Address(parts.hostname or "", 0).is_loopback:
+                text = (
+                    "cluster.key goes to %s over plain http: the network can read it, and the data. Use https"
+                )
+                log.warning(text, shown(url))
+        return {"Authorization": self._bearer}
+
+    async def check(self, request: web.Request) -> None:
+        """Raises Problem unless the request shows the key."""
+        said = request.headers.get("Authorization", "")
+        if hmac.compare_digest(said.encode(errors="surrogateescape"), self._bearer.encode()):
+            return
+        if said:
+            await self._refuse(request)
         raise Problem("unauthorized", "this is for the nodes of the cluster")
+
+    async def _refuse(self, request: web.Request) -> None:
+        address = request.remote or "?"
+        log.warning("a wrong cluster.key from %s", address, extra=by(address))
+        self._backoff.failed(address)
+        if not self._backoff.wait_s(address):
+            return
+        if self._held >= HELD_MAX:
+            if request.transport is not None:
+                request.transport.abort()
+            return
+        self._held += 1
+        try:
+            await self._sleep(HOLD_S)
+        finally:
+            self._held -= 1

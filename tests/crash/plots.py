@@ -36,6 +36,7 @@ from server.auth.last_use import FILE, write_last_use
 from server.auth.rights import ADMIN, Grant
 from server.cluster.copy_in import fetch
 from server.cluster.copy_out import CopyRoutes
+from server.cluster.shown import ClusterKey
 from server.cluster.swap import recover_swap
 from server.codec import wire
 from server.codec.packets import Ack, Publish
@@ -335,7 +336,7 @@ def _check_keys(folder: Path, said: Said) -> list[str]:
 # -- copied
 
 
-COPY_KEY = "k" * 16
+COPY_KEY = ClusterKey("k" * 16)
 
 
 def _two(folder: Path) -> None:

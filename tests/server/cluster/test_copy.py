@@ -18,6 +18,7 @@ from aiohttp import web
 from server.cluster import copy_in, copy_out, swap
 from server.cluster.copy_in import CopyFailed, fetch
 from server.cluster.copy_out import CopyRoutes, pack
+from server.cluster.shown import ClusterKey
 from server.cluster.swap import FOLDER, IN, MOVING, READY, check_swapped, recover_swap
 from server.http.problems import problem_middleware
 from server.offline import verify
@@ -29,7 +30,8 @@ from shards.rocks import RocksStore
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
 
-KEY = "k" * 32
+SECRET = "k" * 32
+KEY = ClusterKey(SECRET)
 LAST = b"\xff" * 64
 Rows = dict[Table, dict[bytes, bytes]]
 
@@ -185,7 +187,7 @@ async def test_only_who_shows_the_key_gets_one(
 ) -> None:
     async with serving(routes_of(theirs, theirs.path)) as url:
         with pytest.raises(CopyFailed, match="status 401"):
-            await fetch(session, url, "x" * 32, tmp_path / "mine")
+            await fetch(session, url, ClusterKey("x" * 32), tmp_path / "mine")
         async with session.get(f"{url}/v1/cluster/checkpoint") as answer:
             assert answer.status == 401
             assert (await answer.json(content_type=None))["type"] == "/problems/unauthorized"
@@ -203,7 +205,7 @@ async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
         big.put(Table.MESSAGES, b"big%04d" % number, os.urandom(100_000))
     theirs.write(big)
     scratch = theirs.path / FOLDER / copy_out.OUT
-    head = {"Authorization": f"Bearer {KEY}"}
+    head = {"Authorization": f"Bearer {SECRET}"}
     async with serving(routes_of(theirs, theirs.path)) as url:
         first = await session.get(f"{url}/v1/cluster/checkpoint", headers=head)
         assert first.status == 200
@@ -252,7 +254,7 @@ async def test_who_takes_nothing_is_given_up(theirs: RocksStore, session: aiohtt
     for number in range(300):
         big.put(Table.MESSAGES, b"big%04d" % number, os.urandom(100_000))
     theirs.write(big)
-    head = {"Authorization": f"Bearer {KEY}"}
+    head = {"Authorization": f"Bearer {SECRET}"}
     with patch.object(copy_out, "TAKE_S", 0.05):
         async with serving(routes_of(theirs, theirs.path)) as url:
             answer = await session.get(f"{url}/v1/cluster/checkpoint", headers=head)

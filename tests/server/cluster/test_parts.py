@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestServer
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
+from server.cluster.shown import ClusterKey
 from server.cluster.trail import Trail
 from server.cluster.view import places_in, urls_of
 from server.engine.lease import Lease
@@ -120,7 +121,7 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
     clock = Hand()
     async with TestServer(site) as other:
         url = f"http://127.0.0.1:{other.port}"
-        reports = Reports(Members(clock.mono), "a", "k" * 16, [url], clock.mono)
+        reports = Reports(Members(clock.mono), "a", ClusterKey("k" * 16), [url], clock.mono)
         for passed_s in (0, 1, 1, WARN_S):
             clock.now += passed_s
             await reports.tell(member("a", 1), "")
