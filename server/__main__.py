@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
+from shards.private import private
 
 from .auth.keys_file import KeysFileError
 from .observe.logs import EACH, configure_logging
@@ -73,11 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, config: Config) -> int:
-    if options.command is None:
-        return _serve(options, config)
+    path = Path(config.store.dir)
+    with private(path) as umask:
+        return _serve(options, config, umask) if options.command is None else _offline(options, config, path)
+
+
+def _offline(options: argparse.Namespace, config: Config, path: Path) -> int:
     from .offline import inspect, leave, retime, verify
 
-    path = Path(config.store.dir)
     if options.command == "inspect":
         return inspect(
             path,
@@ -93,14 +97,15 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     return retime(path, config)
 
 
-def _serve(options: argparse.Namespace, config: Config) -> int:
+def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
     # There is no garbage among what is imported, and looking for it takes a seventh of the time.
     gc.disable()
     from .run import serve
 
     gc.freeze()
     gc.enable()
-    return serve(config, is_simulated=options.clock == "simulated", start_ms=options.clock_start)
+    is_simulated = options.clock == "simulated"
+    return serve(config, is_simulated=is_simulated, start_ms=options.clock_start, umask=umask)
 
 
 def _check(config: Config, origins: Mapping[str, str]) -> int:

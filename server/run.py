@@ -9,6 +9,7 @@ from typing import Protocol
 
 import uvloop
 
+from shards.private import narrow, warn_of_open
 from shards.recover import check_own, format_of
 from shards.rocks import RocksStore
 
@@ -16,6 +17,7 @@ from .build import form
 from .cluster.swap import check_swapped
 from .core import timeline_of
 from .engine.clock import Clock, SimulatedClock, SystemClock
+from .jobs.launch import UMASK_VARIABLE
 from .net.files import allow_open_files
 from .net.tls import Certificates, http_certificates, mqtt_certificates
 from .observe.tracing import Traces, open_traces, queued_spans
@@ -39,15 +41,19 @@ class Process(Protocol):
     def hang_up(self) -> None: ...
 
 
-def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) -> int:
+def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, umask: int) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises.
 
     `start_ms`: where a simulated clock begins, unless it stood later; None: at the machine's time.
+    `umask`: of whoever started the process, for its jobs.
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
     log.info("%s", told_short(config, queued_spans(os.environ)))
     allow_open_files(config.connections)
+    os.environ[UMASK_VARIABLE] = f"{umask:03o}"
+    narrow(Path(config.store.dir))
+    warn_of_open(config.store.backups_dir)
     if config.cluster.log and is_simulated:
         raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
     traces = open_traces(os.environ)

@@ -53,6 +53,7 @@ from rocksdict import (
 
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
+from .private import OWN
 from .scan import scan, scan_at_rest
 from .store import Batch, Table
 from .synced import Synced
@@ -134,7 +135,7 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=OWN, parents=True, exist_ok=True)
         self._base = _tracking(path)  # once: later the disk may be full
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)

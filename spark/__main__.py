@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 TOKEN = "FASTI_JOB_TOKEN"
 KEY = "FASTI_KEY"
+UMASK = "FASTI_JOB_UMASK"
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _told_to_end)
+    if UMASK in os.environ:
+        os.umask(int(os.environ[UMASK], 8))  # the server's own is for its data; an archive is for others too
     try:
         _check_machine(options.master)
         for line in COMMANDS[options.command](Remote(options.server, os.environ.get(KEY, "")), options):

@@ -1,9 +1,9 @@
 """The cluster's key: this node shows it to others, and asks for it.
 
     right key     answered at once, whatever came from its network before
-    wrong key     logged with its address. After FREE of one network (server/auth/backoff.py) each answer is held
-                  back for HOLD_S: a connection tries one key a second. A node waits longer than that for another
-                  (reports.py), so one with a wrong key still learns why
+    wrong key     logged with its address. After FREE of one network (server/auth/backoff.py) each answer is
+                  held back for HOLD_S: a connection tries one key a second. A node waits longer than that for
+                  another (reports.py), so one with a wrong key still learns why
     no key        answered at once
 
 HELD_MAX answers are held back at a time; beyond that a connection with a wrong key is cut, which costs its

@@ -40,6 +40,8 @@ LOG_BYTES = 16_384
 COMMAND = (sys.executable, "-m", "spark")
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
 KEY_VARIABLE = "FASTI_KEY"
+UMASK_VARIABLE = "FASTI_JOB_UMASK"
+"""The umask that the server was started with, octal: an archive is shared as it says."""
 NICE = 19
 
 Ended = Callable[[str, str], Awaitable[None]]

@@ -21,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from shards.errors import StoreFailed
+from shards.private import OWN
 
 from ...settings.config import Store
 from ..answers import json_answer
@@ -78,7 +79,7 @@ class Backups:
     def _copy(self, wanted: str) -> Path:
         """Where the backup is. Raises FieldError, StoreFailed."""
         try:
-            self._root.mkdir(exist_ok=True)
+            self._root.mkdir(mode=OWN, exist_ok=True)
             path = self._place(wanted)
         except (OSError, RuntimeError) as error:  # a name too long, a loop of links
             why = error.strerror if isinstance(error, OSError) else "a loop of links"
