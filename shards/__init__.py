@@ -7,6 +7,7 @@ The store
     sectors.py       a few bytes in a file of their own, twice, each with a checksum
     mark.py          a time that can be written on a full disk: how far dispatch may go then
     synced.py        how much was synced: a log cut off since is told from one that a kill tore
+    private.py       modes of the data directory and of what is written
     scan.py          the guarded iterators over a RocksDB column family
     errors.py        StoreFailed, Corrupt and others
 
