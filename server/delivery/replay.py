@@ -29,7 +29,7 @@ from shards.fate import is_too_late
 from shards.read import Reader, Row
 from shards.record import deliver_to_of, encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import MessageId, Position
+from timeline.position import MessageId, Position, id_position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
@@ -333,6 +333,9 @@ class Replay:
                 self._undone.fail(subscriber, flight, why, delay_ms=NEVER, is_attempt=False)
             elif subscriber.offer(message, asked):
                 subscriber.dirty.add(subscriber)
+                if subscriber.reread:  # it has still to be read again: it comes once
+                    first = id_position(MessageId(message.record.id))
+                    subscriber.session.finish_ahead(first, self._horizon.position)
             else:
                 del subscriber.retrying[place]
                 return False

@@ -304,14 +304,17 @@ class Pull:
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """The leases of what it has been given begin."""
-        now_ms, lease = self._clock.wall_ms(), self._settling.lease
+        now_ms = self._clock.wall_ms()
         terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
+        held: dict[tuple[Subscriber, int], list[int]] = {}
         leased = []
         for given in call.given:
             lease_ms = terms[given.text]
             if given.packet_id:
-                lease(given.member, given.packet_id, lease_ms)
+                held.setdefault((given.member, lease_ms), []).append(given.packet_id)
             leased.append(Leased(given, now_ms + lease_ms))
+        for (member, lease_ms), packet_ids in held.items():
+            self._settling.lease(member, packet_ids, lease_ms)
         return leased
 
     def _look(self, now_s: float) -> None:

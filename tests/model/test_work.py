@@ -314,8 +314,9 @@ class Work(RuleBasedStateMachine):
                     job.fail(min(self.now, job.until_ms))
 
     def _flies(self) -> bool:
+        """Or somebody has what was not acked in time."""
         group = self.rig.core.groups.get(GROUP)
-        return group is None or bool(group.session.flights)
+        return group is None or bool(group.session.flights) or bool(group.lent)
 
     @precondition(lambda self: self.jobs and not self._flies())
     @rule()

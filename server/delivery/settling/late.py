@@ -165,7 +165,7 @@ class Late:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
         if place <= horizon or at_of(place) <= commit.open_group.wall_ms:
-            # What a kill has taken from the group's place, or a replay, it would read again. Nothing later was
+            # What a kill or a replay has taken from the group's place it would read again. Nothing later was
             # ever sent.
             ended += group.session.finish_ahead(place, horizon)
         self._cursors.store(commit, group)

@@ -195,14 +195,17 @@ class Settling:
 
         Changes nothing if the group has no ack timeout.
         """
-        return self._keep(subscriber, packet_id, for_ms, is_lease=False)
+        return self._keep(subscriber, packet_id, for_ms, 0)
 
-    def lease(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
-        """The same, but the message comes back after that time even if the group has no ack timeout, and the
-        lease outlives the server once the group's cursor is durable."""
-        return self._keep(subscriber, packet_id, for_ms, is_lease=True)
+    def lease(self, subscriber: Subscriber, packet_ids: Iterable[int], for_ms: int) -> None:
+        """The client keeps the messages for so long, even if the group has no ack timeout. The lease outlives
+        the server once the group's cursor is durable."""
+        until_ms = self._running_ms() + for_ms
+        for packet_id in packet_ids:
+            self._keep(subscriber, packet_id, for_ms, until_ms)
 
-    def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, *, is_lease: bool) -> bool:
+    def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, until_ms: int) -> bool:
+        """`until_ms`: of a lease, by running time; 0: it is none, or one already."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
             return False
@@ -212,10 +215,10 @@ class Settling:
         group = self._groups.get(loan.share)
         if group is None or not group.is_held(flight):
             return False
-        if loan.until_s or is_lease:
+        if loan.until_s or until_ms:
             self._leases.extend(group, subscriber, flight, loan, for_ms)
-        if is_lease or loan.flight.until_ms:
-            loan.flight.until_ms, loan.flight.stored_as = self._running_ms() + for_ms, -1
+        if until_ms or loan.flight.until_ms:
+            loan.flight.until_ms, loan.flight.stored_as = until_ms or self._running_ms() + for_ms, -1
             group.dirty.add(group)
         return True
 
