@@ -10,8 +10,11 @@ An occurrence that was written while the clock was set back waits in `held` at a
 passed: it has passed when the wall clock has reached its due and it is in `held` no more.
 
     place      the message of a fire, and the row that names it
-    passed     the row without an occurrence whose time has come
+    passed     the row without an occurrence that is dealt with; its fire counts as sent
     without    the row without it; if nothing has become of the message, its fire counts as not dealt with
+
+A fire counts as sent when its message went out, or when somebody cancelled or moved it. It does not if the
+message had expired by then, or came too late for `late: drop`: nobody got it.
 """
 
 import logging
@@ -20,13 +23,16 @@ import msgspec
 
 from timeline.fires import Fire, Progress
 from timeline.position import MessageId, Position, at_of, id_position, is_held
+from timeline.sent import Ranges, with_fire
 
 from . import keys
 from .commit import Commit
 from .draft import Draft
 from .errors import Corrupt
+from .fate import is_dropped
 from .read import Found
-from .record import decode, due_of, encode, is_stub
+from .record import decode, due_at, due_of, encode, is_stub
+from .state import EXPIRED, Journal, state_of
 from .store import Table
 from .tables import decoded, encode_row
 
@@ -56,7 +62,7 @@ class Occurrence(msgspec.Struct, frozen=True, array_like=True):
     base_ms: int
     at_ms: int
     before_ms: int
-    """Up to where fires were dealt with before it."""
+    """It is the first fire behind this that was not sent."""
     nominal_ms: int = -1
     """The local time that it is for, as if it were UTC: what stays when the rules of its zone change."""
 
@@ -83,7 +89,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
     created_ms: int
     anchor_ms: int
-    """When the definition was last changed: what has no start of its own counts from here."""
+    """When the rule was last changed: what has no start of its own counts from here."""
     through_ms: int
     """Fires up to this are dealt with."""
     count: int = 0
@@ -93,14 +99,28 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     occurrence: Occurrence | None = None
     last_ms: int = 0
     """When the last message went out, its due; 0: none yet."""
+    sent: Ranges = ()
+    """Fires that were sent (timeline/sent.py)."""
+    written_ms: int = 0
+    """What the clock showed when the occurrence was written. Later than now: the clock was set back."""
+    changed_ms: int = 0
+    """When the definition was last changed; 0: at `anchor_ms`."""
 
 
 _decoder = msgspec.msgpack.Decoder(ScheduleRow)
 
 
 def schedule_of(value: bytes) -> ScheduleRow:
-    """Raises Corrupt."""
-    return decoded(_decoder, value)
+    """Raises Corrupt.
+
+    A row of a version that noted no ranges: all that it has dealt with since it was made counts as sent.
+    """
+    row = decoded(_decoder, value)
+    if row.written_ms or row.sent:
+        return row
+    through_ms = row.through_ms if row.occurrence is None else row.occurrence.before_ms
+    known = ((row.created_ms, through_ms),) if through_ms > row.created_ms else ()
+    return msgspec.structs.replace(row, sent=known)
 
 
 def named_row(key: bytes, value: bytes) -> tuple[str, ScheduleRow]:
@@ -134,14 +154,15 @@ def place(commit: Commit, name: str, row: ScheduleRow, fire: Fire, progress: Pro
     base_ms, at_ms = fire.base_ms, fire.at_ms
     return msgspec.structs.replace(
         row,
-        occurrence=Occurrence(keys.message(message), base_ms, at_ms, row.through_ms, fire.nominal_ms),
+        occurrence=Occurrence(keys.message(message), base_ms, at_ms, progress.before_ms, fire.nominal_ms),
         through_ms=progress.through_ms,
         made_up=progress.made_up,
         count=row.count + 1,
+        written_ms=commit.open_group.wall_ms,
     )
 
 
-def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | None]:
+def without(commit: Commit, row: ScheduleRow, journal: Journal) -> tuple[ScheduleRow, MessageId | None]:
     """The row without its occurrence, and the message that is to be cancelled for that.
 
     None: it has been dispatched, or somebody has cancelled or moved it; then its fire is dealt with. Nothing
@@ -153,28 +174,29 @@ def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | 
     found = _found(commit, occurrence)
     is_pending = found is not None and (found.shard is None or commit.horizon.undecided(found.position))
     if not is_pending or not is_untouched(commit, occurrence):
-        return msgspec.structs.replace(passed(commit, row), made_up=0), None
+        return msgspec.structs.replace(passed(commit, row, journal), made_up=0), None
     bare = msgspec.structs.replace(row, occurrence=None, made_up=0)
     bare = msgspec.structs.replace(bare, through_ms=occurrence.before_ms, count=row.count - 1)
     return bare, occurrence.message
 
 
-def passed(commit: Commit, row: ScheduleRow) -> ScheduleRow:
-    """The row without an occurrence whose time has come, and whose fire it was the last, if it went out.
+def passed(commit: Commit, row: ScheduleRow, journal: Journal) -> ScheduleRow:
+    """The row without an occurrence that is dealt with. Its fire is the last one, if the message went out.
 
-    It did not if it was cancelled, or moved to a time that is still to come.
+    It did not if it was cancelled, or moved to a time that is still to come. `journal`: tells a message that
+    was dropped, because it had expired or was late, from one that went out.
     """
     occurrence = row.occurrence
     bare = msgspec.structs.replace(row, occurrence=None)
-    found = None if occurrence is None else _found(commit, occurrence)
-    if (
-        found is None
-        or found.shard is None
-        or is_stub(found.value)
-        or commit.horizon.undecided(found.position)
-    ):
+    if occurrence is None:
         return bare
-    return msgspec.structs.replace(bare, last_ms=due_of(found.value))
+    found = _found(commit, occurrence)
+    if found is not None and found.shard is not None and not is_stub(found.value):
+        if not commit.horizon.undecided(found.position):
+            bare = msgspec.structs.replace(bare, last_ms=due_of(found.value))
+        if _was_dropped(commit, found, journal):
+            return bare
+    return msgspec.structs.replace(bare, sent=with_fire(row.sent, occurrence.before_ms, occurrence.base_ms))
 
 
 def has_passed(commit: Commit, occurrence: Occurrence, wall_ms: int) -> bool:
@@ -200,6 +222,22 @@ def cancel(commit: Commit, occurrence: Occurrence) -> None:
     """Cancel its message, wherever it is by now. One that cannot be read is not dispatched anyway."""
     if _found(commit, occurrence) is not None:
         commit.cancel(occurrence.message)
+
+
+def _was_dropped(commit: Commit, found: Found, journal: Journal) -> bool:
+    """Whether dispatch gives it to nobody. What cannot be read has been sent, as far as anybody knows.
+
+    One that was held and has just been released is not dispatched yet: that it will not be before now.
+    """
+    place, horizon = found.position, commit.horizon.position
+    try:
+        record = decode(found.value)
+        if place > horizon:
+            return is_dropped(record, due_at(place, record.due_ms), commit.open_group.wall_ms)
+        return state_of(place, record, horizon, journal, is_held=False, with_time=False)[0] == EXPIRED
+    except Corrupt as error:
+        log.error("the message of a schedule: %s", error)
+        return False
 
 
 def _found(commit: Commit, occurrence: Occurrence) -> Found | None:

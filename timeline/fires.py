@@ -22,6 +22,8 @@ near a change the candidates of a few hours are looked at before the next one is
     fire_all    each, the oldest first, at most 1,000 in a row; what is still missed then is left out
     fire_once   one for all that were missed
     skip        none
+
+A clock that was ahead has sent fires that are still to come (timeline/sent.py): they are left out here.
 """
 
 from collections.abc import Iterator
@@ -35,6 +37,7 @@ from zoneinfo import ZoneInfo
 
 from .cron import Cron
 from .recurrence import Rule
+from .sent import Ranges, end_of
 
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
@@ -107,9 +110,21 @@ def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
     return _delayed(plan, bases) if plan.jitter_ms else bases
 
 
-def next_fire(plan: Plan, after_ms: int) -> Fire | None:
-    """The first fire later than `after_ms`, None if there is none."""
-    return next(fires(plan, after_ms), None)
+def unsent(plan: Plan, after_ms: int, sent: Ranges) -> Iterator[Fire]:
+    """The fires later than `after_ms` that are in no range of `sent`, in order."""
+    from_ms: int | None = after_ms
+    while from_ms is not None:
+        found, from_ms = fires(plan, from_ms), None
+        for fire in found:
+            from_ms = end_of(sent, fire.base_ms)
+            if from_ms is not None:
+                break  # a range may have a million fires: go on behind it
+            yield fire
+
+
+def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
+    """The first fire later than `after_ms` that is not in `sent`, None if there is none."""
+    return next(unsent(plan, after_ms, sent), None)
 
 
 def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
@@ -137,32 +152,39 @@ def note_of(nominal_ms: int, base_ms: int, zone: ZoneInfo, gap: Gap, overlap: Ov
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Fires up to `through_ms` are dealt with; `made_up`: how many missed ones in a row were made up for."""
+    """Fires up to `through_ms` are dealt with; `made_up`: how many missed ones in a row were made up for.
+
+    `before_ms`: the fire that is written with it is the first behind that.
+    """
 
     through_ms: int
     made_up: int = 0
+    before_ms: int = 0
 
 
 def following(
-    plan: Plan, misfire: Misfire, progress: Progress, now_ms: int, *, was_late: bool
+    plan: Plan, misfire: Misfire, progress: Progress, now_ms: int, *, was_late: bool, sent: Ranges = ()
 ) -> tuple[Fire | None, Progress]:
     """The fire to write next at `now_ms`, and the progress when it is written.
 
-    `was_late`: the fire before was itself a missed one and has been delivered since.
+    `was_late`: the fire before was itself a missed one and has been delivered since. `sent`: fires that are
+    left out.
     """
     missed_ms = now_ms - GRACE_MS
     through_ms = progress.through_ms
     if misfire == "skip":
         through_ms = max(through_ms, missed_ms - 1)
-    fire = next_fire(plan, through_ms)
-    if fire is None or fire.base_ms >= missed_ms:
-        return fire, progress if fire is None else Progress(fire.base_ms)
+    fire = next_fire(plan, through_ms, sent)
+    if fire is None:
+        return None, progress
+    if fire.base_ms >= missed_ms:
+        return fire, Progress(fire.base_ms, before_ms=through_ms)
     if misfire == "fire_all" and progress.made_up < CATCH_UP:
-        return fire, Progress(fire.base_ms, progress.made_up + 1)
+        return fire, Progress(fire.base_ms, progress.made_up + 1, through_ms)
     if misfire == "fire_once" and not was_late:
-        return fire, Progress(now_ms)
-    fire = next_fire(plan, now_ms)
-    return fire, Progress(now_ms if fire is None else fire.base_ms)
+        return fire, Progress(now_ms, before_ms=through_ms)
+    fire = next_fire(plan, now_ms, sent)
+    return fire, Progress(now_ms if fire is None else fire.base_ms, before_ms=now_ms)
 
 
 def local_text(at_ms: int, zone: ZoneInfo) -> str:

@@ -10,6 +10,10 @@ An occurrence that was written while the clock was set back waits in the table `
 written when the wall clock has reached its due and it has left that table. So there is never more than one
 that is written and not yet dispatched, whatever the clock does, and a change takes it back.
 
+When the clock is set back, an occurrence that was written before may be too far ahead. Its row says what the
+clock showed then; while that is later than now, live or after a restart, the writer looks again, and puts the
+first fire after now that was not sent (timeline/sent.py) in its place.
+
 What is refused is asked for again a second later, and stands nobody in the way meanwhile: it may be that only
 the owner of its messages has as many pending as he may.
 
@@ -30,6 +34,7 @@ from sortedcontainers import SortedSet
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.schedules import (
+    Occurrence,
     ScheduleRow,
     TimingRow,
     cancel,
@@ -47,10 +52,11 @@ from shards.schedules import (
 from shards.store import Store, Table
 from shards.unreadable import readable
 from timeline.cron import Cron, parse_cron
-from timeline.fires import GRACE_MS, Every, Gap, Misfire, Overlap, Plan, Progress, following, local_of
+from timeline.fires import GRACE_MS, Every, Fire, Gap, Misfire, Overlap, Plan, Progress, following, local_of
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
+from timeline.sent import with_fire
 
 from ..engine.clock import Clock
 from ..engine.errand import RETRY_S, Errand
@@ -87,7 +93,26 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | 
         start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
         return parse_rule(timing.expression, local_of(start_ms, zone))
     interval_ms = int(timing.expression)
-    return Every(interval_ms, timing.start_ms or anchor_ms + interval_ms)
+    # Without a start it goes on from the anchor both ways: a clock that was ahead then may be set back.
+    return Every(interval_ms, timing.start_ms or anchor_ms % interval_ms)
+
+
+def is_same_rule(timing: TimingRow, other: TimingRow) -> bool:
+    """Whether both give the same fires, but for bounds, delays and what is done about missed ones."""
+    return _rule_of(timing) == _rule_of(other)
+
+
+def _rule_of(timing: TimingRow) -> TimingRow:
+    return msgspec.structs.replace(timing, end_ms=0, limit=0, jitter_ms=0, misfire="")
+
+
+def _with_rule(row: ScheduleRow, now_ms: int, dealt_with: Occurrence | None) -> ScheduleRow:
+    """The row when it gets another rule: it counts from now, and what the old one has sent is not its.
+
+    `dealt_with`: the occurrence that it had, if that was sent, cancelled or moved: it does not come back.
+    """
+    sent = () if dealt_with is None else ((dealt_with.base_ms, dealt_with.base_ms),)
+    return msgspec.structs.replace(row, anchor_ms=now_ms, sent=sent)
 
 
 class Unreleased(Refused):
@@ -107,11 +132,15 @@ class Schedules(Rider):
         self._store = store
         self._horizon = horizon
         self._clock = clock
+        self._journal = writer.journal
         self._max = max_schedules
-        self._places: dict[str, Position | None] = {}
+        self._places: dict[str, tuple[int, Position] | None] = {}
+        """When its occurrence was written, and where; None: it has none."""
         self._due: SortedSet[tuple[Position, str]] = SortedSet()
         self._held: SortedSet[tuple[Position, str]] = SortedSet()
         """Of those whose occurrence is, or was, in the table `held`."""
+        self._written: SortedSet[tuple[int, tuple[Position, str]]] = SortedSet()
+        """What the clock showed when the occurrence was written, ms, of those in the other two."""
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._stuck: dict[str, Position] = {}
@@ -137,6 +166,7 @@ class Schedules(Rider):
         self._places.clear()
         self._due.clear()
         self._held.clear()
+        self._written.clear()
         self.errand.clear()
         self._unreadable.clear()
         for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
@@ -151,12 +181,24 @@ class Schedules(Rider):
     # -- rounds
 
     def _come(self) -> Iterator[tuple[Position, str]]:
-        """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows."""
+        """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows.
+
+        Then those that were written at a time that the clock has yet to show again.
+        """
         horizon = self._horizon.position
         yield from takewhile(lambda entry: entry[0] <= horizon, self._due)
+        wall_ms = self._clock.wall_ms()
         if self._held:
-            wall = before(self._clock.wall_ms() + 1)
+            wall = before(wall_ms + 1)
             yield from takewhile(lambda entry: entry[0] < wall, self._held)
+        for written_ms, entry in reversed(self._written):
+            if not self._is_set_back(written_ms, wall_ms):
+                return
+            yield entry
+
+    def _is_set_back(self, shown_ms: int, wall_ms: int) -> bool:
+        """Whether the clock has been set back since it showed that; steps as small are waited out."""
+        return shown_ms - wall_ms > GRACE_MS
 
     def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
         """In the writer: the next occurrence, if the row still names this one."""
@@ -165,10 +207,15 @@ class Schedules(Rider):
         if row is None or row.occurrence is None or row.occurrence.position != position:
             self._note(name, row)
             return
-        if not has_passed(commit, row.occurrence, self._clock.wall_ms()):
+        wall_ms = self._clock.wall_ms()
+        if has_passed(commit, row.occurrence, wall_ms):
+            self._write(commit, name, self._successor(commit, name, row))
+            self._passed.discard(entry)
+        elif self._is_set_back(row.written_ms, wall_ms):
+            bare, taken_back = without(commit, row, self._journal())
+            self._write(commit, name, self._instead(commit, name, row, bare, taken_back))
+        elif at_of(position) <= wall_ms:
             raise Unreleased("held", "is about to be released: usually it has been by now")
-        self._write(commit, name, self._successor(commit, name, row))
-        self._passed.discard(entry)
 
     def _successor(self, commit: Commit, name: str, row: ScheduleRow) -> ScheduleRow:
         """The row with the occurrence that follows the one it names. Raises Refused."""
@@ -179,7 +226,7 @@ class Schedules(Rider):
             and self._clock.wall_ms() - at_of(position) > GRACE_MS
             and is_untouched(commit, row.occurrence)
         )
-        return self._next(commit, name, passed(commit, row), was_late=was_late)
+        return self._next(commit, name, passed(commit, row, self._journal()), was_late=was_late)
 
     def _not_advanced(self, entry: tuple[Position, str], error: Exception) -> float | None:
         place, name = entry
@@ -188,28 +235,50 @@ class Schedules(Rider):
         if isinstance(error, Refused):
             log.warning("schedule %s: its next message is refused, tried again: %s", name, error)
             return RETRY_S
-        if not isinstance(error, Busy | StoreFailed) and self._places.get(name) == place:
+        noted = self._places.get(name)
+        if not isinstance(error, Busy | StoreFailed) and noted is not None and noted[1] == place:
             # It would fail again, and take others with it each time.
             log.error("schedule %s does not go on until it is changed or the server starts: %r", name, error)
             self._stuck[name] = place
-            self._due.discard(entry)
-            self._held.discard(entry)
+            self._leave_alone(name, *noted)
         return None
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""
+        fire, progress = self._following(name, row, was_late=was_late)
+        return row if fire is None else place(commit, name, row, fire, progress)
+
+    def _instead(
+        self, commit: Commit, name: str, row: ScheduleRow, bare: ScheduleRow, taken_back: MessageId | None
+    ) -> ScheduleRow:
+        """`bare` with what is next for it. The message that `row` names stays if it is for the same fire, and
+        is cancelled if not. Raises Refused."""
+        fire, progress = self._following(name, bare)
+        known = row.occurrence
+        if known is not None and taken_back is not None and (fire is None or fire.base_ms == known.base_ms):
+            made_up, through_ms = row.made_up, row.through_ms
+            bare = msgspec.structs.replace(bare, occurrence=known, through_ms=through_ms, made_up=made_up)
+            return msgspec.structs.replace(bare, count=row.count, written_ms=commit.open_group.wall_ms)
+        made = bare if fire is None else place(commit, name, bare, fire, progress)
+        self._take_back(commit, taken_back)
+        return made
+
+    def _following(
+        self, name: str, row: ScheduleRow, *, was_late: bool = False
+    ) -> tuple[Fire | None, Progress]:
+        """The fire that is next for a row without an occurrence, if any."""
+        now_ms, through_ms = self._clock.wall_ms(), row.through_ms
+        if self._is_set_back(through_ms, now_ms):
+            through_ms = now_ms  # of what is still to come, what was sent is left out, and nothing else
+        misfire, progress = cast("Misfire", row.timing.misfire), Progress(through_ms, row.made_up)
         if row.paused or (row.timing.limit and row.count >= row.timing.limit):
-            return row
-        misfire, progress = cast("Misfire", row.timing.misfire), Progress(row.through_ms, row.made_up)
+            return None, progress
         try:
             plan = plan_of(row.timing, name, row.anchor_ms)
-            fire, after = following(plan, misfire, progress, self._clock.wall_ms(), was_late=was_late)
+            return following(plan, misfire, progress, now_ms, was_late=was_late, sent=row.sent)
         except (ValueError, KeyError, OSError) as error:
             log.error("schedule %s cannot go on, it is kept without a next message: %s", name, error)
-            return row
-        if fire is None:
-            return row
-        return place(commit, name, row, fire, after)
+            return None, progress
 
     # -- requests, decided in the writer
 
@@ -219,7 +288,8 @@ class Schedules(Rider):
         """Make or change a schedule; its row and whether it is new. Raises Refused.
 
         A change counts from now on; what the old definition owed by then is written first, if that is not
-        refused. One that cannot be read is no schedule: this one is new.
+        refused. With the same rule it keeps its anchor, so that who changes the message again and again does
+        not put it off for ever. One that cannot be read is no schedule: this one is new.
         """
         old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
@@ -236,11 +306,14 @@ class Schedules(Rider):
                 with suppress(Refused):
                     old = self._successor(commit, name, old)
                     self._write(commit, name, old)
-            row, taken_back = without(commit, old)
+            row, taken_back = without(commit, old, self._journal())
             row = self._from_now(row)
             # Of the same definition by somebody else only the owner is another.
-            anchor_ms = old.anchor_ms if (old.timing, old.body) == (timing, body) else now_ms
-            row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=anchor_ms)
+            is_same = (old.timing, old.body) == (timing, body)
+            changed_ms = (old.changed_ms or old.anchor_ms) if is_same else now_ms
+            if not is_same_rule(old.timing, timing):
+                row = _with_rule(row, now_ms, None if taken_back is not None else old.occurrence)
+            row = msgspec.structs.replace(row, timing=timing, record=record, body=body, changed_ms=changed_ms)
         row = self._next(commit, name, row)
         self._take_back(commit, taken_back)
         self._write(commit, name, row)
@@ -251,20 +324,53 @@ class Schedules(Rider):
         row = read_schedule(commit, name)
         if row is None or row.paused:
             return row
-        row, taken_back = without(commit, row)
+        row, taken_back = without(commit, row, self._journal())
         row = msgspec.structs.replace(row, paused=True)
         self._take_back(commit, taken_back)
         self._write(commit, name, row)
         return row
 
-    def resume(self, commit: Commit, name: str) -> ScheduleRow | None:
-        """Go on with the first fire later than now: what a pause left out was not missed."""
+    def resume(self, commit: Commit, name: str, *, anew: bool = False) -> ScheduleRow | None:
+        """Go on with the first fire later than now that was not sent: what a pause left out was not missed.
+
+        `anew`: paused or not, and whatever was sent: with the first fire later than now.
+        """
         row = read_schedule(commit, name)
-        if row is None or not row.paused:
+        if row is None or not (row.paused or anew):
             return row
-        row = self._next(commit, name, msgspec.structs.replace(self._from_now(row), paused=False))
+        bare, taken_back = without(commit, row, self._journal())
+        bare = msgspec.structs.replace(self._from_now(bare), paused=False)
+        if anew:
+            anchor_ms = min(bare.anchor_ms, self._clock.wall_ms())
+            bare = msgspec.structs.replace(bare, sent=(), anchor_ms=anchor_ms)
+        row = self._instead(commit, name, row, bare, taken_back)
         self._write(commit, name, row)
         return row
+
+    def skip(self, commit: Commit, name: str) -> ScheduleRow | None:
+        """Leave the next fire out: its message is cancelled, wherever it was moved. None: no such schedule.
+
+        Raises Refused with `wrong-state` if no message is pending.
+        """
+        row = read_schedule(commit, name)
+        if row is None:
+            return None
+        if row.occurrence is not None and has_passed(commit, row.occurrence, self._clock.wall_ms()):
+            row = self._successor(commit, name, row)
+            self._write(commit, name, row)
+        if row.occurrence is None:
+            raise Refused(
+                "wrong-state", f"it is {'paused' if row.paused else 'finished'}: nothing is pending"
+            )
+        bare, taken_back = without(commit, row, self._journal())
+        if taken_back is not None:
+            occurrence = row.occurrence
+            sent = with_fire(bare.sent, occurrence.before_ms, occurrence.base_ms)
+            bare = msgspec.structs.replace(bare, sent=sent, through_ms=occurrence.base_ms)
+        made = self._next(commit, name, bare)
+        cancel(commit, row.occurrence)
+        self._write(commit, name, made)
+        return made
 
     def trigger(self, commit: Commit, name: str) -> MessageId | None:
         """One message now, besides the planned ones."""
@@ -324,12 +430,19 @@ class Schedules(Rider):
         self._unreadable.discard(name.encode())
         last = self._places.pop(name, None)
         if last is not None:
-            self._due.discard((last, name))
-            self._held.discard((last, name))
+            self._leave_alone(name, *last)
         if row is None:
             self._stuck.pop(name, None)
             return
         occurrence = row.occurrence
-        self._places[name] = None if occurrence is None else occurrence.position
+        self._places[name] = None if occurrence is None else (row.written_ms, occurrence.position)
         if occurrence is not None and self._stuck.get(name) != occurrence.position:
-            (self._held if occurrence.is_held else self._due).add((occurrence.position, name))
+            entry = occurrence.position, name
+            (self._held if occurrence.is_held else self._due).add(entry)
+            self._written.add((row.written_ms, entry))
+
+    def _leave_alone(self, name: str, written_ms: int, place: Position) -> None:
+        """Ask for its next occurrence no more."""
+        self._due.discard((place, name))
+        self._held.discard((place, name))
+        self._written.discard((written_ms, (place, name)))

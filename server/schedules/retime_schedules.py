@@ -14,7 +14,7 @@ stays, and so does what is too near. `every` counts elapsed time: only a `start`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import cast
@@ -36,9 +36,11 @@ from shards.schedules import (
     without,
     write_schedule,
 )
+from shards.state import Journal
 from shards.store import Table
 from shards.unreadable import readable
 from timeline.fires import Fire, Misfire, Plan, Progress, following, just_before, next_fire
+from timeline.sent import shifted
 
 from ..settings.times import TimeError, format_ms, parse_deliver_at, wall_time
 from .recurring import NAMES_END, plan_of
@@ -83,7 +85,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
         for key, value in rows:
             try:
                 name, row = named_row(key, value)
-                line = _follow(opened.commit, name, row, wall_ms, report)
+                line = _follow(opened, name, row, wall_ms, report)
             except (Corrupt, msgspec.MsgspecError) as error:
                 name, line = repr(key), f"passed over, it cannot be read: {error}"
                 report.unreadable += 1
@@ -95,9 +97,9 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
         after = rows[-1][0] + b"\0"
 
 
-def _follow(commit: Commit, name: str, row: ScheduleRow, wall_ms: int, report: SchedulesReport) -> str:
+def _follow(opened: Opened, name: str, row: ScheduleRow, wall_ms: int, report: SchedulesReport) -> str:
     """Write the row as the rules are now; what there is to say of it, if anything."""
-    timing, occurrence = _timing(row), row.occurrence
+    commit, timing, occurrence = opened.commit, _timing(row), row.occurrence
     if timing != row.timing:
         row = msgspec.structs.replace(row, timing=timing)
         write_schedule(commit, name, row)
@@ -116,9 +118,11 @@ def _follow(commit: Commit, name: str, row: ScheduleRow, wall_ms: int, report: S
     fire = next_fire(plan, through_ms)
     if fire is not None and fire.base_ms == occurrence.base_ms:
         return ""
+    if fire is not None:
+        row = msgspec.structs.replace(row, sent=shifted(row.sent, fire.base_ms - occurrence.base_ms))
     misfire = cast("Misfire", timing.misfire)
     fire, progress = following(plan, misfire, Progress(through_ms), wall_ms, was_late=False)
-    why = _replace(commit, name, row, fire, progress)
+    why = _replace(commit, Journal(opened.store), name, row, fire, progress)
     if why:
         report.kept += 1
         return f"{label}stays at {format_ms(occurrence.at_ms)}: {why}"
@@ -153,11 +157,14 @@ def _dealt_with(plan: Plan, occurrence: Occurrence) -> int:
     return just_before(plan, occurrence.nominal_ms, occurrence.before_ms)
 
 
-def _replace(commit: Commit, name: str, row: ScheduleRow, fire: Fire | None, progress: Progress) -> str:
+def _replace(
+    commit: Commit, journal: Journal, name: str, row: ScheduleRow, fire: Fire | None, progress: Progress
+) -> str:
     """Take the pending occurrence back and write the fire in its stead; why that did not work, if so."""
-    bare, taken_back = without(commit, row)
+    bare, taken_back = without(commit, row, journal)
     if taken_back is None:
         return "too near or past"
+    progress = replace(progress, before_ms=min(progress.before_ms, bare.through_ms))
     try:
         if fire is not None:
             bare = place(commit, name, bare, fire, progress)
