@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from shards.fields import Record
-from shards.record import encode
+from shards.record import decode, encode, is_stub
 from shards.schedules import ScheduleRow, TimingRow, write_schedule
 from timeline.fires import GRACE_MS
+from timeline.position import END, START
 
 from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
 from .rig import RECORD, Rig
@@ -44,7 +45,8 @@ class Listener:
     def __init__(self, rig: Rig, misfire: str) -> None:
         self.rig = rig
         self._is_skip = misfire == "skip"
-        self._known = 0
+        self._known: set[int] = set()
+        """Where what it got stands: a kill may have dispatch come to the same message again."""
         self.got: list[int] = []
 
     def walk(self, by_ms: int, step_ms: int = MINUTE_MS) -> list[int]:
@@ -64,10 +66,13 @@ class Listener:
 
     def look(self) -> None:
         self.rig.rest()
-        fired = self.rig.fired()
-        new, self._known = fired[self._known :], len(fired)
-        late_ms = self.rig.clock.now_ms - GRACE_MS
-        self.got += minutes([due for due in new if not (self._is_skip and due < late_ms)])
+        horizon, late_ms = self.rig.core.horizon.position, self.rig.clock.now_ms - GRACE_MS
+        for place, _, value in self.rig.core.reader.read(START, END):
+            if place <= horizon and not is_stub(value) and place not in self._known:
+                self._known.add(place)
+                due_ms = decode(value).due_ms
+                if not (self._is_skip and due_ms < late_ms):
+                    self.got += minutes([due_ms])
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
@@ -383,5 +388,7 @@ def expect_the_first_unsent(rig: Rig, got: set[int]) -> None:
         return
     pending = minutes([row.occurrence.base_ms])[0]
     now = (rig.clock.now_ms - START_MS) // MINUTE_MS
-    passed_over = [at for at in range(now // 10 * 10 + 10, pending, 10) if at not in got]
-    assert passed_over == [], "fires between now and the next one that nobody has got"
+    # Below the stored bound nothing can be taken back: that goes out beside the one that the row names.
+    comes = set(minutes([due for due, is_cancelled in rig.rows() if not is_cancelled]))
+    passed_over = [at for at in range(now // 10 * 10 + 10, pending, 10) if at not in got | comes]
+    assert passed_over == [], "fires between now and the next one that nobody gets"
