@@ -10,7 +10,8 @@
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention and session expiry count server running time, so a server that was down for a month drops nothing
-that it has not had the time to deliver, and no session that it has not been there for.
+that it has not had the time to deliver, and no session that it has not been there for. The chores run by
+running time too (timetable.py).
 
 Every chore is a coroutine and so runs on the loop: APScheduler runs a plain function in a thread, where it
 would read what the loop changes meanwhile. What blocks goes to a thread by itself (server/jobs/workers.py).
@@ -20,12 +21,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC
 from functools import wraps
 from shutil import disk_usage
+from time import monotonic, time
 from types import MappingProxyType
-
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from shards.commit import Commit
 from shards.errors import ShardsError
@@ -43,6 +42,7 @@ from ..jobs.pipeline import Pipeline
 from ..observe.logs import by, shown
 from ..reports.figures import Figures
 from ..webhook.webhooks import Webhooks
+from .timetable import Timetable
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Housekeeping:
         self._overfull = overfull
         self._leavings = leavings
         self._webhooks = webhooks
-        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
+        self._scheduler = Timetable(time, monotonic, dict(LATE_IS_FINE))
         self._sweep_topic = b""
         self._running = asyncio.Lock()
 
