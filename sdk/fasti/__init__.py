@@ -16,7 +16,7 @@ What a call takes and gives
     messages.py         schedule, look up, list, cancel and move messages; `Message`, `Handling`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
     ranges.py           many messages by topic and due time: cancel, shift, export
-    schedules.py        messages that come again and again; `Schedule`, `Fire`
+    schedules.py        messages that come again and again; `Schedule`, `Fire`, `Silence`
     subscribe.py        messages as an async iterator that survives the connection
     delivery.py         one delivered message, until it is acked or nacked; `Delivery`
     pull.py             messages of a group for who asks for them, over HTTP; `Pull`, `Pulled`
@@ -77,7 +77,7 @@ from .places import Skipped, StillUndone, Undone
 from .pull import Pull, Pulled
 from .ranges import BulkResult
 from .retries import WaitingRetry
-from .schedules import Fire, Schedule
+from .schedules import Fire, Schedule, Silence
 from .subscribe import Subscription
 from .timeline import Density
 from .transport import Retry
@@ -121,6 +121,7 @@ __all__ = [
     "Schedule",
     "Session",
     "Shard",
+    "Silence",
     "Skipped",
     "Slice",
     "StillUndone",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from .options import ScheduleOptions, Timing, check
 from .transport import Transport, quoted
@@ -59,6 +59,18 @@ class Fire:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Until when a schedule sends nothing although its rule has fires before that, and why."""
+
+    until: datetime
+    why: str
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(parse_instant(said["until"]), str(said["why"]))
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """A schedule as the server knows it. `state`: active, paused or finished; `count`: messages so far.
 
@@ -78,11 +90,13 @@ class Schedule:
     next: Fire | None
     next_id: str | None
     """The id of the message that is written for the next fire."""
+    silent: Silence | None
+    """The clock was ahead and has sent what comes before `next`; `resume(name, from_="now")` ends that."""
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, said: Json) -> Self:
-        last, following = said.get("last"), said.get("next")
+        last, following, silent = said.get("last"), said.get("next"), said.get("silent")
         return cls(
             name=said["name"],
             state=str(said.get("state", "")),
@@ -95,6 +109,7 @@ class Schedule:
             last=None if last is None else Fire.of(last),
             next=None if following is None else Fire.of(following),
             next_id=None if following is None else following.get("id"),
+            silent=None if silent is None else Silence.of(silent),
             raw=said,
         )
 
@@ -145,9 +160,18 @@ class Schedules:
         """Take the pending occurrence back and fire no more. Raises NotFound."""
         return Schedule.of((await self._transport.call("POST", _path(name) + ":pause")).object())
 
-    async def resume(self, name: str) -> Schedule:
-        """Go on with the first fire after now. Raises NotFound."""
-        return Schedule.of((await self._transport.call("POST", _path(name) + ":resume")).object())
+    async def resume(self, name: str, *, from_: Literal["now"] | None = None) -> Schedule:
+        """Go on with the first fire after now that was not sent. Raises NotFound.
+
+        `from_="now"`: with the first fire after now, whatever a clock that was ahead has sent; paused or not.
+        """
+        body = None if from_ is None else dumps({"from": from_})
+        return Schedule.of((await self._transport.call("POST", _path(name) + ":resume", body=body)).object())
+
+    async def skip(self, name: str) -> Schedule:
+        """Leave the next fire out and cancel its message. Not repeated. Raises NotFound, Refused."""
+        answer = await self._transport.call("POST", _path(name) + ":skip", repeatable=False)
+        return Schedule.of(answer.object())
 
     async def trigger(self, name: str) -> str:
         """Send its message now, beside the plan; gives the message's id. Not repeated. Raises NotFound."""

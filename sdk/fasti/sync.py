@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from . import admin as _admin
 from . import client as _client
@@ -817,9 +817,16 @@ class Schedules(Facade[_schedules.Schedules]):
         """Take the pending occurrence back and fire no more. Raises NotFound."""
         return self._loop.run(self._inner.pause(name))
 
-    def resume(self, name: str) -> Schedule:
-        """Go on with the first fire after now. Raises NotFound."""
-        return self._loop.run(self._inner.resume(name))
+    def resume(self, name: str, *, from_: Literal["now"] | None = None) -> Schedule:
+        """Go on with the first fire after now that was not sent. Raises NotFound.
+
+        `from_="now"`: with the first fire after now, whatever a clock that was ahead has sent; paused or not.
+        """
+        return self._loop.run(self._inner.resume(name, from_=from_))
+
+    def skip(self, name: str) -> Schedule:
+        """Leave the next fire out and cancel its message. Not repeated. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.skip(name))
 
     def trigger(self, name: str) -> str:
         """Send its message now, beside the plan; gives the message's id. Not repeated. Raises NotFound."""

@@ -83,7 +83,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
     """A draft that the writer refused; `line` says which of a batch."""
     if error.why == "over-quota":
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
-    slug = error.why if error.why in (MISMATCH, "unreadable") else "refused"
+    slug = error.why if error.why in (MISMATCH, "unreadable", "wrong-state") else "refused"
     detail, more = str(error), dict[str, Any]()
     if error.why == MISMATCH:
         detail, more = _mismatch(error)

@@ -59,6 +59,7 @@ class Call(NamedTuple):
     as_lines: bool
     headers: Query
     problems: tuple[str, ...]
+    needs_body: bool
 
 
 def described(
@@ -71,11 +72,13 @@ def described(
     as_lines: bool = False,
     headers: Query = {},  # noqa: B006
     problems: tuple[str, ...] = (),
+    needs_body: bool = True,
 ) -> Callable[[Method[R, A]], Method[R, A]]:
     """Describe a handler, and hold the URL to that. Raises NotReadable and FieldError when called.
 
     `query` None: it is not looked at. `example`: of the body, as JSON. `as_lines`: the body, a list, can be
-    sent as NDJSON too. `headers`: the request's. `problems`: slugs.
+    sent as NDJSON too. `headers`: the request's. `problems`: slugs. `needs_body`: it
+    has to come.
     """
     derived = (
         *(_GUARDED if scope else ()),
@@ -83,7 +86,7 @@ def described(
         *(_ASKS if query is not None else ()),
     )
     slugs = tuple(dict.fromkeys((*problems, *derived)))
-    entry = Call(summary, scope, gives, query, body, example, as_lines, headers, slugs)
+    entry = Call(summary, scope, gives, query, body, example, as_lines, headers, slugs, needs_body)
 
     def mark(handler: Method[R, A]) -> Method[R, A]:
         @wraps(handler)

@@ -171,7 +171,7 @@ def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool)
         content: Json = {JSON: {"schema": types.of(call.body), "example": call.example}}
         if call.as_lines:
             content[NDJSON] = {"schema": {"type": "string", "description": "one item a line"}}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": call.needs_body, "content": content}
     return operation
 
 

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Gap, Overlap, Plan, fires, local_of, note_of
+from timeline.fires import Fire, Gap, Overlap, Plan, local_of, note_of, unsent
 from timeline.position import id_text
+from timeline.sent import Ranges
 
 from ..engine.clock import Clock
 from ..schedules.recurring import plan_of
@@ -49,7 +50,8 @@ class Upcoming:
         wanted = 0 if row.paused else max(0, min(count - len(views), left))
 
         def beyond() -> list[shapes.Fire]:
-            return fire_views(plan_of(row.timing, name, row.anchor_ms), through_ms, wanted, ahead_ms)
+            plan = plan_of(row.timing, name, row.anchor_ms)
+            return fire_views(plan, through_ms, wanted, ahead_ms, row.sent)
 
         views += await asyncio.to_thread(beyond)
         return views
@@ -82,8 +84,10 @@ class Upcoming:
         return {**fire_view(fire, zone), "id": id_text(message)}
 
 
-def fire_views(plan: Plan, after_ms: int, count: int, ahead_ms: int = AHEAD_MS) -> list[shapes.Fire]:
-    """The fires behind `after_ms`, `count` at most and not further ahead than `ahead_ms`."""
+def fire_views(
+    plan: Plan, after_ms: int, count: int, ahead_ms: int = AHEAD_MS, sent: Ranges = ()
+) -> list[shapes.Fire]:
+    """The fires behind `after_ms` that are not in `sent`: `count` at most, up to `ahead_ms` ahead."""
     last_ms = after_ms + ahead_ms
-    found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
+    found = takewhile(lambda fire: fire.base_ms <= last_ms, unsent(plan, after_ms, sent))
     return [fire_view(fire, plan.zone) for fire in islice(found, count)]

@@ -52,6 +52,14 @@ async def test_the_life_of_a_schedule(server: Server) -> None:
         assert [f.at for f in await c.schedules.upcoming("nightly", 1)] == [made.next.at]
         assert (await c.schedules.pause("nightly")).next is None
         assert (await c.schedules.resume("nightly")).state == "active"
+        with pytest.raises(fasti.Refused, match="nothing is pending"):
+            await c.schedules.skip((await c.schedules.pause("nightly")).name)
+        resumed = await c.schedules.resume("nightly", from_="now")
+        assert (resumed.state, resumed.silent) == ("active", None)
+        assert resumed.next is not None
+        skipped = await c.schedules.skip("nightly")
+        assert skipped.next is not None
+        assert skipped.next.at > resumed.next.at
         async with c.subscribe("jobs/#", session="worker") as deliveries:
             sent = await c.schedules.trigger("nightly")
             async for delivery in deliveries:
@@ -106,7 +114,8 @@ async def test_the_twin(server: Server) -> None:
             assert made.next is not None
             assert [s.name for s in c.schedules.list()] == ["s"]
             assert c.schedules.pause("s").state == "paused"
-            assert c.schedules.resume("s").state == "active"
+            assert c.schedules.resume("s", from_="now").state == "active"
+            assert c.schedules.skip("s").state == "active"
             assert len(c.schedules.upcoming("s", 3)) == 3
             assert len(c.schedules.preview(every="1h", count=2)) == 2
             assert len(c.schedules.trigger("s")) == 32
@@ -128,7 +137,9 @@ async def test_the_command(server: Server) -> None:
     lines = await ok(*at, "schedule", "preview", "--rrule", "FREQ=DAILY;COUNT=2", "-z", "UTC", "-o", "ndjson")
     assert len(lines.splitlines()) == 2
     assert "paused" in await ok(*at, "schedule", "pause", "n")
-    assert "active" in await ok(*at, "schedule", "resume", "n")
+    assert "active" in await ok(*at, "schedule", "resume", "n", "--from", "now")
+    assert (await fasti_cli(*at, "schedule", "resume", "n", "--from", "then"))[0] == 2
+    assert "active" in await ok(*at, "schedule", "skip", "n")
     assert len(json.loads(await ok(*at, "schedule", "trigger", "n", "-o", "json"))["id"]) == 32
     assert "removed" in await ok(*at, "schedule", "rm", "n")
     code, _, said = await fasti_cli(*at, "schedule", "rm", "n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -22,6 +23,13 @@ Name = Annotated[
     typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=schedule_names),
 ]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)]
+
+
+class From(StrEnum):
+    """Where a schedule goes on."""
+
+    now = "now"
+
 
 COLUMNS = ("name", "state", "when", "timezone", "topic", "last", "next", "count")
 FIRE_COLUMNS = ("at", "local", "note")
@@ -113,11 +121,28 @@ def pause(context: typer.Context, name: Name) -> None:
 
 
 @app.command()
-def resume(context: typer.Context, name: Name) -> None:
-    """Go on with the first fire after now."""
+def resume(
+    context: typer.Context,
+    name: Name,
+    from_: Annotated[
+        From | None,
+        typer.Option("--from", help="now: also what was sent already while the clock was ahead."),
+    ] = None,
+) -> None:
+    """Go on with the first fire after now that was not sent."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.schedules.resume(name)).raw)
+        out.one((await client.schedules.resume(name, from_="now" if from_ else None)).raw)
+
+    run(context, work)
+
+
+@app.command()
+def skip(context: typer.Context, name: Name) -> None:
+    """Leave the next fire out; its message is cancelled."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.one((await client.schedules.skip(name)).raw)
 
     run(context, work)
 

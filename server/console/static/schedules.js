@@ -9,7 +9,7 @@ const FIRES = 20;
 const KINDS = ["cron", "every", "rrule"];
 const TYPING_MS = 300;
 /** What the server tells of a schedule and does not take back. */
-const STANDING = ["name", "state", "created_at", "changed_at", "count", "next", "last"];
+const STANDING = ["name", "state", "created_at", "changed_at", "count", "next", "last", "silent"];
 
 export async function open(root, context) {
   const [name] = context.path;
@@ -41,7 +41,9 @@ async function openList(root, { api, every, go }) {
     ["Zone", (one) => one.timezone, "nowrap"],
     ["State", (one) => h("span", { class: "tag" }, one.state)],
     ["Last fire", (one) => (one.last ? instant(one.last.at ?? one.last) : "–"), "nowrap"],
-    ["Next fire", (one) => (one.next ? h("span", { title: away(one.next.at, server.now()) }, instant(one.next.at)) : "–"), "nowrap"],
+    ["Next fire", (one) => [
+      one.next ? h("span", { title: away(one.next.at, server.now()) }, instant(one.next.at)) : "–",
+      one.silent ? h("span", { class: "tag warn", title: one.silent.why }, "silent") : null], "nowrap"],
     ["Fires", (one) => count(one.count), "number"],
     ["Actions", (one) => h("div", { class: "row" },
       one.state === "paused" ? button("Resume", act(one, "resume", `${one.name} goes on`)) : button("Pause", act(one, "pause", `${one.name} is paused`), null, { disabled: one.state !== "active" }),
@@ -78,10 +80,11 @@ async function openOne(root, { api, go }, name) {
     h("div", { class: "wide row" }, said, h("button", { class: "act" }, "Save"),
       name === null ? null : [
         known.state === "paused" ? button("Resume", () => act("resume", "It goes on")) : button("Pause", () => act("pause", "It is paused")),
+        known.next ? button("Skip the next fire", () => act("skip", "The next fire is left out")) : null,
         button("Trigger now", () => act("trigger", "It was sent once")),
         button("Delete…", remove, "danger")]));
   fill(root, h("h1", {}, name === null ? "New schedule" : name, " ", known.state ? h("span", { class: "tag" }, known.state) : null),
-    form, h("h2", {}, `The next ${FIRES} fires`), preview);
+    silence(), form, h("h2", {}, `The next ${FIRES} fires`), preview);
 
   let timer = null, asked = 0;
   function soon() {
@@ -127,8 +130,14 @@ async function openOne(root, { api, go }, name) {
     }
   }
 
-  async function act(verb, done) {
-    await attempt(() => api.post(`/v1/schedules/${part(name)}:${verb}`), done);
+  /** Until when it sends nothing, and why, with the way out. */
+  function silence() {
+    return known.silent ? h("p", { class: "warn", role: "status" }, `Silent until ${instant(known.silent.until)}: ${known.silent.why}. `,
+      button("Go on from now", () => act("resume", "It goes on from now", { from: "now" }))) : null;
+  }
+
+  async function act(verb, done, body) {
+    await attempt(() => api.post(`/v1/schedules/${part(name)}:${verb}`, body), done);
     if (verb !== "trigger") go(`/schedules/${part(name)}`);
   }
 

@@ -2,7 +2,7 @@
 
     PUT      201 new, 200 changed in place or the same again      the pending occurrence follows the change
     DELETE   204; the pending occurrence is cancelled too
-    :pause :resume :trigger      200
+    :pause :resume :skip :trigger      200
     :preview, /upcoming          200 {"fires": [{"at", "local", "note"?}]}
 
 Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of them. A rule can be made that
@@ -44,6 +44,7 @@ from ..values.schedule_body import (
     COUNT_DEFAULT,
     COUNT_MAX,
     PreviewRequest,
+    ResumeRequest,
     ScheduleRequest,
     checked_plan,
     record_of,
@@ -52,7 +53,7 @@ from ..values.schedule_body import (
 from ..values.schedule_views import schedule_view
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
-ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
+ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
 """The path of one; with a verb behind it the others answer, to every method."""
 ONE_RULE = only_one("cron", "every", "rrule")
 Count = Annotated[
@@ -62,6 +63,7 @@ Body = TypeVar("Body")
 
 _SCHEDULE = msgspec.json.Decoder(ScheduleRequest)
 _PREVIEW = msgspec.json.Decoder(PreviewRequest)
+_RESUME = msgspec.json.Decoder(ResumeRequest)
 
 
 class ScheduleRoutes:
@@ -80,6 +82,7 @@ class ScheduleRoutes:
         self._ask = ask
         self._turns = turns
         self._clock = clock
+        self._timeline = timeline
         self._upcoming = Upcoming(clock, timeline)
         self._schedules = schedules
         self._webhooks = webhooks
@@ -95,6 +98,7 @@ class ScheduleRoutes:
             web.get("/v1/schedules/{name}/upcoming", self.upcoming),
             web.post("/v1/schedules/{name}:pause", self.pause),
             web.post("/v1/schedules/{name}:resume", self.resume),
+            web.post("/v1/schedules/{name}:skip", self.skip),
             web.post("/v1/schedules/{name}:trigger", self.trigger),
         ]
 
@@ -174,9 +178,27 @@ class ScheduleRoutes:
     async def pause(self, request: web.Request) -> web.Response:
         return await self._change(request, self._schedules.pause)
 
-    @described("Fire again", ADMIN, Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
+    @described(
+        "Fire again",
+        ADMIN,
+        Gives(200, shapes.Schedule),
+        body=ResumeRequest,
+        example={"from": "now"},
+        problems=("not-found", *WRITES),
+        needs_body=False,
+    )
     async def resume(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._schedules.resume)
+        wish = await body_of(request, _RESUME) if await whole_body(request) else ResumeRequest()
+        return await self._change(request, partial(self._schedules.resume, anew=wish.from_ is not None))
+
+    @described(
+        "Leave the next fire out",
+        ADMIN,
+        Gives(200, shapes.Schedule),
+        problems=("not-found", "wrong-state", *WRITES),
+    )
+    async def skip(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._schedules.skip)
 
     @described(
         "Send its message now, beside what is planned",
@@ -245,7 +267,8 @@ class ScheduleRoutes:
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        return schedule_view(name, row, self._upcoming.pending(row))
+        shown_ms = self._timeline.horizon.clock_ms
+        return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), shown_ms)
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:

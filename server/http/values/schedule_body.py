@@ -77,6 +77,12 @@ class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
     """For the jitter, which depends on it."""
 
 
+class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a schedule goes on: with `now` it sends what a clock that was ahead has sent, too."""
+
+    from_: Literal["now"] | None = msgspec.field(default=None, name="from")
+
+
 def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) -> TimingRow:
     """When it fires. Raises FieldError."""
     kind, expression, zone = _expression(request, limits)

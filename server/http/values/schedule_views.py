@@ -1,18 +1,24 @@
-"""How schedules are shown: what was sent, the defaults said, and how it stands; and single fires."""
+"""How schedules are shown: what was sent, the defaults said, and how it stands; and single fires.
+
+When the clock was ahead and was set back, fires that are still to come have been sent. Until they are over
+the schedule is silent, and says so.
+"""
 
 from typing import cast
 from zoneinfo import ZoneInfo
 
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, local_text
+from timeline.fires import GRACE_MS, Fire, local_text
 
 from ...settings.times import format_ms
 from . import shapes
 from .names import MEMBERS
 
 
-def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> shapes.Schedule:
-    """`pending`: the occurrence that is on the timeline."""
+def schedule_view(
+    name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, shown_ms: int
+) -> shapes.Schedule:
+    """`pending`: the occurrence that is on the timeline. `shown_ms`: the latest time of the clock."""
     timing = row.timing
     standing: shapes.Standing = {
         "timezone": timing.zone,
@@ -20,12 +26,29 @@ def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> s
         "misfire": timing.misfire,
         "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
         "created_at": format_ms(row.created_ms),
-        "changed_at": format_ms(row.anchor_ms),
+        "changed_at": format_ms(row.changed_ms or row.anchor_ms),
         "count": row.count,
         "next": pending,
         "last": _last(row),
+        "silent": _silence(row, now_ms, shown_ms),
     }
     return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **standing})
+
+
+def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | None:
+    """Steps of the clock that are waited out silence nothing."""
+    occurrence, timing = row.occurrence, row.timing
+    if occurrence is None or shown_ms - now_ms <= GRACE_MS:
+        return None
+    base_ms = occurrence.base_ms
+    sent_ms = max((last for first, last in row.sent if first <= shown_ms and last < base_ms), default=0)
+    if sent_ms - now_ms > GRACE_MS:
+        why = f"the clock was ahead, up to {format_ms(shown_ms)}: fires up to {format_ms(sent_ms)} were sent"
+    elif timing.kind == "rrule" and not timing.start_ms and row.anchor_ms - now_ms > GRACE_MS:
+        why = f"the clock was ahead when the rule was put: it starts at {format_ms(row.anchor_ms)}"
+    else:
+        return None
+    return {"until": format_ms(occurrence.at_ms), "why": why}
 
 
 def _last(row: ScheduleRow) -> shapes.Fire | None:

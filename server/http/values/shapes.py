@@ -386,8 +386,18 @@ class DstPolicy(TypedDict):
     overlap: str
 
 
+class Silence(TypedDict):
+    """Until when a schedule sends nothing although its rule has fires before that, and why."""
+
+    until: Instant
+    why: str
+
+
 class Standing(TypedDict):
-    """What is told of a schedule besides what was sent. `next` is on the timeline, `last` went out."""
+    """What is told of a schedule besides what was sent. `next` is on the timeline, `last` went out.
+
+    `silent`: null if `next` is the next fire of the rule.
+    """
 
     timezone: str
     dst: DstPolicy
@@ -398,6 +408,7 @@ class Standing(TypedDict):
     count: int
     next: Fire | None
     last: Fire | None
+    silent: Silence | None
 
 
 class Schedule(Standing):

@@ -237,6 +237,65 @@ async def test_pause_resume_trigger(server: Running) -> None:
     assert resumed["next"]["id"] != made["next"]["id"]
 
 
+async def test_a_clock_that_was_ahead_silences_a_schedule_which_says_so(
+    server: Running, clock: SimulatedClock
+) -> None:
+    made = await put(server, **EACH_MINUTE, misfire="fire_all")
+    assert made["silent"] is None
+    clock.now_ms += 10 * 60_000
+    await server.app.quiet()
+    clock.now_ms -= 9 * 60_000
+    await server.app.quiet()
+    found = (await server.call("GET", f"{SCHEDULES}/nightly")).body
+    assert found["next"]["at"] == "2026-11-21T08:11:00.000Z"
+    assert found["silent"] == {
+        "until": "2026-11-21T08:11:00.000Z",
+        "why": "the clock was ahead, up to 2026-11-21T08:10:00.000Z: "
+        "fires up to 2026-11-21T08:10:00.000Z were sent",
+    }
+    upcoming = (await server.call("GET", f"{SCHEDULES}/nightly/upcoming?count=2")).body["fires"]
+    assert [fire["at"][11:16] for fire in upcoming] == ["08:11", "08:12"]
+    same = (await server.call("POST", f"{SCHEDULES}/nightly:resume")).body
+    assert same == found, "it is active: without more that changes nothing"
+    for bad in ({"from": "then"}, {"from": 1}, {"when": "now"}):
+        refused = await server.call("POST", f"{SCHEDULES}/nightly:resume", bad, status=422)
+        assert refused.body["errors"][0]["field"] in ("from", "when")
+    resumed = (await server.call("POST", f"{SCHEDULES}/nightly:resume", {"from": "now"})).body
+    assert (resumed["next"]["at"][11:16], resumed["silent"]) == ("08:02", None)
+
+
+async def test_a_rule_that_was_put_while_the_clock_was_ahead_says_when_it_starts(
+    server: Running, clock: SimulatedClock
+) -> None:
+    clock.now_ms += HOUR_MS
+    await server.app.quiet()
+    await put(server, cron=None, rrule="FREQ=MINUTELY")
+    clock.now_ms -= HOUR_MS
+    await server.app.quiet()
+    (found,) = (await server.call("GET", SCHEDULES)).body["schedules"]
+    assert found["silent"]["until"] == found["next"]["at"] == "2026-11-21T09:00:01.000Z"
+    assert "when the rule was put" in found["silent"]["why"]
+    resumed = (await server.call("POST", f"{SCHEDULES}/nightly:resume", {"from": "now"})).body
+    assert (resumed["next"]["at"], resumed["silent"]) == ("2026-11-21T08:00:01.000Z", None)
+
+
+async def test_skip(server: Running) -> None:
+    made = await put(server)
+    skipped = (await server.call("POST", f"{SCHEDULES}/nightly:skip", status=200)).body
+    assert (made["next"]["at"], skipped["next"]["at"]) == (
+        "2026-11-22T01:30:00.000Z",
+        "2026-11-23T01:30:00.000Z",
+    )
+    assert (skipped["count"], skipped["silent"]) == (1, None)
+    assert (await server.call("GET", f"/v1/messages/{made['next']['id']}")).body["state"] == "cancelled"
+    await server.call("POST", f"{SCHEDULES}/nightly:pause", status=200)
+    refused = await server.call("POST", f"{SCHEDULES}/nightly:skip", status=409)
+    assert refused.slug == "wrong-state"
+    await server.call("POST", f"{SCHEDULES}/nobody:skip", status=404)
+    resumed = (await server.call("POST", f"{SCHEDULES}/nightly:resume")).body
+    assert resumed["next"]["at"] == skipped["next"]["at"], "it stays left out"
+
+
 async def test_edit_while_paused_stays_paused(server: Running) -> None:
     await put(server)
     await server.call("POST", f"{SCHEDULES}/nightly:pause")
