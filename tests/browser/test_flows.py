@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from tests.support.keys import KeysFile
 from tests.support.mqtt import dial
@@ -122,6 +122,32 @@ async def test_a_schedule_is_edited_beside_its_preview(console: Console) -> None
     await console.press("Pause")
     await console.says("It is paused")
     assert (await console.get("/v1/schedules/nightly"))["state"] == "paused"
+
+
+async def test_a_silent_schedule_says_why_and_goes_on(console: Console) -> None:
+    """The clock of the server cannot be set here: what it tells of one is made silent on its way."""
+    made = {"every": "1h", "topic": "jobs/nightly"}
+    first = (await console.http.call("PUT", "/v1/schedules/nightly", made, status=201)).body["next"]["at"]
+    silent = {"until": first, "why": "the clock was ahead"}
+
+    async def answer(route: Route) -> None:
+        found = await console.get("/v1/schedules/nightly")
+        is_list = route.request.url.partition("?")[0].endswith("/schedules")
+        one = {**found, "silent": silent}
+        await route.fulfill(json={"schedules": [one], "next": None} if is_list else one)
+
+    await console.page.route(re.compile(r"/v1/schedules(/nightly)?(\?.*)?$"), answer)
+    await console.open("schedules")
+    await console.page.locator("td .warn", has_text="silent").wait_for()
+    await console.open("schedules/nightly")
+    await console.page.get_by_role("status").get_by_text("the clock was ahead").wait_for()
+    async with console.page.expect_request("**/v1/schedules/nightly:resume") as asked:
+        await console.press("Go on from now")
+    assert (await asked.value).post_data_json == {"from": "now"}
+    await console.says("It goes on from now")
+    await console.press("Skip the next fire")
+    await console.says("The next fire is left out")
+    assert (await console.get("/v1/schedules/nightly"))["next"]["at"] > first
 
 
 async def test_a_session_is_rewound_and_dropped(console: Console) -> None:
