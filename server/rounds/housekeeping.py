@@ -225,9 +225,11 @@ class Housekeeping:
 
     async def _sweep_dead(self) -> None:
         """Drop dead letters whose retention is over, a step at a time."""
-        letters, writer = self._core.letters, self._core.writer
-        while letters.are_over(writer.running_ms):
-            gone: int = await self._ask(letters.drop_expired, cost=SWEEP_LETTERS)
+        letters, running_ms = self._core.letters, self._core.writer.running_ms
+        while letters.are_over(running_ms):
+            gone: int = await self._ask(
+                lambda commit: letters.drop_expired(commit, running_ms), cost=SWEEP_LETTERS
+            )
             if not gone:
                 return
             letters.note_expired(gone)

@@ -197,10 +197,12 @@ class Letters:
         oldest = oldest_letter(self._store)
         return oldest is not None and oldest[1].running_ms < running_ms - self._bounds.retention_ms
 
-    def drop_expired(self, commit: Commit) -> int:
-        """In the writer: a step's worth of those whose retention is over; how many."""
-        until_ms = commit.open_group.running_ms - self._bounds.retention_ms
-        return drop_older(commit, until_ms, SWEEP_LETTERS)
+    def drop_expired(self, commit: Commit, running_ms: int) -> int:
+        """In the writer: a step's worth of those whose retention is over; how many.
+
+        `running_ms`: now. The group's own is as of the last write, which may be long ago.
+        """
+        return drop_older(commit, running_ms - self._bounds.retention_ms, SWEEP_LETTERS)
 
     def note_expired(self, gone: int) -> None:
         """The retention of so many was over."""

@@ -310,6 +310,18 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
         assert server.app.core.letters.expired == 1
 
 
+async def test_retention_counts_what_passed_since_the_last_write(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """A server to which nobody writes has run on all the same."""
+    short = replace(config, dead=Dead(retention_ms=60_000))
+    async with running(tmp_path / "data", short, clock) as server:
+        await poison(server, "1")
+        server.app.core.writer._mono -= 61
+        await server.app.housekeeping._sweep_dead()
+        assert await listed(server) == []
+
+
 async def test_an_archive_need_not_have_the_retries(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
