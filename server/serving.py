@@ -21,6 +21,7 @@ from .http.front import Desk
 from .http.gate import Gate
 from .mqtt.listeners import Listeners
 from .net.acceptor import Acceptor
+from .net.loop_time import LoopTime
 from .net.tls import Certificates
 from .observe.logs import telling
 from .observe.tracing import Traces
@@ -92,7 +93,10 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._listeners = Listeners(app.core.mqtt, app.keyring, mqtt_tls, app.metrics, app.outgoing)
+        self._time = LoopTime(clock.mono)
+        self._listeners = Listeners(
+            app.core.mqtt, app.keyring, mqtt_tls, app.metrics, app.outgoing, self._time
+        )
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
@@ -101,6 +105,7 @@ class Server:
         self._desk: Desk | None = None
         self._acceptor = Acceptor(
             self.app.metrics.bounded,
+            self._time,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )
@@ -124,7 +129,7 @@ class Server:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self._desk = build_desk(self.app, gate, self._runner.server)
+        self._desk = build_desk(self.app, gate, self._runner.server, self._time)
         begin, tls = self._desk.connection, self._http_tls
         context = None if tls is None else tls.context
         http_port = await self._acceptor.open(http, begin, context)

@@ -49,6 +49,7 @@ from .http.spread import Spreader
 from .http.timeline import Timeline
 from .http.turns import Turns
 from .net.browsers import http_pages
+from .net.loop_time import LoopTime
 from .observe.metrics import Metrics
 from .rounds.app import App
 
@@ -154,7 +155,7 @@ def build_site(
     return site
 
 
-def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
+def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime) -> Desk:
     """Where connections begin; `server` serves what the site answers. On a running loop."""
     core = app.core
     config = core.config
@@ -171,6 +172,7 @@ def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
         Access(app.keyring),
         others,
         core.traces,
+        time,
     )
 
 

@@ -15,6 +15,7 @@ or whose body has no end yet, it ends: nobody could tell what comes next.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -32,8 +33,10 @@ from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
 from ..http.values import shapes
 from ..http.written import Written
-from ..net.acceptor import Acceptor, Opening
+from ..net.acceptor import Acceptor
 from ..net.browsers import Pages, http_pages
+from ..net.loop_time import LoopTime
+from ..net.opening import Opening
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config, Http
@@ -62,8 +65,10 @@ class Front:
         self._tls = tls
         self._metrics = metrics
         self._pages = http_pages(config)
+        self._time = LoopTime(monotonic)
         self._acceptor = Acceptor(
             metrics.bounded,
+            self._time,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )
@@ -76,7 +81,7 @@ class Front:
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        self._lobby = Lobby(self._config.http, self._metrics, self._pages, others)
+        self._lobby = Lobby(self._config.http, self._metrics, self._pages, others, self._time)
         context = None if self._tls is None else self._tls.context
         return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
 
@@ -93,8 +98,9 @@ class Lobby:
 
     quick = None
 
-    def __init__(self, http: Http, metrics: Metrics, pages: Pages, others: Others) -> None:
+    def __init__(self, http: Http, metrics: Metrics, pages: Pages, others: Others, time: LoopTime) -> None:
         """`others`: what answers."""
+        self.time = time
         self.http = http
         self.pages = pages
         self.others = others

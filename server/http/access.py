@@ -35,6 +35,7 @@ from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem
+from .protocol import Protocol
 
 __all__ = [
     "Access",
@@ -137,6 +138,8 @@ class Access:
         self._keyring.check(*split_shown(key), request.remote or "?", done)
         answer = await found
         if isinstance(answer, Principal):
+            if isinstance(request.protocol, Protocol):
+                request.protocol.key = answer.here.name
             return answer
         if answer.why is Why.WRONG:
             raise _unauthorized("the key is not one of this server's", ', error="invalid_token"')

@@ -11,8 +11,10 @@ goes for what is refused before it reaches the writer: refusals are told in one 
 
 A batch is answered here if it is as callers send it who wait for their own messages together: NDJSON of up to
 BATCH_ITEMS usual items (values/usual.py) in BATCH_MAX bytes, with `each=true` or without. Through aiohttp 32
-messages cost 27 µs each, here 14. In a turn of the loop BATCH_TURN items are read so; who comes after that
-waits for the next turn.
+messages cost 27 µs each, here 14.
+
+All that is read here is read in its owner's share of the loop's time (server/net/loop_time.py): what comes,
+by `Paced`; what was sent ahead, when the answer before it is out.
 
 The socket stays with the front. It reads every head, strictly (server/http/heads.py), measures every body and
 hands aiohttp one request after the other, the next when the answer to the last is out. So it knows at any
@@ -49,8 +51,10 @@ from shards.errors import Corrupt, StoreFailed
 
 from ..engine.clock import Clock
 from ..engine.writer import Busy, Writer
-from ..net.acceptor import Opening, read_on
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
+from ..net.loop_time import KEY, LoopTime
+from ..net.networks import network_of
+from ..net.opening import Opening, read_on
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
@@ -83,8 +87,8 @@ WHOLE_MAX = 16 << 10
 BATCH_MAX = 64 << 10
 """The same for a batch."""
 BATCH_ITEMS = 300
-BATCH_TURN = 1_000
-"""Some 3 ms."""
+AIOHTTP_S = 0.0002
+"""What a call costs that aiohttp answers, mostly outside of what is timed here."""
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is read no further."""
 LARGE = 256 << 10
@@ -207,6 +211,9 @@ class Place(Protocol):
     def connections(self) -> Connections: ...
 
     @property
+    def time(self) -> LoopTime: ...
+
+    @property
     def others(self) -> Others: ...
 
     @property
@@ -236,8 +243,10 @@ class Desk:
         access: Access,
         others: Others,
         traces: Traces | None,
+        time: LoopTime,
     ) -> None:
         self._traces = traces
+        self.time = time
         self._writer = writer
         self._clock = clock
         self._timeline = timeline
@@ -251,14 +260,10 @@ class Desk:
         self.connections = Connections(http, metrics)
         self._written = Written(metrics, pages)
         self._max_items = min(http.max_batch, BATCH_ITEMS)
-        self._batched = 0
-        """Items of batches that have been read in this turn of the loop."""
         self._came_ms: list[int] = []
         """Of messages that are answered in this turn and not counted yet."""
         self._untold: deque[Callable[[], None]] = deque()
         """Answers that look up what was there under keys; each connection waits for one at most."""
-        self._later: deque[Front] = deque()
-        """Whose batches wait for the next one."""
 
     def connection(self, address: str) -> "Front | None":
         """The protocol of a new connection from there, if there is room for one."""
@@ -273,6 +278,11 @@ class Desk:
 
     def check_length(self, length: int | None) -> None:
         self.gate.size(length)
+
+    def owner_of(self, authorization: str) -> str:
+        """Whose time a request takes that shows this; empty: of no key that is known."""
+        rights = None if self._access.is_open else self._access.recall(authorization)
+        return "" if rights is None else KEY + rights.name
 
     def start(self, request: Request, body: bytes, answer: Answer) -> bool:
         """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
@@ -321,25 +331,6 @@ class Desk:
             # Answered here: it has been paid for, and a full server need not do it all again.
             asyncio.get_running_loop().call_soon(done, error)
         return True
-
-    def has_turn(self, body: bytes) -> bool:
-        """Whether a batch is read in this turn of the loop; if not, it is tried again in the next one."""
-        if not self._batched:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        elif self._batched >= BATCH_TURN:
-            return False
-        self._batched += 1 + body.count(b"\n")
-        return True
-
-    def later(self, connection: "Front") -> None:
-        """Call its `go_on` in the next turn."""
-        self._later.append(connection)
-
-    def _next_turn(self) -> None:
-        """As many as there is room for: were all called, each turn would read every head that waits."""
-        self._batched = 0
-        while self._later and self._batched < BATCH_TURN:
-            self._later.popleft().go_on()
 
     def _start_batch(
         self, request: Request, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer
@@ -475,14 +466,18 @@ class Front(Opening):
         "_is_fresh",
         "_is_full",
         "_is_part",
+        "_is_waiting",
         "_loop",
         "_quick",
+        "_shown",
         "_since_s",
         "_transport",
+        "_unread",
         "_unsent",
         "address",
         "is_busy",
         "kept_bytes",
+        "owner",
     )
 
     def __init__(self, desk: Place, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -508,6 +503,12 @@ class Front(Opening):
         """The client does not read its answers."""
         self._host = ""
         """The last name of this server that it has used."""
+        self._shown = ""
+        """The last credentials that it has shown on the quick path."""
+        self.owner = network_of(address)
+        self._is_waiting = False
+        """For its owner's turn, to take what was sent ahead."""
+        self._unread = 0
         self._ahead = b""
         self.kept_bytes = 0
         self._body: Body | None = None
@@ -654,12 +655,11 @@ class Front(Opening):
             if len(data) < request.end <= request.whole_max:
                 self._wait(data, is_part=True)
                 return
-            is_whole = request.end <= len(data)
-            if is_whole and request.kind and not quick.has_turn(data[request.start : request.end]):
-                self._defer(data, quick)
-                return
+            if request.authorization != self._shown:
+                self._shown = request.authorization
+                self.owner = quick.owner_of(self._shown) or self.owner
             if (
-                is_whole
+                request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
                 and quick.start(request, data[request.start : request.end], self._answered)
             ):
@@ -668,21 +668,6 @@ class Front(Opening):
                 self._keep(data[request.end :])
                 return
         self._take_other(data)
-
-    def _defer(self, data: bytes, desk: Desk) -> None:
-        """What has come is taken in the next turn of the loop. Until then it counts as being answered."""
-        self.is_busy = True
-        self._is_fresh = self._is_part = False
-        self._keep(data)
-        desk.later(self)
-
-    def go_on(self) -> None:
-        """That turn has come."""
-        self.is_busy = False
-        if self._transport is not None and self._is_ending:
-            self._transport.close()
-        else:
-            self._go_on()
 
     def _take_other(self, data: bytes) -> None:
         """The same for aiohttp."""
@@ -704,6 +689,7 @@ class Front(Opening):
             self._inner = self._desk.others(self._told)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
+        self._desk.time.charge(self.owner, AIOHTTP_S)
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(b"")
@@ -779,6 +765,8 @@ class Front(Opening):
     def _told(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
         self.is_busy = False
+        if self._inner is not None and self._inner.key:
+            self.owner = KEY + self._inner.key
         self._since_s = self._loop.time()
         if not goes_on:
             self._is_ending = True
@@ -789,16 +777,36 @@ class Front(Opening):
         """Take what was sent ahead."""
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
-        transport, data = self._transport, self._ahead
-        if transport is None or transport.is_closing():
+        transport, data, time = self._transport, self._ahead, self._desk.time
+        if transport is None or transport.is_closing() or self._is_waiting:
             return
         if data:
-            self._keep(b"")
-            if not self._is_eof:
-                read_on(transport)
-            self._take(data)
+            began_s = time.begin(self.owner)
+            if not began_s:
+                self._is_waiting = True
+                time.wait(self.owner, self._have_turn)
+                return
+            self._take_ahead(transport, data)
+            time.end(self.owner, began_s)
         if self._is_eof and not self._owes:
             transport.close()
+
+    def _have_turn(self) -> None:
+        """It is its owner's turn: take what was sent ahead."""
+        self._is_waiting = False
+        transport, data = self._transport, self._ahead
+        if self.is_busy or self._is_full or self._is_ending or self._body is not None or not data:
+            return
+        if transport is not None and not transport.is_closing():
+            self._take_ahead(transport, data)
+            if self._is_eof and not self._owes:
+                transport.close()
+
+    def _take_ahead(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._keep(b"")
+        if not self._is_eof:
+            read_on(transport)
+        self._take(data)
 
     # -- the end
 
@@ -835,7 +843,11 @@ class Front(Opening):
         """What has come and waits."""
         if data or self._ahead:
             self._ahead = data
-            self._desk.connections.keep(self, len(data))
+            self._desk.connections.keep(self, len(data) + self._unread)
+
+    def keep_unread(self, count: int) -> None:
+        self._unread = count
+        self._desk.connections.keep(self, len(self._ahead) + count)
 
 
 def _has_known(placed: Sequence[object]) -> bool:

@@ -33,7 +33,7 @@ LINGER_S = 10.0
 class Protocol(RequestHandler):
     """One connection."""
 
-    __slots__ = ("_answered", "is_ended")
+    __slots__ = ("_answered", "is_ended", "key")
 
     def __init__(
         self, server: web.Server, answered: Callable[[bool], None], *, loop: asyncio.AbstractEventLoop
@@ -48,6 +48,8 @@ class Protocol(RequestHandler):
             auto_decompress=False,  # it would unpack what is read on only to find its end
         )
         self._answered = answered
+        self.key = ""
+        """Name of the key that the last call has shown; empty: none."""
         self.is_ended = False
         """The client sends no more; the front writes it."""
 

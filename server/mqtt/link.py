@@ -6,10 +6,9 @@ connection has no room and its session reads on later.
 A socket is not read (it is *held*) when its client has published and the server is congested, while its
 client does not read the answers, while its session is being opened, and when it has sent more than could be
 handled in a turn. So a publisher that is too fast waits instead of filling RAM, and a flood of tiny packets
-leaves the others their turns. Held links wait in the queues of `Links`, which give them their turns in order:
-one of those that have just published, which stands still while the server is congested, and one of all
-others, whose acks, pings and subscriptions wait for nobody. Those that wait for their own socket or session
-come to it when that has happened.
+leaves the others their turns. Held links wait for their owner's turn (server/net/loop_time.py); those that
+have just published not while the server is congested, all others, whose acks, pings and subscriptions wait
+for nobody, always. Those that wait for their own socket or session come to it when that has happened.
 
 A client that goes, by DISCONNECT or by the end of its stream, loses nothing that it sent before: what is not
 handled then is handled in its turns, and the session is left at the end of that. Whom the server ends, or who
@@ -31,15 +30,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
+from functools import partial
 from termios import TIOCOUTQ
 from typing import cast
 
 from ..codec.reasons import Reason
 from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
-from ..engine.clock import Clock
-from ..net.acceptor import Opening, read_on
-from ..net.networks import Networks, Rate
+from ..net.loop_time import KEY, LoopTime
+from ..net.networks import Networks, Rate, network_of
+from ..net.opening import Opening, read_on
 from ..net.outgoing import Outgoing
 from ..net.revoked import Shown
 from ..net.tls import common_name, shown_on
@@ -55,8 +55,6 @@ from .state import Connection
 log = logging.getLogger(__name__)
 
 CONGESTION_POLL_S = 0.005
-TURN_S = 0.005
-"""How long held links may be at work before sockets are looked at again."""
 RESUMED_AT_ONCE = 64
 """Links that are read again in one turn: then it is seen whether the server is congested."""
 KEEP_ALIVE_SLACK = 1.5
@@ -74,7 +72,12 @@ class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
     def __init__(
-        self, limits: Limits, clock: Clock, publishing: Publishing, metrics: Metrics, outgoing: Outgoing
+        self,
+        limits: Limits,
+        publishing: Publishing,
+        metrics: Metrics,
+        outgoing: Outgoing,
+        time: LoopTime,
     ) -> None:
         self._limits = limits
         self.outgoing = outgoing
@@ -83,8 +86,8 @@ class Links:
         self._all: set[MqttLink] = set()
         self._networks = Networks()
         self._rate = Rate(limits.connect_rate)
-        self._publishing = Queue(clock, lambda: publishing.is_congested)
-        self._others = Queue(clock, lambda: False)
+        self._time = time
+        self._publishing = Congested(time, lambda: publishing.is_congested)
         self.kept_bytes = 0
         """What all of them have read and not handled."""
 
@@ -140,49 +143,62 @@ class Links:
 
     def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
         """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
-        (self._publishing if has_published else self._others).append(link)
+        if has_published:
+            self._publishing.append(link)
+        else:
+            self._time.wait(link.owner, partial(_go_on, link))
 
 
-class Queue:
-    """Held links that are given their turns in order, a few at a time, unless `is_stopped`."""
+def _go_on(link: "MqttLink") -> None:
+    try:
+        link.go_on()
+    except Exception:
+        log.exception("a connection could not go on")
+        link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
 
-    def __init__(self, clock: Clock, is_stopped: Callable[[], bool]) -> None:
-        self._clock = clock
-        self._is_stopped = is_stopped
+
+class Congested:
+    """Links whose clients have published: they wait for a turn, and while the server is congested."""
+
+    def __init__(self, time: LoopTime, is_congested: Callable[[], bool]) -> None:
+        self._time = time
+        self._is_congested = is_congested
         self._waiting: deque[MqttLink] = deque()
+        """In the order of their coming, while it is congested."""
+        self._returned: list[MqttLink] = []
+        """Before those: it was congested again when their turn came."""
         self._is_planned = False
 
     def append(self, link: "MqttLink") -> None:
-        self._waiting.append(link)
-        if not self._is_planned:
+        if self._is_planned or self._is_congested():
+            self._waiting.append(link)
             self._plan()
+        else:
+            self._time.wait(link.owner, partial(self._go_on, link))
+
+    def _go_on(self, link: "MqttLink") -> None:
+        if self._is_congested():
+            self._returned.append(link)
+            self._plan()
+        else:
+            _go_on(link)
 
     def _plan(self) -> None:
-        self._is_planned = True
-        loop = asyncio.get_running_loop()
-        if self._is_stopped():
-            loop.call_later(CONGESTION_POLL_S, self._turn)
-        else:
-            loop.call_soon(self._turn)
+        if not self._is_planned:
+            self._is_planned = True
+            delay_s = CONGESTION_POLL_S if self._is_congested() else 0
+            asyncio.get_running_loop().call_later(delay_s, self._look)
 
-    def _turn(self) -> None:
+    def _look(self) -> None:
         self._is_planned = False
-        waiting = self._waiting
-        clock = self._clock
-        until = clock.mono() + TURN_S
-        try:
-            for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
-                if self._is_stopped() or clock.mono() >= until:
-                    break
-                link = waiting.popleft()
-                try:
-                    link.go_on()
-                except Exception:
-                    log.exception("a connection could not go on")
-                    link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
-        finally:
-            if waiting and not self._is_planned:
-                self._plan()
+        self._waiting.extendleft(reversed(self._returned))
+        self._returned.clear()
+        if not self._is_congested():
+            for _ in range(min(len(self._waiting), RESUMED_AT_ONCE)):
+                link = self._waiting.popleft()
+                self._time.wait(link.owner, partial(self._go_on, link))
+        if self._waiting:
+            self._plan()
 
 
 class MqttLink(Opening):
@@ -197,6 +213,7 @@ class MqttLink(Opening):
         self._publishing = parts.publishing
         self._door = door
         self.address = address
+        self.owner = network_of(address)
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
@@ -212,7 +229,7 @@ class MqttLink(Opening):
         self._last_received = 0.0
         self.kept_bytes = 0
         """As `links` has noted it."""
-        self._frame_bytes = 0
+        self._frame_bytes = self._unread_bytes = 0
         links.add(self)
         self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
 
@@ -327,6 +344,11 @@ class MqttLink(Opening):
             if self._connection is not None and not self._is_ending:
                 self._keep(self._connection)
 
+    def keep_unread(self, count: int) -> None:
+        self._unread_bytes = count
+        if self._connection is not None and not self._is_ending:
+            self._keep(self._connection)
+
     # -- for the queue
 
     def go_on(self) -> None:
@@ -399,7 +421,7 @@ class MqttLink(Opening):
 
     def _keep(self, connection: Connection) -> bool:
         """Note what is kept; False: that was too much, and this link has been ended."""
-        kept_bytes = connection.kept_bytes + self._frame_bytes
+        kept_bytes = connection.kept_bytes + self._frame_bytes + self._unread_bytes
         if kept_bytes != self.kept_bytes:
             self._links.keep(self, kept_bytes)
         return not self._is_ending
@@ -468,6 +490,8 @@ class MqttLink(Opening):
     def _arm(self) -> None:
         """CONNECT has come: from now on it is the keep alive that counts."""
         self._is_armed = True
+        if self._connection is not None and self._connection.key:
+            self.owner = KEY + self._connection.key
         self._timer.cancel()
         self._check_alive()
 

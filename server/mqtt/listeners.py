@@ -10,8 +10,10 @@ import asyncio
 from functools import partial
 
 from ..auth.keyring import Keyring
-from ..net.acceptor import Acceptor, Opening
+from ..net.acceptor import Acceptor
 from ..net.browsers import Pages, websocket_pages
+from ..net.loop_time import LoopTime
+from ..net.opening import Opening
 from ..net.outgoing import Outgoing
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
@@ -34,15 +36,18 @@ class Listeners:
         certificates: Certificates | None,
         metrics: Metrics,
         outgoing: Outgoing,
+        time: LoopTime,
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
         config = parts.config
         self._parts = parts
         self._keyring = keyring
         self._certificates = certificates
-        self.links = Links(config.limits, parts.clock, parts.publishing, metrics, outgoing)
+        self.links = Links(config.limits, parts.publishing, metrics, outgoing, time)
+        self._time = time
         self._acceptor = Acceptor(
             metrics.bounded_mqtt,
+            time,
             handshake_bound="limits.connect_timeout",
             handshake_s=config.limits.connect_timeout_ms / 1000,
         )
@@ -78,4 +83,4 @@ class Listeners:
         if not self.links.admits(peer, loop.time()):
             return None
         link = MqttLink(self._parts, loop, self.links, door, peer)
-        return link if pages is None else Websocket(link, pages)
+        return link if pages is None else Websocket(link, pages, self._time)

@@ -199,6 +199,11 @@ class Connection:
         return self._outbox.level
 
     @property
+    def key(self) -> str:
+        """Name of the key that its client has shown; empty: none."""
+        return "" if self._rights is None else self._rights.name
+
+    @property
     def is_blocked(self) -> bool:
         """The socket takes no more data."""
         return self._outbox.is_blocked

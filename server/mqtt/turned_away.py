@@ -17,6 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import monotonic
 from typing import cast
 
 from ..codec.encode import encode
@@ -25,9 +26,11 @@ from ..codec.fields import Properties
 from ..codec.packets import Connack, Connect
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
-from ..net.acceptor import Acceptor, Opening
+from ..net.acceptor import Acceptor
 from ..net.browsers import Pages, websocket_pages
-from ..net.networks import Networks, Rate
+from ..net.loop_time import LoopTime
+from ..net.networks import Networks, Rate, network_of
+from ..net.opening import Opening
 from ..net.tls import Certificates
 from ..observe.logs import by
 from ..settings.config import Config
@@ -62,8 +65,10 @@ class AwayListeners:
         self._networks = Networks()
         self._kept_bytes = 0
         self._rate = Rate(config.limits.connect_rate)
+        self._time = LoopTime(monotonic)
         self._acceptor = Acceptor(
             bounded,
+            self._time,
             handshake_bound="limits.connect_timeout",
             handshake_s=config.limits.connect_timeout_ms / 1000,
         )
@@ -121,7 +126,7 @@ class AwayListeners:
         away = Away(self, peer)
         self._all.add(away)
         self._networks.add(peer)
-        return away if pages is None else Websocket(away, pages)
+        return away if pages is None else Websocket(away, pages, self._time)
 
     def _bound_of(self, peer: str) -> str:
         """The setting that leaves no room for one more from there, if one does; the rate comes last."""
@@ -140,6 +145,7 @@ class Away(Opening):
     def __init__(self, listeners: AwayListeners, address: str) -> None:
         """`address`: of its client, without the port."""
         self.address = address
+        self.owner = network_of(address)
         self.kept_bytes = 0
         """As `listeners` have noted it."""
         self._listeners = listeners

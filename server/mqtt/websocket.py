@@ -9,8 +9,9 @@ import asyncio
 import logging
 from typing import Any, Protocol, cast
 
-from ..net.acceptor import Opening
 from ..net.browsers import Pages
+from ..net.loop_time import LoopTime
+from ..net.opening import Opening
 from ..observe.logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
@@ -18,7 +19,7 @@ from .peer import peer_of
 
 log = logging.getLogger(__name__)
 
-FRAMES_AT_ONCE = 1_000
+FRAMES_AT_ONCE = 500
 """Frames that are read before others have their turn."""
 PONG_MAX = 64 << 10
 """Unsent bytes from which on pings are not answered."""
@@ -27,6 +28,9 @@ PONG_MAX = 64 << 10
 class Inner(Protocol):
     """What stands behind the frames: a connection that takes a websocket for its transport."""
 
+    owner: str
+
+    def keep_unread(self, count: int) -> None: ...
     @property
     def is_begun(self) -> bool: ...
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
@@ -44,8 +48,9 @@ class Inner(Protocol):
 class Websocket(Opening):
     """One connection. To the link it is a transport: what stands under "asyncio.Transport" is that."""
 
-    def __init__(self, link: Inner, pages: Pages) -> None:
+    def __init__(self, link: Inner, pages: Pages, time: LoopTime) -> None:
         self._link = link
+        self._time = time
         self._pages = pages
         self._raw: asyncio.Transport
         self._head = b""
@@ -63,6 +68,13 @@ class Websocket(Opening):
     @property
     def is_begun(self) -> bool:
         return self._link.is_begun
+
+    @property
+    def owner(self) -> str:  # type: ignore[override]
+        return self._link.owner
+
+    def keep_unread(self, count: int) -> None:
+        self._link.keep_unread(count)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast("asyncio.Transport", transport)
@@ -179,7 +191,7 @@ class Websocket(Opening):
     def _plan(self) -> None:
         if not self._is_planned:
             self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self._time.wait(self.owner, self._go_on)
 
     def _go_on(self) -> None:
         self._is_planned = False
@@ -190,6 +202,7 @@ class Websocket(Opening):
         """Hand on what has come, if the link reads, for as many frames as are one turn."""
         if self._is_paused:
             self._link.keep_frames(self._frames.kept_bytes)
+            self._raw.pause_reading()  # it may have been read on: what came was waiting for its turn
             return
         payload: list[bytes] = []
         error: FrameError | None = None
@@ -213,6 +226,14 @@ class Websocket(Opening):
 
     def _take(self, payload: list[bytes]) -> bool:
         """Append the payload of the next frames; whether there may be more of them. Raises FrameError."""
+        pongs: list[bytes] = []
+        try:
+            return self._take_frames(payload, pongs)
+        finally:
+            if pongs:
+                self._raw.write(b"".join(pongs))
+
+    def _take_frames(self, payload: list[bytes], pongs: list[bytes]) -> bool:
         for _ in range(FRAMES_AT_ONCE):
             if self._has_heard_close:
                 return False
@@ -225,7 +246,7 @@ class Websocket(Opening):
             elif kind == CLOSE:
                 self._has_heard_close = True
             elif kind == PING and not self._is_over and self._raw.get_write_buffer_size() < PONG_MAX:
-                self._raw.write(frame(PONG, data))
+                pongs.append(frame(PONG, data))
         return True
 
     def _fail(self, error: FrameError) -> None:

@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 from ..observe.logs import by
 from ..settings.kinds import Address
+from .loop_time import LoopTime, Paced
+from .opening import Opening
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +43,6 @@ TLS_END_S = 2.0
 """How long a client may take to agree to the end of TLS."""
 FILES = "open files"
 """What is counted of who is not taken because the process has no descriptor left."""
-
-
-class Opening(asyncio.Protocol):
-    """A connection from its accept on. What never gets a transport is told `connection_lost(None)`."""
-
-    __slots__ = ()
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is, or was, a transport."""
-        raise NotImplementedError
 
 
 Begin = Callable[[str], Opening | None]
@@ -70,10 +61,13 @@ class _Way(NamedTuple):
 class Acceptor:
     """The listening sockets of one door."""
 
-    def __init__(self, bounded: Counter[str], *, handshake_bound: str, handshake_s: float) -> None:
+    def __init__(
+        self, bounded: Counter[str], time: LoopTime, *, handshake_bound: str, handshake_s: float
+    ) -> None:
         """`bounded`: counts who is turned away here, by the bound that was reached. `handshake_s`: how long
         TLS may take, by the setting `handshake_bound`."""
         self._bounded = bounded
+        self._time = time
         self._handshake_bound = handshake_bound
         self._handshake_s = handshake_s
         self._sockets: list[socket.socket] = []
@@ -151,7 +145,8 @@ class Acceptor:
     async def _connect(
         self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
     ) -> None:
-        connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        loop, paced = asyncio.get_running_loop(), Paced(protocol, self._time)
+        connect = partial(loop.connect_accepted_socket, lambda: paced, accepted)
         if way.context is None:
             await connect()
             return
@@ -199,18 +194,6 @@ class Acceptor:
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
-
-
-def read_on(transport: asyncio.ReadTransport) -> bool:
-    """Have a socket read again; False if it cannot be, and `connection_lost` is on its way.
-
-    A handle of uvloop that a fault has closed says so only by raising, and not by `is_closing`.
-    """
-    try:
-        transport.resume_reading()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _files_max() -> float:

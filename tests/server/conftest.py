@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from server.engine.clock import SimulatedClock
 from server.http.gate import Gate
 from server.http.turns import Turns
 from server.net.acceptor import Acceptor
+from server.net.loop_time import LoopTime
 from server.observe.tracing import Traces
 from server.rounds.app import App
 from server.settings.config import Config
@@ -98,9 +100,10 @@ class Fronted(TestServer):
         await super().start_server(auto_decompress=False, **kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
-        self.desk = build_desk(self._of, self.gate, self.runner.server)
+        time = LoopTime(monotonic)
+        self.desk = build_desk(self._of, self.gate, self.runner.server, time)
         self._acceptor = Acceptor(
-            self._of.metrics.bounded, handshake_bound="http.head_timeout", handshake_s=10
+            self._of.metrics.bounded, time, handshake_bound="http.head_timeout", handshake_s=10
         )
         where = Address("127.0.0.1", 0)
         self.front_port = await self._acceptor.open(where, self.desk.connection, None)

@@ -1,6 +1,7 @@
 """A server in this process, with real sockets: one listener of each kind."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
 from server.mqtt.listeners import Listeners
+from server.net.loop_time import LoopTime
 from server.net.tls import Certificates, mqtt_certificates
 from server.rounds.app import App
 from server.settings.config import Config
@@ -47,7 +49,9 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
     certificates = mqtt_certificates(settings)
-    listeners = Listeners(app.core.mqtt, app.keyring, certificates, app.metrics, app.outgoing)
+    listeners = Listeners(
+        app.core.mqtt, app.keyring, certificates, app.metrics, app.outgoing, LoopTime(time.monotonic)
+    )
     where = await listeners.open()
     made = Served(
         app,

@@ -10,7 +10,8 @@ import pytest
 
 from server.http import front
 from server.http.batching import said
-from server.http.front import Desk, Kind, read_request
+from server.http.front import Kind, Request, read_request
+from server.net import loop_time
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
 from tests.support.build import OPENED
@@ -139,12 +140,12 @@ async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: b
         assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("items", [1, 1_000])
+@pytest.mark.parametrize("seconds", [1e-9, 1.0])
 async def test_small_batches_are_answered_at_the_front(
-    server: Running, monkeypatch: pytest.MonkeyPatch, items: int
+    server: Running, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """And those beyond what is read in a turn of the loop in the next one."""
-    monkeypatch.setattr(front, "BATCH_TURN", items)
+    """And those for which there is no time in a turn of the loop in the next one."""
+    monkeypatch.setattr(loop_time, "TURN_S", seconds)
     at = server.http.server
     assert isinstance(at, Fronted)
     body = b"\n".join([GOOD] * 110) + b"\n"
@@ -165,15 +166,15 @@ async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
 ) -> None:
     """Else the work grows with the square of how many wait."""
     looks = 0
-    real = Desk.has_turn
+    real = read_request
 
-    def has_turn(desk: Desk, body: bytes) -> bool:
+    def looked(data: bytes) -> Request | None:
         nonlocal looks
         looks += 1
-        return real(desk, body)
+        return real(data)
 
-    monkeypatch.setattr(front, "BATCH_TURN", 1)
-    monkeypatch.setattr(Desk, "has_turn", has_turn)
+    monkeypatch.setattr(loop_time, "TURN_S", 1e-9)
+    monkeypatch.setattr(front, "read_request", looked)
     at = server.http.server
     assert isinstance(at, Fronted)
     head = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
@@ -186,7 +187,7 @@ async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
     for _, writer in links:
         writer.close()
     assert heads == [b"HTTP/1.1 201 Created\r\n"] * 40
-    assert looks <= 80, "once when it comes and once in its turn"
+    assert looks <= 80, "once in its turn, and once for what comes behind"
 
 
 async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop(

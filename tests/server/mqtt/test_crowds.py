@@ -17,6 +17,7 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.mqtt.link import Links, MqttLink
+from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
 from server.observe.metrics import Metrics
 from server.settings.config import Config
@@ -100,7 +101,8 @@ async def test_one_address_has_so_many_over_all_listeners(
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
     core, clock = rig.core, rig.clock
-    links = Links(core.config.limits, clock, core.publishing, Metrics(), Outgoing(clock.mono))
+    time_ = LoopTime(clock.mono)
+    links = Links(core.config.limits, core.publishing, Metrics(), Outgoing(clock.mono), time_)
     admitted = Counter[str]()
 
     class One:

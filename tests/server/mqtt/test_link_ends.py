@@ -16,6 +16,7 @@ from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
 from server.net.browsers import Pages
+from server.net.loop_time import LoopTime
 from server.net.outgoing import PIECE_S, Outgoing
 from server.observe.metrics import Metrics
 from server.settings.kinds import Address
@@ -87,7 +88,8 @@ class Served:
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
         core, clock = self.rig.core, self.rig.clock
-        self.links = Links(core.config.limits, clock, core.publishing, Metrics(), Outgoing(clock.mono))
+        self.time = LoopTime(clock.mono)
+        self.links = Links(core.config.limits, core.publishing, Metrics(), Outgoing(clock.mono), self.time)
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -215,7 +217,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
 async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     served = Served()
     link, _ = served.begin()
-    web, transport = Websocket(link, PAGES), Transport()
+    web, transport = Websocket(link, PAGES, served.time), Transport()
     web.connection_made(cast("Any", transport))
     web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
     await served.settle()
@@ -305,7 +307,7 @@ async def test_packets_that_wait_count_as_kept() -> None:
 async def test_frames_that_wait_count_as_kept() -> None:
     served = Served()
     link, _ = served.begin()
-    web = Websocket(link, PAGES)
+    web = Websocket(link, PAGES, served.time)
     web.connection_made(cast("Any", Transport()))
     web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
     await served.settle()

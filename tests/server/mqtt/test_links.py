@@ -43,6 +43,7 @@ from server.engine.clock import SystemClock
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
+from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
 from server.observe.metrics import Metrics
 from server.settings.config import Config
@@ -616,10 +617,13 @@ class _Publishing:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     publishing, clock = _Publishing(), SystemClock()
-    links = Links(Config().limits, clock, cast("Any", publishing), Metrics(), Outgoing(clock.mono))
+    time_ = LoopTime(clock.mono)
+    links = Links(Config().limits, cast("Any", publishing), Metrics(), Outgoing(clock.mono), time_)
     resumed: list[int] = []
 
     class Held:
+        owner = "127.0.0.1"
+
         def __init__(self, number: int) -> None:
             self.number = number
 

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import logging
 import ssl
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
 from server.mqtt.link import MqttLink
 from server.mqtt.listeners import Listeners
+from server.net.loop_time import LoopTime
 from server.rounds.app import App
 from server.settings.config import Config
 from server.settings.kinds import Address
@@ -283,7 +285,9 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     settings = with_keys(config(listen=(Address("127.1", 0, "ws"),)), keys.path, allow_anonymous=anonymous)
     app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.mqtt, app.keyring, None, app.metrics, app.outgoing)
+    listeners = Listeners(
+        app.core.mqtt, app.keyring, None, app.metrics, app.outgoing, LoopTime(time.monotonic)
+    )
     try:
         (where,) = await listeners.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))

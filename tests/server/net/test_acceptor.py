@@ -5,13 +5,16 @@ import logging
 import os
 import resource
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
 
-from server.net.acceptor import FILES, Acceptor, Opening
+from server.net.acceptor import FILES, Acceptor
+from server.net.loop_time import LoopTime
+from server.net.opening import Opening
 from server.settings.kinds import Address
 
 
@@ -19,6 +22,7 @@ class Echo(Opening):
     """Says what it is told."""
 
     def __init__(self) -> None:
+        self.owner = "127.0.0.1"
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -41,7 +45,7 @@ def bounded() -> Counter[str]:
 
 @pytest.fixture
 async def port(bounded: Counter[str]) -> AsyncIterator[int]:
-    acceptor = Acceptor(bounded, handshake_bound="a.setting", handshake_s=1)
+    acceptor = Acceptor(bounded, LoopTime(time.monotonic), handshake_bound="a.setting", handshake_s=1)
     yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()
 

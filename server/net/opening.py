@@ -1,0 +1,32 @@
+"""A connection as the loop sees it, from its accept to its end."""
+
+import asyncio
+
+
+class Opening(asyncio.Protocol):
+    """A connection from its accept on. What never gets a transport is told `connection_lost(None)`."""
+
+    __slots__ = ()
+
+    owner: str
+    """Whose share of the loop's time it uses (loop_time.py)."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is, or was, a transport."""
+        raise NotImplementedError
+
+    def keep_unread(self, count: int) -> None:
+        """So many bytes have come for it and wait for its owner's turn."""
+
+
+def read_on(transport: asyncio.ReadTransport) -> bool:
+    """Have a socket read again; False if it cannot be, and `connection_lost` is on its way.
+
+    A handle of uvloop that a fault has closed says so only by raising, and not by `is_closing`.
+    """
+    try:
+        transport.resume_reading()
+    except RuntimeError:
+        return False
+    return True
