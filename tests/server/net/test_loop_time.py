@@ -1,0 +1,169 @@
+"""The loop's time: who has a turn when, and connections that wait for theirs."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from server.net.loop_time import KEY, LoopTime, Paced
+from server.net.opening import Opening
+
+
+class Time:
+    """Monotonic time that work takes."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+
+    def mono(self) -> float:
+        return self.now_s
+
+
+class Connection(Opening):
+    """Takes `cost_s` for each chunk, and writes down what it is told."""
+
+    def __init__(self, time: Time, owner: str, cost_s: float = 0.0011) -> None:
+        self.owner = owner
+        self.told: list[object] = []
+        self.unread = 0
+        self._time = time
+        self._cost_s = cost_s
+
+    @property
+    def is_begun(self) -> bool:
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        self._time.now_s += self._cost_s
+        self.told.append(data)
+
+    def eof_received(self) -> None:
+        self.told.append("eof")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.told.append("lost")
+
+    def keep_unread(self, count: int) -> None:
+        self.unread = count
+
+
+class Socket:
+    """A transport that is read or not."""
+
+    def __init__(self) -> None:
+        self.reads = True
+        self.is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def is_reading(self) -> bool:
+        return self.reads
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def get_extra_info(self, name: str) -> object:
+        return None
+
+
+def paced(inner: Opening, loop_time: LoopTime) -> tuple[Paced, Socket]:
+    connection, sock = Paced(inner, loop_time), Socket()
+    connection.connection_made(cast("Any", sock))
+    return connection, sock
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_who_has_used_the_turn_waits_with_its_bytes_unread_and_others_do_not() -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+    floods = [Connection(time, "10.0.0.1") for _ in range(20)]
+    links = [paced(one, loop_time) for one in floods]
+    honest = Connection(time, KEY + "honest")
+    other, _ = paced(honest, loop_time)
+    for link, _ in links:
+        link.data_received(b"x" * 100)
+    other.data_received(b"ping")
+    assert honest.told == [b"ping"], "in the very turn"
+    assert [len(one.told) for one in floods] == [1] * 3 + [0] * 17
+    assert floods[3].unread == 100
+    assert [sock.reads for _, sock in links] == [True] * 3 + [False] * 17
+    await turn()
+    assert sum(len(one.told) for one in floods) == 3 + 5
+    other.data_received(
+        b"ping"
+    )  # the turn is used up: it is the next one's, before the seventeenth of the flood
+    await turn()
+    assert honest.told == [b"ping", b"ping"]
+    while any(not one.told for one in floods):
+        await turn()
+    assert [one.told for one in floods] == [[b"x" * 100]] * 20
+    assert all(sock.reads for _, sock in links)
+    assert all(one.unread == 0 for one in floods)
+
+
+async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> None:
+    time, order = Time(), list[str]()
+    loop_time = LoopTime(time.mono)
+    loop_time.charge("x", 1.0)
+
+    def work(name: str) -> None:
+        time.now_s += 0.001
+        order.append(name)
+
+    for owner in (*["10.0.0.1"] * 3, "10.0.0.2", KEY + "a", KEY + "a", KEY + "b"):
+        loop_time.wait(owner, lambda owner=owner: work(owner))  # type: ignore[misc]
+    await turn()
+    await turn()
+    await turn()
+    assert order == [KEY + "a", "10.0.0.1", KEY + "b", "10.0.0.2", KEY + "a", "10.0.0.1", "10.0.0.1"]
+
+
+@pytest.mark.parametrize("end", ["eof", "lost"])
+async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+    inner = Connection(time, "10.0.0.1")
+    connection, sock = paced(inner, loop_time)
+    loop_time.charge(inner.owner, 1.0)
+    connection.data_received(b"one")
+    sock.resume_reading()  # as a protocol may, that does not know
+    connection.data_received(b"two")
+    if end == "eof":
+        assert connection.eof_received() is True, "stays open until it is heard"
+    else:
+        connection.connection_lost(None)
+    assert inner.told == []
+    await turn()
+    assert inner.told == [b"onetwo", end]
+    assert sock.is_closed == (end == "eof")
+
+
+async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+
+    class Faulty(Connection):
+        def data_received(self, data: bytes) -> None:
+            raise ValueError(data)
+
+    (bad, sock), inner = paced(Faulty(time, "10.0.0.1"), loop_time), Connection(time, "10.0.0.2")
+    good, _ = paced(inner, loop_time)
+    loop_time.charge("x", 1.0)
+    bad.data_received(b"x")
+    good.data_received(b"y")
+    await turn()
+    await turn()
+    assert (sock.is_closed, inner.told) == (True, [b"y"])
+    assert "could not be handled" in caplog.text
