@@ -3,7 +3,7 @@
     files.py     how many files the process may open
     networks.py  where clients come from, how many there are and how many begin in a second
     opening.py   a connection as the loop sees it
-    loop_time.py the loop's time, shared by owner in each turn; connections that keep to it
+    loop_time.py  the loop's time, shared by owner in each turn; connections that keep to it
     acceptor.py  sockets that listen, and connections before they have a protocol
     revoked.py   lists of revoked certificates: whether one is on them
     tls.py       certificates, read again when their files change
