@@ -196,10 +196,10 @@ class Retries(Rider):
         if following is not None:
             self._added(one, following)
 
-    def waiting(self, one: Subscriber) -> Iterator[Message]:
-        """The same, for who only looks."""
+    def waiting(self, one: Subscriber, start: Position = START) -> Iterator[Message]:
+        """The same, from `start` on, for who only looks."""
         now = before(self._clock.wall_ms() + 1)
-        first = self._first.get(one, START)
+        first = max(start, self._first.get(one, START))
         for place, row in RETRIES.of(self._store, one.whose, first, now):
             if place in one.retrying or place in self._taken:
                 continue

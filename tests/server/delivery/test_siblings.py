@@ -107,3 +107,36 @@ def test_a_filter_that_is_paused_or_whose_worker_is_away_keeps_its_retries(how: 
     worker.subscribe(NEW, qos=1)
     rig.pass_ms(5_000)
     assert (worker.inbox, _whose(rig)) == ([], [OLD])
+
+
+def test_retries_that_fit_nobody_keep_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.delivery.settling.siblings.ROWS", 3)
+    rig = Rig()
+    _made(rig, OLD)
+    for n in range(10):
+        _failed(rig, f"jobs/{n}/mail")
+    _failed(rig, "jobs/1/run", "fits")
+    _leave(rig)
+    _made(rig, NEW)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    rig.pass_ms(10_000)
+    assert worker.take_all() == ["fits"]
+    assert _whose(rig).count(OLD) == 10
+
+
+def test_a_look_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One retry at least: the rest is another look's."""
+    monkeypatch.setattr("server.delivery.settling.siblings.BUDGET_S", 0.0)
+    rig = Rig()
+    _made(rig, OLD)
+    for n in range(5):
+        _failed(rig, f"jobs/{n}/run", str(n))
+    _leave(rig)
+    _made(rig, NEW)
+    worker = rig.lasting("w")
+    worker.subscribe(NEW, qos=1)
+    rig.pass_ms(2_000)
+    assert 1 <= rig.core.siblings.moved <= 2
+    rig.pass_ms(10_000)
+    assert sorted(worker.take_all()) == ["0", "1", "2", "3", "4"]
