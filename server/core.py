@@ -326,6 +326,7 @@ class Core:
         `is_due`: a group is wanted whatever the wall clock shows.
         """
         self.horizon.observe(self.clock.wall_ms())
+        self.leases.begin_turn()
         self.retries.step()
         is_due = is_due or self.horizon.needs_heartbeat
         if self._is_beating or not is_due or self.writer.broken is not None:

@@ -78,16 +78,9 @@ class Flight:
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
 
-    @property
-    def number(self) -> int:
-        """Of a member's flight: how often the group has lent the message by now, from 1 on.
-
-        No two loans of a message to members of a group have the same number.
-        """
-        loan = self.loan
-        if loan is None or loan.flight is None:
-            return self.attempts
-        return loan.before + loan.flight.attempts + loan.flight.returns
+    def is_lent_as(self, origin: tuple[Position, int], number: int) -> bool:
+        """Of a member's flight: whether it is the message of that row, lent for the `number`-th time."""
+        return self.loan is not None and self.loan.number == number and self.origin == origin
 
     @property
     def is_of_group(self) -> bool:
@@ -116,8 +109,9 @@ class Loan:
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
     message: int = 0
     """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
-    before: int = 0
-    """Of a retry: deliveries before its row was written."""
+    number: int = 1
+    """How often the group had lent the message by then: tries before, and returns. No two loans of a message
+    that somebody has seen have the same one."""
     since_s: float = 0.0
     """When the member was given it, s of monotonic time."""
 

@@ -210,9 +210,9 @@ class Membership:
             del self._owned[owner]
 
     def is_over(self, group: Group) -> bool:
-        """Nobody holds it, or it is an endpoint that is paused, and its expiry has come."""
+        """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
         is_held = group.is_reachable if group.is_endpoint else bool(group.members)
-        return not is_held and self._sessions.is_over(group)
+        return not is_held and self._sessions.is_over(group) and not group.is_working
 
     def make(
         self,

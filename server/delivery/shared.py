@@ -260,6 +260,15 @@ class Group(Subscriber):
         self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)
         return True
 
+    @property
+    def is_working(self) -> bool:
+        """Whether somebody has a message in hand, who need not be a member any more."""
+        for theirs in self.lent.values():
+            for lent in theirs.values():
+                if self.is_held(lent):
+                    return True
+        return False
+
     def bound(self) -> Iterable[Subscriber]:
         return self.members
 
@@ -387,13 +396,13 @@ class Group(Subscriber):
     def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> Flight:
         """At start: the member has the message for so long from now; its flight. `retry`: what the message
         is, unless this is its first try."""
-        loan = Loan(self.text, flight)
+        loan = Loan(self.text, flight, number=flight.attempts + flight.returns)
         if retry is not None:
-            _know_retry(loan, retry)
+            _know_retry(loan, retry, flight.attempts)
         lent = member.session.launch(flight.position, flight.shard, 1)
         lent.loan = loan
         self.note_loan(member, lent)
-        self._leases.give(self, member, lent, loan, term_ms)
+        self._leases.resume(self, member, lent, loan, term_ms)
         return lent
 
     def _lend(
@@ -414,7 +423,9 @@ class Group(Subscriber):
         if qos:
             loan = Loan(self.text, flight)
             if message.shard == RETRY_SHARD:
-                _know_retry(loan, message)
+                _know_retry(loan, message, attempt)
+            elif flight is not None and (attempt > 1 or flight.returns):
+                loan.number = attempt + flight.returns
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
             self.note_loan(member, lent)
@@ -424,7 +435,7 @@ class Group(Subscriber):
             if term_ms and flight is not None:
                 self._leases.give(self, member, lent, loan, term_ms)
             else:
-                loan.since_s = self._leases.mono()
+                loan.since_s = self._leases.turn_s
         self.rota.gave(member)
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
@@ -433,14 +444,13 @@ class Group(Subscriber):
             member.cut_off()
 
 
-def _know_retry(loan: Loan, message: Message) -> None:
-    """What a loan has to know of a retry."""
+def _know_retry(loan: Loan, message: Message, attempt: int) -> None:
+    """What a loan has to know of a retry. `attempt`: since its row was written."""
     retry = message.record.retry
     loan.message = message.record.id
-    if retry is not None:
-        loan.before = retry.attempts
-        if loan.flight is not None:
-            loan.flight.returns = max(loan.flight.returns, retry.returns)
+    if retry is not None and loan.flight is not None:
+        loan.flight.returns = max(loan.flight.returns, retry.returns)
+        loan.number = retry.attempts + attempt + loan.flight.returns
 
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:

@@ -23,15 +23,14 @@ class Given(NamedTuple):
     packet_id: int
     message: Message
     attempt: int
-    number: int
-    """`Flight.number`; of what is not in flight 1."""
 
 
 class Leased(NamedTuple):
-    """What a call is answered with: it is given for so long."""
+    """What a call is answered with: it is given for so long. `number`: `Loan.number`."""
 
     given: Given
     until_ms: int
+    number: int
 
 
 Answer = Sequence[Leased] | Exception

@@ -2,7 +2,7 @@
 
     version  1 byte                       packet id  4   of the delivery to the group's seat (seat.py)
     shard    4   signed, -1: not stored   position  12   of the row that was leased
-    number   3   which time the group has lent the message (`Flight.number`)
+    number   3   which time the group has lent the message (`Loan.number`)
     text     the rest: `$share/group/filter`
 
 in base64url without padding. What is before the text fills whole characters, so that the many leases of a

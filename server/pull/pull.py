@@ -125,9 +125,9 @@ class Pull:
 
     @property
     def out(self) -> int:
-        """How many leases there are."""
+        """How many leases there are, also from before the start."""
         every = (seat for seats in self._seats.values() for seat in seats.values())
-        return sum(len(seat.member.session.flights) for seat in every)
+        return sum(len(seat.member.session.flights) for seat in every) + self._settling.former.review()
 
     # -- lease
 
@@ -304,17 +304,13 @@ class Pull:
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """The leases of what it has been given begin."""
-        now_ms = self._clock.wall_ms()
+        now_ms, running_ms, lease = self._clock.wall_ms(), self._settling.running_ms, self._settling.lease
         terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
-        held: dict[tuple[Subscriber, int], list[int]] = {}
         leased = []
         for given in call.given:
             lease_ms = terms[given.text]
-            if given.packet_id:
-                held.setdefault((given.member, lease_ms), []).append(given.packet_id)
-            leased.append(Leased(given, now_ms + lease_ms))
-        for (member, lease_ms), packet_ids in held.items():
-            self._settling.lease(member, packet_ids, lease_ms)
+            number = lease(given.member, given.packet_id, lease_ms, running_ms) if given.packet_id else 0
+            leased.append(Leased(given, now_ms + lease_ms, number or 1))
         return leased
 
     def _look(self, now_s: float) -> None:
@@ -333,7 +329,7 @@ class Pull:
                 seat.idle_s = now_s
             elif now_s - seat.idle_s >= IDLE_S:
                 self._dismiss(seat)
-        self._out = sum(len(seat.member.session.flights) for seat in every)
+        self._out = self.out
         if self._is_missed:
             self._is_missed = False
             self._wake_seats()
@@ -434,10 +430,10 @@ class Pull:
         origin = lease.position, lease.shard
         for seat in self._seats.get(lease.text, {}).values():
             flight = seat.member.session.flights.get(lease.packet_id)
-            if flight is not None and flight.origin == origin and flight.number == lease.number:
+            if flight is not None and flight.is_lent_as(origin, lease.number):
                 return seat.member, flight
         found = self._settling.former.find(lease.text, origin)
-        return found if found is not None and found[1].number == lease.number else None
+        return found if found is not None and found[1].is_lent_as(origin, lease.number) else None
 
 
 def _is_open(group: Group, lent: Flight) -> bool:

@@ -108,9 +108,7 @@ class Seat:
         self.waiting[call] -= 1
         self._room -= 1
         attempt = message.try_number(attempt)
-        flight = self.member.session.flights.get(packet_id)
-        number = 1 if flight is None else flight.number
-        size = call.take(Given(self.text, self.member, packet_id, message, attempt, number))
+        size = call.take(Given(self.text, self.member, packet_id, message, attempt))
         self._took(call, size)
 
     def takes_run(self, run: Run, qos: int) -> bool:

@@ -33,7 +33,7 @@ class Former:
         self._sent = sent
         self._running_ms = running_ms
         self._holders: dict[str, _Holder] = {}
-        """By the group's text; there is none that holds nothing."""
+        """By the group's text; who holds nothing any more goes with the next `review`."""
 
     def restore(self) -> None:
         """At start, once groups and their retries are known: take over what is leased."""
@@ -48,11 +48,19 @@ class Former:
         holder = self._holders.get(text)
         if holder is None or self._groups.get(text) is not holder.group:
             return None
-        if not holder.member.session.flights:
-            del self._holders[text]
-            return None
         flight = holder.member.session.flights.get(holder.by_origin.get(origin, 0))
         return None if flight is None else (holder.member, flight)
+
+    def review(self) -> int:
+        """Forget who holds nothing any more; how many leases are held still."""
+        held = 0
+        for text, holder in list(self._holders.items()):
+            theirs = len(holder.member.session.flights)
+            if theirs and self._groups.get(text) is holder.group:
+                held += theirs
+            else:
+                del self._holders[text]
+        return held
 
     def _holder(self, group: Group) -> "_Holder":
         holder = self._holders.get(group.text)

@@ -36,13 +36,17 @@ class Leases:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.mono = clock.mono
-        """Seconds of monotonic time."""
+        self.turn_s = clock.mono()
+        """When this turn of the server began, s of monotonic time: for what need not be exact."""
         self._given = 0
         self._queues: dict[int, dict[int, Lease]] = {}
         """By how long they last, ms; there is none that is empty."""
         self._others: SortedDict[tuple[float, int], Lease] = SortedDict()
-        """Those that were asked for when there were as many queues as may be: by end."""
+        """Those that were asked for when there were as many queues as may be, and what is left of those from
+        before the start: by end."""
+
+    def begin_turn(self) -> None:
+        self.turn_s = self._clock.mono()
 
     def __len__(self) -> int:
         return len(self._others) + sum(map(len, self._queues.values()))
@@ -63,7 +67,11 @@ class Leases:
         self.end(loan)
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
             self.give(group, member, lent, loan, for_ms)
-            return
+        else:
+            self.resume(group, member, lent, loan, for_ms)
+
+    def resume(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
+        """The member may keep it for so long, which is what is left of a time and hardly anybody else's."""
         self._given = loan.lease = self._given + 1
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
         self._others[loan.until_s, loan.lease] = (group, member, lent)

@@ -195,32 +195,40 @@ class Settling:
 
         Changes nothing if the group has no ack timeout.
         """
-        return self._keep(subscriber, packet_id, for_ms, 0)
+        return self._keep(subscriber, packet_id, for_ms, self.running_ms, is_lease=False) > 0
 
-    def lease(self, subscriber: Subscriber, packet_ids: Iterable[int], for_ms: int) -> None:
-        """The client keeps the messages for so long, even if the group has no ack timeout. The lease outlives
-        the server once the group's cursor is durable."""
-        until_ms = self._running_ms() + for_ms
-        for packet_id in packet_ids:
-            self._keep(subscriber, packet_id, for_ms, until_ms)
+    def lease(
+        self, subscriber: Subscriber, packet_id: int, for_ms: int, running_ms: int | None = None
+    ) -> int:
+        """The same, but the message comes back after that time even if the group has no ack timeout, and the
+        lease outlives the server once the group's cursor is durable. The lease's number (`Loan.number`);
+        0: the client does not have the message any more. `running_ms`: as it is now, for who leases many."""
+        now_ms = self.running_ms if running_ms is None else running_ms
+        return self._keep(subscriber, packet_id, for_ms, now_ms, is_lease=True)
 
-    def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, until_ms: int) -> bool:
-        """`until_ms`: of a lease, by running time; 0: it is none, or one already."""
+    @property
+    def running_ms(self) -> int:
+        """Running time of the server over all starts."""
+        return self._running_ms()
+
+    def _keep(
+        self, subscriber: Subscriber, packet_id: int, for_ms: int, now_ms: int, *, is_lease: bool
+    ) -> int:
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
-            return False
+            return 0
         loan = flight.loan
         if loan is None or loan.flight is None:
-            return True
+            return 1
         group = self._groups.get(loan.share)
         if group is None or not group.is_held(flight):
-            return False
-        if loan.until_s or until_ms:
+            return 0
+        if loan.until_s or is_lease:
             self._leases.extend(group, subscriber, flight, loan, for_ms)
-        if until_ms or loan.flight.until_ms:
-            loan.flight.until_ms, loan.flight.stored_as = until_ms or self._running_ms() + for_ms, -1
+        if is_lease or loan.flight.until_ms:
+            loan.flight.until_ms, loan.flight.stored_as = now_ms + for_ms, -1
             group.dirty.add(group)
-        return True
+        return loan.number
 
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
@@ -323,11 +331,12 @@ class Settling:
 
     def _return(self, group: Group, flight: Flight, by: str, since_s: float) -> None:
         """A member has returned the message in order."""
+        flight.until_ms, flight.stored_as = 0, -1
         if flight.returns >= RETURNS_FREE:
             why = f"returned {RETURNS_FREE + 1} times or more without an answer"
             self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)
             return
-        flight.returns, flight.stored_as = flight.returns + 1, -1
+        flight.returns += 1
         if not self._groups.give_back(group, flight):
             self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0, is_attempt=False)
 

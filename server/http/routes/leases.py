@@ -35,7 +35,7 @@ from ...delivery.settling.undone import NEVER
 from ...delivery.subscriptions import Subscriptions
 from ...delivery.terms import LASTING
 from ...engine.writer import Ask
-from ...pull.call import Answer, Given, Leased, Wish
+from ...pull.call import Answer, Leased, Wish
 from ...pull.lease_id import (
     BadLeaseId,
     LeaseId,
@@ -328,7 +328,7 @@ class LeaseRoutes:
             key = (one.given.text, one.until_ms)
             if key not in shared:
                 shared[key] = _shared_of(one)
-            views.append(_view(one.given, shared[key], self._node))
+            views.append(_view(one, shared[key], self._node))
         return views
 
 
@@ -346,7 +346,8 @@ def _shared_of(leased: Leased) -> _Shared:
     return _Shared(parse_share(text)[1], lease_tail(text), time_text(leased.until_ms))
 
 
-def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
+def _view(leased: Leased, shared: _Shared, node: int) -> shapes.LeasedMessage:
+    given = leased.given
     message = given.message
     record, place = message.record, message.position
     retry = record.retry
@@ -356,7 +357,7 @@ def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
         "tries": [try_view(one) for one in message.tries],
-        "lease_id": lease_head(given.packet_id, *message.origin, given.number) + shared.tail,
+        "lease_id": lease_head(given.packet_id, *message.origin, leased.number) + shared.tail,
         "lease_until": shared.until,
     }
 

@@ -369,14 +369,13 @@ def test_a_door_may_lend_for_a_time_of_its_own() -> None:
     subscriber = rig.core.sessions.get("m")
     assert subscriber is not None
     core = rig.core
-    core.settling.lease(subscriber, [packet.packet_id], 5_000)
+    assert core.settling.lease(subscriber, packet.packet_id, 5_000)
     assert core.settling.extend(subscriber, packet.packet_id, 8_000)
     rig.pass_ms(7_999)
     assert waiting(rig) == []
     rig.pass_ms(251)
     assert waiting(rig) == ["job"]
-    core.settling.lease(subscriber, [packet.packet_id], 5_000)
-    assert waiting(rig) == ["job"], "it is not the member's any more"
+    assert not core.settling.lease(subscriber, packet.packet_id, 5_000)
 
 
 # -- connections
