@@ -2,6 +2,7 @@
 
     build.py         which form of the hot modules runs: as source, or compiled
     settings/        what can be set, and how a value is read
+    fair.py          shares of a bound, and turns, by owner
     observe/         logs, metrics, traces
     net/             sockets: how connections come in, and what is sent on them
     engine/          requests -> group commits -> answers; rows on disk -> the wheel

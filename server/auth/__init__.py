@@ -5,8 +5,9 @@
     hashes.py      secrets as they are stored: made, checked
     keys_file.py   the server's own keys: read, added, revoked
     mosquitto.py   a mosquitto's password file and ACL file, read
-    backoff.py     addresses that have shown wrong keys wait
+    backoff.py     guesses at a name wait in a network that has shown wrong keys for it
     aside.py       checks in threads, so that they do not hold the loop
+    checking.py    slow checks that wait for a thread, in turns by network
     keyring.py     all keys of a server: checked, remembered, read again when their files change
     last_use.py    when each key was last used
     commands.py    `keys add|ls|revoke`

@@ -1,16 +1,17 @@
 """All keys of a server: who shows one is checked, those that were right are remembered, files are read again.
 
-A check costs 25 ms (hashes.py), so it is done aside, and what has been found right is remembered under a
-fast hash with a key of this process: what a door asks for each request is one look-up. What is remembered
-names the stored hash that it was checked against, so it counts no more when the file has another.
+A key with a $sha256$ line is checked at once, before anything else is looked at: nothing that others show
+can delay it. A check against argon2id or a mosquitto's hash costs 25 ms, so a thread does it, and what was
+right is remembered under a fast hash with a key of this process. What is remembered names the stored hash
+that it was checked against, so it counts no more when the file has another.
 
     unknown name     checked like any other, against somebody's hash: it takes as long as a wrong key
-    wrong key        counted against its address (backoff.py), logged, answered `Refusal`
-    many at once     WAITING_MAX different ones; beyond that the answer is that there is no time. Each is
-                     looked at when its turn comes: if its address has to wait by then, so does the key
+    wrong key        counted against its network and name (backoff.py), logged, answered `Refusal`
+    the same again   refused without a check, until the files change
+    many at once     they wait in turns by network (checking.py); beyond its bounds the server has no time
 
-While an address waits because of wrong keys, those of the server's own making that are remembered still pass:
-nobody can have guessed one, and others may be behind the same address. Passwords do not.
+While a name is held back in a network, what has the form of a key of the server's making is still checked:
+nobody guesses 256 bits. Passwords are not, not even right ones, since the answer would tell that they are.
 
 Files are read again by `read`, which blocks and changes nothing, and `take`, which puts it in place: a file
 that cannot be read leaves everything as it was.
@@ -18,23 +19,24 @@ that cannot be read leaves everything as it was.
 
 import logging
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..engine.clock import Clock
+from ..net.networks import network_of
 from ..observe.logs import by, shown
 from ..settings.config import Config
 from ..settings.watch import stamps_of
-from .aside import THREADS, Aside
+from .aside import Aside
 from .backoff import Backoff
-from .hashes import Verify, argon2id, mosquitto
-from .keys_file import PREFIX, KeysFileError, name_in, new_key, read_keys
+from .checking import Checking
+from .hashes import Verify, argon2id, digest_in, is_of, mosquitto
+from .keys_file import PREFIX, KeysFileError, is_made, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, read_acl, read_passwords
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
@@ -42,8 +44,8 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """Keys that were right and need no check; the one that was checked longest ago makes room."""
-WAITING_MAX = 256
-"""Different keys that are being checked or wait for it: some 3 s of work."""
+WRONG_REMEMBERED = 1_000
+"""Keys that were wrong and are not checked again: a device that has lost its right tries for ever."""
 KEY_BYTES_MAX = 1_024
 """A longer key or password is wrong without a check. An empty one is wrong, too, whatever hash is stored:
 `mosquitto_passwd -b FILE u "$UNSET"` stores that of nothing, and mosquitto always refuses such a user."""
@@ -57,7 +59,7 @@ class Why(Enum):
     WRONG = auto()
     """Name and key do not belong together."""
     HELD = auto()
-    """Too many wrong ones have come from this address."""
+    """Too many wrong ones of this name have come from this network."""
     BUSY = auto()
     """More are being checked than there may be."""
 
@@ -78,12 +80,15 @@ class Entry:
 
     hash: str
     grant: Grant
-    is_guessable: bool
-    """A password that a human may have chosen, and no key of the server's making."""
+    is_password: bool
+    """Of a mosquitto's user."""
+    digest: bytes | None = None
+    """Of a key that is checked at once."""
 
     @property
     def verify(self) -> Verify:
-        return mosquitto(self.hash) if self.is_guessable else argon2id(self.hash)
+        """The slow check."""
+        return mosquitto(self.hash) if self.is_password else argon2id(self.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,6 @@ class Keyring:
         """Of all that is watched (server/settings/watch.py)."""
         self.stamps = stamps_of(self.paths)
         self._clock = clock
-        self._aside = aside
         self._salt = secrets.token_bytes(32)
         self._backoff = Backoff(clock.mono)
         self._entries: dict[str, Entry] = {}
@@ -116,12 +120,11 @@ class Keyring:
         self._principals: dict[str, Principal] = {}
         self.anonymous = Principal("", EVERYTHING, clock.mono)
         """Who has shown nothing, where that is allowed."""
+        self._checking = Checking(aside)
         self._right: dict[bytes, tuple[str, str]] = {}
         """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
-        self._underway: dict[bytes, list[tuple[Done, str]]] = {}
-        self._queue: deque[tuple[str, bytes, bytes]] = deque()
-        """Name, key and digest of those that are under way and have not had their turn."""
-        self._checking = 0
+        self._wrong: dict[bytes, str] = {}
+        """The same of wrong ones, as the files are now."""
         self._own_key = new_key(OWN_NAME)
         self._own = Principal(OWN_NAME, Grant(EVERY_SCOPE), clock.mono)
         self.refused = 0
@@ -145,14 +148,13 @@ class Keyring:
     # -- who is it
 
     def recall(self, name: str, key: bytes) -> Principal | None:
-        """Whose key it is, if that has been found out before; not for passwords."""
-        found = self._right.get(self._digest(name, key))
-        if found is None:
+        """Whose key it is, if that is known without a slow check; not for passwords."""
+        entry = self._entries.get(name)
+        if entry is None or entry.is_password or len(key) > KEY_BYTES_MAX:
             return None
-        entry = self._entries.get(found[0])
-        if entry is None or entry.hash != found[1] or entry.is_guessable:
-            return None
-        return self._used(found[0])
+        if entry.digest is not None:
+            return self._used(name) if is_of(entry.digest, key) else None
+        return self._used(name) if self._right.get(self._digest(name, key)) == (name, entry.hash) else None
 
     def check(self, name: str, key: bytes, address: str, done: Done) -> None:
         """Find out whose key it is; `done` is called at once, or on the loop when it is known."""
@@ -163,80 +165,73 @@ class Keyring:
         if len(key) == len(self._own_key) and secrets.compare_digest(key, self._own_key.encode()):
             done(self._own)
             return
-        wait_s = self._backoff.wait_s(address)
+        shown, checking = _Shown(name, key, network_of(address), address), self._checking
+        if not key or len(key) > KEY_BYTES_MAX or not self._entries:
+            self._refuse(shown, done)
+            return
+        wait_s = self._held_s(shown)
         if wait_s:
             done(Refusal(Why.HELD, wait_s))
             return
         digest = self._digest(name, key)
-        found = self._right.get(digest)
         entry = self._entries.get(name)
-        if found is not None and entry is not None and entry.hash == found[1]:
+        against = entry or self._somebody(name)
+        if entry is not None and self._right.get(digest) == (name, entry.hash):
             done(self._used(name))
+        elif against.digest is not None or digest in self._wrong:
+            self._refuse(shown, done)
+        elif checking.joins(shown.network, digest, found := partial(self._found, shown, digest, entry, done)):
             return
-        waiting = self._underway.get(digest)
-        if waiting is not None:
-            waiting.append((done, address))
-        elif len(self._underway) >= WAITING_MAX:
+        elif checking.has_many(shown.network, name):
+            done(Refusal(Why.HELD, 1.0))
+        elif not checking.has_room(shown.network):
             done(Refusal(Why.BUSY, 1.0))
-        elif not key or len(key) > KEY_BYTES_MAX or not self._entries:
-            self._refuse(name, [(done, address)])
         else:
-            self._underway[digest] = [(done, address)]
-            self._queue.append((name, key, digest))
-            self._go_on()
+            verify = against.verify
+            checking.begin(
+                shown.network,
+                name,
+                digest,
+                lambda: not self._held_s(shown),
+                lambda: verify(key),
+                found,
+            )
 
     def named(self, name: str) -> Principal | None:
         """Whose name it is, for who has been told apart otherwise: by a certificate, say."""
         return self._used(name) if name in self._entries else None
 
-    def _go_on(self) -> None:
-        """Check the next ones. Who has sent many at once has no more guesses than one after the other."""
-        while self._queue and self._checking < THREADS:
-            name, key, digest = self._queue.popleft()
-            waits = [self._backoff.wait_s(address) for _, address in self._underway[digest]]
-            if all(waits):
-                for (done, _), wait_s in zip(self._underway.pop(digest), waits, strict=True):
-                    done(Refusal(Why.HELD, wait_s))
-            elif not self._entries:
-                self._refuse(name, self._underway.pop(digest))
-            else:
-                self._checking += 1
-                self._verify(name, key, digest)
+    def _held_s(self, shown: "_Shown") -> float:
+        """Seconds for which a guess waits; 0.0: it is no guess, or is checked."""
+        return 0.0 if is_made(shown.key) else self._backoff.wait_s(shown.network, shown.name)
 
-    def _verify(self, name: str, key: bytes, digest: bytes) -> None:
-        entry = self._entries.get(name)
-        verify = (entry or self._somebody(name)).verify
-
-        def verified(is_right: bool | None) -> None:
-            self._checking -= 1
-            self._verified(name, digest, entry, is_right)
-            self._go_on()
-
-        self._aside(lambda: verify(key), verified)
-
-    def _verified(self, name: str, digest: bytes, entry: Entry | None, is_right: bool | None) -> None:
-        waiting = self._underway.pop(digest)
+    def _found(
+        self, shown: "_Shown", digest: bytes, entry: Entry | None, done: Done, is_right: bool | None
+    ) -> None:
+        """What the slow check says. `entry`: what the key was checked against; None: somebody's."""
         if is_right is None:
             log.error("a key could not be checked")
-            for done, _ in waiting:
-                done(Refusal(Why.BUSY, 1.0))
+            done(Refusal(Why.BUSY, 1.0))
             return
-        now = self._entries.get(name)
+        now = self._entries.get(shown.name)
         if not is_right or entry is None or now is None or now.hash != entry.hash:
-            self._refuse(name, waiting)
+            if entry is now:
+                _remember(self._wrong, digest, shown.name, WRONG_REMEMBERED)
+            self._refuse(shown, done)
             return
-        if len(self._right) >= REMEMBERED:
-            del self._right[next(iter(self._right))]
-        self._right[digest] = (name, entry.hash)
-        for done, _ in waiting:
-            done(self._used(name))
+        _remember(self._right, digest, (shown.name, entry.hash), REMEMBERED)
+        done(self._used(shown.name))
 
-    def _refuse(self, name: str, waiting: list[tuple[Done, str]]) -> None:
-        for done, address in waiting:
-            self.refused += 1
-            self._backoff.failed(address)
-            log.warning("a wrong key for %s from %s", _said(name), address, extra=by(address))
-            done(Refusal(Why.WRONG))
+    def _refuse(self, shown: "_Shown", done: Done) -> None:
+        """The key is wrong. While its name and network are held back that is neither counted nor logged."""
+        wait_s = self._backoff.wait_s(shown.network, shown.name)
+        if wait_s:
+            done(Refusal(Why.HELD, wait_s))
+            return
+        self.refused += 1
+        self._backoff.failed(shown.network, shown.name)
+        log.warning("a wrong key for %s from %s", _said(shown.name), shown.address, extra=by(shown.address))
+        done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:
         """Whose hash an unknown name is checked against: always the same one's."""
@@ -307,7 +302,8 @@ class Keyring:
                 if key.name == OWN_NAME:
                     raise KeysFileError(keys_path, key.line, f"{OWN_NAME} is the server itself", "name")
                 if key.revoked is None:
-                    entries[key.name] = Entry(key.hash, key.grant, is_guessable=False)
+                    digest = digest_in(key.hash)
+                    entries[key.name] = Entry(key.hash, key.grant, is_password=False, digest=digest)
         acl = None if acl_path is None else read_acl(acl_path)
         if password_path is not None:
             for user, stored in read_passwords(password_path).items():
@@ -316,12 +312,13 @@ class Keyring:
                 if user in entries:
                     raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)
-                entries[user] = Entry(stored, grant, is_guessable=True)
+                entries[user] = Entry(stored, grant, is_password=True)
         return Read(entries, EVERYTHING if acl is None else acl.grant(""))
 
     def take(self, read: Read) -> None:
         """Put in place what was read: rules are replaced, keys that are gone or others now are revoked."""
         before, self._entries = self._entries, read.entries
+        self._wrong.clear()
         self._names = list(read.entries)
         for name, principal in list(self._principals.items()):
             entry = read.entries.get(name)
@@ -334,6 +331,24 @@ class Keyring:
             if name not in self._principals:
                 self._principals[name] = Principal(name, entry.grant, self._clock.mono)
         self.anonymous.replace(read.anonymous)
+
+
+class _Shown(NamedTuple):
+    """What somebody has shown, and where."""
+
+    name: str
+    key: bytes
+    network: str
+    address: str
+
+
+Value = TypeVar("Value")
+
+
+def _remember(known: dict[bytes, Value], digest: bytes, value: Value, most: int) -> None:
+    if len(known) >= most:
+        del known[next(iter(known))]
+    known[digest] = value
 
 
 def _said(name: str) -> str:

@@ -2,7 +2,7 @@
 
     [[key]]
     name = "meter-7"
-    hash = "$argon2id$v=19$m=19456,t=2,p=1$..."
+    hash = "$sha256$97c81adf..."
     scopes = ["schedule"]
     publish = ["meters/%u/#"]
     rate = 100
@@ -15,8 +15,9 @@ appended or changed by hand as well as by `keys add` and `keys revoke`, which wr
 and rename: a server that reads meanwhile sees the old one or the new one. A revoked key stays in the file,
 with the time; its name can be given to a new one.
 
-A key as it is shown once names itself, `fasti_{name}_{secret}`, so that one argon2 check finds it. The secret
-has 256 bits: nobody guesses it, however often he may.
+A key as it is shown once names itself, `fasti_{name}_{secret}`, so that one check finds it. The secret has
+256 random bits: nobody guesses it, whatever the number of tries. So one SHA-256 of the whole key is enough
+(hashes.py). A line may have an argon2id hash: of a password, or of a key from an older version.
 
 Who can read the file knows who there is, and who can write it is everybody: a file that others can read, or
 that the group can write, is refused.
@@ -38,11 +39,12 @@ from typing import Any
 
 from timeline.filters import TopicError, check_filter
 
-from .hashes import BadHash, argon2id, hashed
+from .hashes import BadHash, check_key_hash, hashed
 from .rights import ADMIN, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Grant, Rules
 
 PREFIX = "fasti_"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+_MADE = re.compile(rb"fasti_[A-Za-z0-9._-]{1,128}_[0-9a-f]{64}")
 MODE_REFUSED = 0o027
 FILE_BYTES_MAX = 64 << 20
 RATE_MAX = 1_000_000
@@ -90,8 +92,13 @@ def name_in(key: bytes) -> str:
     return "" if found is None else found[0]
 
 
+def is_made(key: bytes) -> bool:
+    """Whether a key has the form of those that the server makes: with 256 bits, so that it is no guess."""
+    return _MADE.fullmatch(key) is not None
+
+
 def new_key(name: str) -> str:
-    """A key that nobody has yet."""
+    """A new, unused key."""
     return f"{PREFIX}{name}_{secrets.token_hex(32)}"
 
 
@@ -221,7 +228,7 @@ class _Reading:
             raise self._fault("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         hash_text = self._text("hash")
         try:
-            argon2id(hash_text)
+            check_key_hash(hash_text)
         except BadHash as error:
             raise self._fault("hash", str(error)) from None
         grant = Grant(

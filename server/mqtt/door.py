@@ -5,6 +5,7 @@
     nothing shown              who has no key, where `mqtt.allow_anonymous` lets such in; else 0x87
     name and key               whose they are; 0x86 if they do not belong together
     after too many wrong ones  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
+                               (of one name from one network; a valid key passes)
 
 Where the server has no keys at all names and passwords are not looked at.
 """

@@ -25,8 +25,8 @@ from shards.rocks import MEMTABLES_BYTES
 from timeline.structures import CACHE_BYTES, NODES_MAX, PATTERN_BYTES
 
 from ..auth.aside import CHECK_BYTES, THREADS
-from ..auth.backoff import ADDRESSES_MAX
-from ..auth.keyring import REMEMBERED
+from ..auth.backoff import ENTRIES_MAX
+from ..auth.keyring import REMEMBERED, WRONG_REMEMBERED
 from ..codec.publish import CONNECT_BYTES
 from ..delivery.owed import PUT_OFF_BYTES
 from ..delivery.owners import REMEMBERED_BYTES
@@ -47,7 +47,7 @@ from ..webhook.sender import ANSWER_BYTES
 MIB = 1 << 20
 
 KEY_BYTES = 400
-"""A key that was right, or an address that wrong ones have come from."""
+"""A key that was right or wrong, or a network and a name that wrong ones have come with."""
 PROCESS_BYTES = 60 * MIB
 """The interpreter, its modules, what is made once."""
 STALE_BYTES = 40
@@ -161,9 +161,9 @@ _KEYS = (
     Bound("owners", REMEMBERED_BYTES, f"answers {show_size(REMEMBERED_BYTES)}"),
     Bound(
         "keys",
-        CHECK_BYTES * THREADS + KEY_BYTES * (REMEMBERED + ADDRESSES_MAX),
-        f"{THREADS} that are being checked x {show_size(CHECK_BYTES)}, {REMEMBERED:,} that were right and "
-        f"{ADDRESSES_MAX:,} addresses of wrong ones x {KEY_BYTES}",
+        CHECK_BYTES * THREADS + KEY_BYTES * (REMEMBERED + WRONG_REMEMBERED + ENTRIES_MAX),
+        f"{THREADS} that are being checked x {show_size(CHECK_BYTES)}, {REMEMBERED:,} that were right, "
+        f"{WRONG_REMEMBERED:,} wrong ones and {ENTRIES_MAX:,} names that wait x {KEY_BYTES}",
     ),
 )
 """Where somebody is asked for a key."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from argon2 import PasswordHasher
+
 from server.auth.aside import at_once
 from server.auth.backoff import Backoff
 from server.auth.hashes import hashed
@@ -15,6 +17,11 @@ from server.settings.config import Config
 
 NOW_MS = 1_795_248_000_000
 CHEAP_KIB = 8
+
+
+def argon2_hash(secret: str) -> str:
+    """A hash as `keys add` wrote it once, with a small part of the work."""
+    return PasswordHasher(2, CHEAP_KIB, 1).hash(secret)
 
 
 class Clock(SimulatedClock):
@@ -36,10 +43,12 @@ class KeysFile:
         self._blocks: dict[str, str] = {}
         self.write()
 
-    def add(self, name: str, *scopes: str, **fields: Any) -> str:
-        """The key; `scopes` schedule and read if there are none; `fields` as in the file."""
+    def add(self, name: str, *scopes: str, is_old: bool = False, **fields: Any) -> str:
+        """The key; `scopes` schedule and read if there are none; `fields` as in the file. `is_old`: with a
+        hash that takes its time, as `keys add` wrote them once."""
         key = new_key(name)
-        lines = [f'name = "{name}"', f'hash = "{hashed(key, memory_kib=CHEAP_KIB)}"']
+        stored = argon2_hash(key) if is_old else hashed(key)
+        lines = [f'name = "{name}"', f'hash = "{stored}"']
         lines.append(f"scopes = {list(scopes or ('schedule', 'read'))}".replace("'", '"'))
         lines += [f"{field} = {value}".replace("'", '"') for field, value in fields.items()]
         self._blocks[name] = "\n".join(["[[key]]", *lines, ""])

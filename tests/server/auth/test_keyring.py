@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from server.auth.aside import THREADS, Threads
-from server.auth.backoff import ADDRESSES_MAX, FREE, HOLD_S_MAX, Backoff
-from server.auth.keyring import OWN_NAME, REMEMBERED, WAITING_MAX, Keyring, Refusal, Why
+from server.auth.backoff import ENTRIES_MAX, FREE, HOLD_S_MAX, Backoff
+from server.auth.checking import NAME_WAITING, WAITING_MAX
+from server.auth.keyring import OWN_NAME, REMEMBERED, WRONG_REMEMBERED, Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
 from server.auth.rights import Principal
@@ -17,6 +18,11 @@ from server.net.networks import network_of
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 
 WRONG = Refusal(Why.WRONG)
+PASSWORD_HASH = (
+    "$6$i9Jt32tYegzNkwSK$QS3iPoD+vTH+XaoCByGUtFnBsf37+/hyXreCViGyZOCagOg0+IhiRNI2g+"
+    "GnZf6IPzOU20d7aadUf9uCIILAQA=="
+)
+"""Of the password x."""
 
 
 class Checks:
@@ -75,7 +81,7 @@ def test_a_right_key_is_let_in_and_a_wrong_one_is_not(file: KeysFile, clock: Clo
 
 
 def test_who_was_right_is_not_checked_again(file: KeysFile, clock: Clock, checks: Checks) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock, checks)
     assert keyring.recall("a", a.encode()) is None
     answers: list[Principal | Refusal] = []
@@ -92,7 +98,7 @@ def test_who_was_right_is_not_checked_again(file: KeysFile, clock: Clock, checks
 def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
     file: KeysFile, clock: Clock, checks: Checks
 ) -> None:
-    file.add("a")
+    file.add("a", is_old=True)
     keyring = ring(file.path, clock, checks)
     answers: list[Principal | Refusal] = []
     for name in ("a", "nobody", ""):
@@ -115,7 +121,7 @@ def test_an_unknown_name_is_not_let_in_with_the_key_that_it_is_checked_against(
 def test_no_more_are_checked_at_a_time_than_there_may_be(
     file: KeysFile, clock: Clock, checks: Checks
 ) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock, checks)
     answers: list[Principal | Refusal] = []
     for number in range(WAITING_MAX):
@@ -131,21 +137,22 @@ def test_no_more_are_checked_at_a_time_than_there_may_be(
 def test_who_sends_many_wrong_keys_at_once_has_no_more_guesses(
     file: KeysFile, clock: Clock, checks: Checks
 ) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock, checks)
     answers: list[Principal | Refusal] = []
     for number in range(WAITING_MAX - 1):
         keyring.check("a", b"%d" % number, "guesser", answers.append)
-    keyring.check("a", a.encode(), "somebody", answers.append)
+    right: list[Principal | Refusal] = []
+    keyring.check("a", a.encode(), "somebody", right.append)
     checks.run()
     assert checks.count <= FREE + THREADS + 1
     assert [answer.why for answer in answers if isinstance(answer, Refusal)].count(Why.HELD) >= 200
-    assert named(answers[-1]) == "a"
-    assert shown(keyring, "a", "x", "guesser") == Refusal(Why.HELD, keyring._backoff.wait_s("guesser"))
+    assert named(right[0]) == "a"
+    assert shown(keyring, "a", "x", "guesser") == Refusal(Why.HELD, keyring._backoff.wait_s("guesser", "a"))
 
 
 def test_what_is_remembered_is_bounded(file: KeysFile, clock: Clock) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock)
     keyring._right = {b"%d" % number: ("a", "") for number in range(REMEMBERED)}
     shown(keyring, "a", a)
@@ -154,7 +161,7 @@ def test_what_is_remembered_is_bounded(file: KeysFile, clock: Clock) -> None:
 
 
 def test_a_check_that_fails_lets_nobody_in(file: KeysFile, clock: Clock) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock, lambda work, done: done(None))
     assert shown(keyring, "a", a) == Refusal(Why.BUSY, 1.0)
     assert keyring.recall("a", a.encode()) is None
@@ -163,7 +170,7 @@ def test_a_check_that_fails_lets_nobody_in(file: KeysFile, clock: Clock) -> None
 def test_a_key_that_is_revoked_while_it_is_checked_is_not_let_in(
     file: KeysFile, clock: Clock, checks: Checks
 ) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     keyring = ring(file.path, clock, checks)
     answers: list[Principal | Refusal] = []
     keyring.check("a", a.encode(), "x", answers.append)
@@ -224,19 +231,101 @@ def test_the_server_has_a_key_of_its_own(file: KeysFile, clock: Clock) -> None:
         keyring.read()
 
 
-def test_an_address_with_wrong_keys_waits(file: KeysFile, clock: Clock, checks: Checks) -> None:
-    a = file.add("a")
-    b = file.add("b")
+def test_a_name_with_wrong_keys_waits_in_that_network(file: KeysFile, clock: Clock) -> None:
+    a = file.add("a", is_old=True)
+    b = file.add("b", is_old=True)
     keyring = ring(file.path, clock)
     shown(keyring, "a", a)
     for number in range(FREE + 1):
         assert shown(keyring, "a", f"wrong {number}") == WRONG
-    assert shown(keyring, "b", b) == Refusal(Why.HELD, 1.0)
+    assert shown(keyring, "a", "wrong again") == Refusal(Why.HELD, 1.0)
     assert named(shown(keyring, "a", a)) == "a"  # known, and nobody has guessed it
-    assert named(shown(keyring, "b", b, "10.0.0.2")) == "b"
+    assert named(shown(keyring, "b", b)) == "b"
+    assert shown(keyring, "a", "wrong again", "10.0.0.2") == WRONG
     clock.mono_s = 1.0
-    assert shown(keyring, "a", "wrong again") == WRONG
-    assert shown(keyring, "a", "wrong again") == Refusal(Why.HELD, 2.0)
+    assert shown(keyring, "a", "wrong for good") == WRONG
+    assert shown(keyring, "a", "wrong for good") == Refusal(Why.HELD, 2.0)
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["sha256", "argon2"])
+def test_a_valid_key_is_not_held_back_by_wrong_ones_of_its_name(
+    file: KeysFile, clock: Clock, is_old: bool
+) -> None:
+    """Nobody guesses 256 bits. A wrong one of that form is told to wait all the same."""
+    a = file.add("a", is_old=is_old)
+    keyring = ring(file.path, clock)
+    for number in range(FREE + 1):
+        assert shown(keyring, "a", f"fasti_a_{number:064x}") == WRONG
+    assert shown(keyring, "a", f"fasti_a_{99:064x}") == Refusal(Why.HELD, 1.0)
+    assert keyring.refused == FREE + 1
+    assert named(shown(keyring, "a", a)) == "a"
+
+
+def test_a_right_password_waits_while_its_name_is_held_back(
+    tmp_path: Path, file: KeysFile, clock: Clock
+) -> None:
+    passwords = tmp_path / "passwords"
+    passwords.write_text(f"user:{PASSWORD_HASH}\n")
+    passwords.chmod(0o600)
+    file.add("a")
+    keyring = ring(file.path, clock, password_file=str(passwords))
+    assert named(shown(keyring, "user", "x")) == "user"
+    for number in range(FREE + 1):
+        shown(keyring, "user", f"wrong {number}")
+    assert shown(keyring, "user", "x") == Refusal(Why.HELD, 1.0)
+    assert named(shown(keyring, "user", "x", "10.0.0.2")) == "user"
+    clock.mono_s = 1.0
+    assert named(shown(keyring, "user", "x")) == "user"
+
+
+def test_a_key_of_256_bits_is_checked_at_once(file: KeysFile, clock: Clock, checks: Checks) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, checks)
+    assert named(keyring.recall("a", a.encode())) == "a"
+    assert keyring.recall("a", a.encode() + b"0") is None
+    assert shown(keyring, "a", f"fasti_a_{0:064x}") == WRONG
+    assert shown(keyring, "nobody", a) == WRONG
+    assert checks.count == 0
+
+
+def test_the_same_wrong_key_is_checked_once_until_the_file_changes(
+    file: KeysFile, clock: Clock, checks: Checks
+) -> None:
+    file.add("a", is_old=True)
+    keyring = ring(file.path, clock, checks)
+    answers: list[Principal | Refusal] = []
+    for _ in range(3):
+        keyring.check("a", b"wrong", "x", answers.append)
+        checks.run()
+    assert (answers, checks.count) == ([WRONG] * 3, 1)
+    again(keyring)
+    keyring.check("a", b"wrong", "x", answers.append)
+    checks.run()
+    assert checks.count == 2
+    keyring._wrong = {b"%d" % number: "a" for number in range(WRONG_REMEMBERED)}
+    keyring.check("a", b"other", "x", answers.append)
+    checks.run()
+    assert len(keyring._wrong) == WRONG_REMEMBERED
+
+
+def test_checks_take_turns_by_network(file: KeysFile, clock: Clock, checks: Checks) -> None:
+    """However many one network has waiting, and each of its names may have a few only."""
+    a = file.add("a", is_old=True)
+    keyring = ring(file.path, clock, checks)
+    flood: list[Principal | Refusal] = []
+    for number in range(1_000):
+        name = f"name-{number // NAME_WAITING}"
+        keyring.check(name, f"fasti_{name}_{number:064x}".encode(), "10.0.0.1", flood.append)
+    assert flood == [Refusal(Why.BUSY, 1.0)] * (1_000 - WAITING_MAX * 7 // 8)
+    keyring.check("name-0", b"one more", "10.0.0.1", flood.append)
+    assert flood[-1] == Refusal(Why.HELD, 1.0)
+    answers: list[Principal | Refusal] = []
+    keyring.check("a", a.encode(), "10.0.0.2", answers.append)
+    for done in range(THREADS + 2):
+        assert (answers == []) or done > THREADS
+        work, answered = checks.waiting.pop(0)
+        answered(work())
+    assert named(answers[0]) == "a"
 
 
 def test_the_wait_doubles_up_to_a_bound_and_is_forgotten() -> None:
@@ -244,21 +333,22 @@ def test_the_wait_doubles_up_to_a_bound_and_is_forgotten() -> None:
     backoff = Backoff(clock.mono)
     waits = []
     for _ in range(FREE + 10):
-        backoff.failed("x")
-        waits.append(backoff.wait_s("x"))
+        backoff.failed("x", "a")
+        waits.append(backoff.wait_s("x", "a"))
         clock.mono_s += waits[-1]
     assert waits[: FREE + 3] == [0.0] * FREE + [1.0, 2.0, 4.0]
     assert waits[-1] == HOLD_S_MAX
     clock.mono_s += 601
-    backoff.failed("x")
-    assert backoff.wait_s("x") == 0.0
+    backoff.failed("x", "a")
+    assert backoff.wait_s("x", "a") == 0.0
 
 
-def test_addresses_are_bounded_and_ipv6_counts_by_its_network() -> None:
+def test_what_waits_is_bounded_and_ipv6_counts_by_its_network() -> None:
     backoff = Backoff(Clock().mono)
-    for number in range(ADDRESSES_MAX + 5):
-        backoff.failed(f"host{number}")
-    assert len(backoff) == ADDRESSES_MAX
+    for number in range(ENTRIES_MAX + 5):
+        backoff.failed(f"host{number}", "x" * 60_000)
+    assert len(backoff) == ENTRIES_MAX
+    assert {name for _, name in backoff._known} == {""}
     assert (
         network_of("2001:db8:1:2:3::4") == network_of("2001:db8:1:2:ffff::") != network_of("2001:db8:1:3::")
     )
@@ -284,7 +374,7 @@ def test_when_a_key_was_used_is_known_and_written(file: KeysFile, clock: Clock, 
 
 
 async def test_checks_are_done_in_threads_and_answered_on_the_loop(file: KeysFile, clock: Clock) -> None:
-    a = file.add("a")
+    a = file.add("a", is_old=True)
     threads = Threads()
     keyring = ring(file.path, clock, threads)
     answered: asyncio.Future[Principal | Refusal] = asyncio.get_running_loop().create_future()

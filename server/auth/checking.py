@@ -1,0 +1,112 @@
+"""Slow checks that wait for a thread: a few at a time, in turns by network.
+
+    waiting     network A: a1 a2 a3 a4      network B: b1
+    checked     a1 b1 a2 a3 a4
+
+So what one network sends delays another one by its turns only. Bounds: WAITING_MAX different keys, of which
+no network takes the last eighth from the others (server/fair.py); NAME_WAITING of one name from one network,
+of which at most one is right. The same key from the same network is checked once for all who show it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..fair import Turns, may_take
+from .aside import THREADS, Aside
+from .backoff import FREE
+
+WAITING_MAX = 256
+"""Different keys that are being checked or wait for it: some 3 s of work."""
+NAME_WAITING = FREE + 1
+
+Found = Callable[[bool | None], None]
+"""Called on the loop: whether the key is right; None: it could not be checked."""
+
+
+@dataclass(slots=True)
+class _Check:
+    network: str
+    name: str
+    digest: bytes
+    is_wanted: Callable[[], bool]
+    work: Callable[[], bool]
+    found: list[Found] = field(default_factory=list)
+
+
+class Checking:
+    """The checks of one keyring."""
+
+    def __init__(self, aside: Aside) -> None:
+        self._aside = aside
+        self._waiting: Turns[_Check] = Turns()
+        self._underway: dict[tuple[str, bytes], _Check] = {}
+        """By network and digest: those that wait and those that are being checked."""
+        self._by_network: Counter[str] = Counter()
+        self._by_name: Counter[tuple[str, str]] = Counter()
+        self._count = 0
+        """Checks in threads."""
+
+    def joins(self, network: str, digest: bytes, found: Found) -> bool:
+        """Whether this key is being checked already for its network: `found` is called with that answer."""
+        check = self._underway.get((network, digest))
+        if check is not None:
+            check.found.append(found)
+        return check is not None
+
+    def has_many(self, network: str, name: str) -> bool:
+        """Whether NAME_WAITING keys of this name from this network wait."""
+        return self._by_name[network, name] >= NAME_WAITING
+
+    def has_room(self, network: str) -> bool:
+        """Whether one more key from this network may wait."""
+        mine = self._by_network[network]
+        owners = len(self._by_network) + (not mine)
+        return may_take(len(self._underway), WAITING_MAX, mine, owners)
+
+    def begin(
+        self,
+        network: str,
+        name: str,
+        digest: bytes,
+        is_wanted: Callable[[], bool],
+        work: Callable[[], bool],
+        found: Found,
+    ) -> None:
+        """Check a key when its turn comes. `is_wanted`: asked then; False: it counts as wrong unchecked."""
+        check = _Check(network, name, digest, is_wanted, work, [found])
+        self._underway[network, digest] = check
+        self._by_network[network] += 1
+        self._by_name[network, name] += 1
+        self._waiting.add(network, check)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._count < THREADS:
+            check = self._waiting.take()
+            if check.is_wanted():
+                self._count += 1
+                self._verify(check)
+            else:
+                self._end(check, False)
+
+    def _verify(self, check: _Check) -> None:
+        def verified(is_right: bool | None) -> None:
+            self._count -= 1
+            self._end(check, is_right)
+            self._go_on()
+
+        self._aside(check.work, verified)
+
+    def _end(self, check: _Check, is_right: bool | None) -> None:
+        del self._underway[check.network, check.digest]
+        _less(self._by_network, check.network)
+        _less(self._by_name, (check.network, check.name))
+        for found in check.found:
+            found(is_right)
+
+
+def _less(counts: Counter, key: object) -> None:  # type: ignore[type-arg]
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
