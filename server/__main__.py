@@ -27,6 +27,7 @@ from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
 from shards.private import private
 
 from .auth.keys_file import KeysFileError
+from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError, former, load, table
@@ -146,9 +147,8 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 publish=options.publish,
                 subscribe=options.subscribe,
                 deliver=options.deliver,
-                rate=options.rate,
-                pending=options.pending,
-                groups=options.groups,
+                client_ids=options.client_ids,
+                bounds={bound.name: getattr(options, bound.name) for bound in BOUNDS},
             )
             print(key)  # noqa: T201
             print("It is shown this once; the file has its hash only.", file=sys.stderr)  # noqa: T201
@@ -227,10 +227,20 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
         add.add_argument(
             f"--{what}", action="append", default=None, metavar="FILTER", help=f"topics that {why}; else all"
         )
-    add.add_argument("--rate", type=int, default=0, help="messages a second; else any number")
-    add.add_argument("--pending", type=int, default=0, help="messages that may wait; else any number")
+    for bound in BOUNDS:
+        add.add_argument(
+            f"--{bound.name}",
+            type=int,
+            default=0,
+            metavar="N",
+            help=f"{bound.of_what}; else {bound.otherwise}",
+        )
     add.add_argument(
-        "--groups", type=int, default=0, help="groups and endpoints of its own; else half of limits.groups"
+        "--client-ids",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="client ids that its MQTT clients may have, such as 'meter-*'; else any",
     )
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
     revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")

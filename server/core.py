@@ -50,6 +50,7 @@ from .engine.held import Held
 from .engine.loader import Loader
 from .engine.mending import Mending
 from .engine.writer import Busy, Entry, Writer
+from .fair import Share
 from .mqtt.parts import Parts
 from .observe.tracing import Traces
 from .pull.pull import Pull
@@ -104,7 +105,7 @@ class Core:
             self.mending.errand,
         )
         """What is asked of the writer in steps."""
-        self._build_doors(wake)
+        self._build_doors(wake, auth)
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
@@ -142,7 +143,11 @@ class Core:
             gather=gather,
         )
         self.schedules = Schedules(
-            store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules
+            store,
+            self.horizon,
+            self.writer,
+            clock,
+            share=Share("schedules", config.limits.schedules, "schedules", auth),
         )
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
@@ -170,8 +175,8 @@ class Core:
             clock,
             self.writer,
             by_text,
-            quota=Quota(limits),
-            max_sessions=limits.sessions,
+            quota=Quota(limits, auth),
+            share=Share("sessions", limits.sessions, "sessions", auth),
             max_in_flight=settings.max_in_flight,
             max_inflight_bytes=settings.max_inflight_bytes,
             gate_bytes=limits.out_bytes,
@@ -191,7 +196,7 @@ class Core:
             settings,
             limits,
             clock.mono,
-            auth.groups_of,
+            auth,
         )
 
     def _build_dispatch(self) -> None:
@@ -288,7 +293,7 @@ class Core:
             self.replay,
         )
 
-    def _build_doors(self, wake: Callable[[], None]) -> None:
+    def _build_doors(self, wake: Callable[[], None], auth: Auth) -> None:
         """What clients ask for, by whatever protocol."""
         config, clock = self.config, self.clock
         self.subscriptions = Subscriptions(
@@ -305,6 +310,7 @@ class Core:
             self.replay,
             self.wills,
             expiry_max_ms=config.sessions.expiry_max_ms,
+            connections=Share("connections", 0, "connections", auth),
         )
         self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
         self.mqtt = Parts(
@@ -397,6 +403,6 @@ def timeline_of(
         max_slices=config.slices.max,
         max_structures=config.shards.max_structures,
         caps=caps,
-        quota_of=auth.quota_of,
+        quota_of=lambda owner: auth.bound_of(owner.decode(), "pending"),
         is_undone=is_undone,
     )

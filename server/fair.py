@@ -7,11 +7,13 @@ newcomer still finds room:
     bound 80, A holds 70        A gets no more: 70 is the start of the reserve
     B comes, holds 0            B gets up to 10; its equal share is 40
 
+`Share` counts what each owner holds of one such bound, and asks for the owner's own bound in the keys file.
+
 `Turns` is a round robin: each owner that has something waiting gives one, then the next owner does.
 """
 
-from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from collections import Counter, OrderedDict, deque
+from typing import Generic, Protocol, TypeVar
 
 RESERVED = 8
 """One part in so many of a shared bound is reserved."""
@@ -28,6 +30,65 @@ def may_take(taken: int, bound: int, mine: int, owners: int) -> bool:
     if taken >= bound:
         return False
     return taken < bound - bound // RESERVED or mine * max(2, owners) < bound
+
+
+class Bounds(Protocol):
+    """Bounds of owners, as the keys file has them now."""
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody is asked for a key, so all is one owner's."""
+
+    def bound_of(self, owner: str, name: str) -> int:
+        """An owner's own bound of that name; 0: it has none."""
+
+
+class Share:
+    """What each owner holds of one bound."""
+
+    def __init__(self, name: str, most: int, what: str, bounds: Bounds) -> None:
+        """`name`: of the bound, in the keys file and in `[limits]`. `most`: what all may hold together; 0: no
+        bound that is shared. `what`: what is counted, for people."""
+        self._name = name
+        self._most = most
+        self._what = what
+        self._bounds = bounds
+        self._held: Counter[str] = Counter()
+        """By owner; one that holds nothing is not kept."""
+        self.taken = 0
+
+    def refusal(self, owner: str) -> str:
+        """Why the owner may not take one more; empty: it may. `owner`: the name of a key; empty: nobody's."""
+        mine, own = self._held[owner], self._bounds.bound_of(owner, self._name)
+        if own and mine >= own:
+            return f"the key {owner} has {mine} {self._what}, {own} may be"
+        if not self._most:
+            return ""
+        if self.taken >= self._most:
+            return f"{self.taken} {self._what} exist, as many as limits.{self._name} allows"
+        owners = len(self._held) + (not mine)
+        if self._bounds.is_open or may_take(self.taken, self._most, mine, owners):
+            return ""
+        who = f"the key {owner}" if owner else "who shows no key"
+        return f"{who} has {mine} {self._what}, the last ones of limits.{self._name} are for others"
+
+    def add(self, owner: str, count: int = 1) -> None:
+        """The owner has so many more; fewer, if negative."""
+        count = max(count, -self._held[owner])
+        self.taken += count
+        self._held[owner] += count
+        if not self._held[owner]:
+            del self._held[owner]
+
+    def move(self, before: str, after: str, count: int = 1) -> None:
+        """What one owner has had is another's."""
+        self.add(before, -count)
+        self.add(after, count)
+
+    def clear(self) -> None:
+        """Nobody holds anything."""
+        self._held.clear()
+        self.taken = 0
 
 
 class Turns(Generic[One]):

@@ -3,26 +3,25 @@
 A running server sees the change within seconds (server/run.py), at once with SIGHUP.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from timeline.filters import TopicError
 
 from .keys_file import (
-    GROUPS_MAX,
-    PENDING_MAX,
-    RATE_MAX,
     KeysFileError,
     StoredKey,
     add_key,
+    client_ids_of,
     read_keys,
     revoke_key,
     rules_of,
     scopes_of,
 )
 from .last_use import read_last_use
-from .rights import ADMIN, Grant
+from .rights import ADMIN, BOUNDS, Grant
 
 
 def add(
@@ -33,24 +32,26 @@ def add(
     publish: Sequence[str] | None,
     subscribe: Sequence[str] | None,
     deliver: Sequence[str] | None,
-    rate: int,
-    pending: int,
-    groups: int,
+    client_ids: Sequence[str] = (),
+    bounds: Mapping[str, int],
 ) -> str:
-    """The new key, to be shown once. `scopes` as given, also with commas. Raises KeysFileError."""
+    """The new key, to be shown once. `scopes` as given, also with commas. `bounds`: by name, those of BOUNDS
+    that it has. Raises KeysFileError."""
     try:
         wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
         asked = {"publish": publish, "subscribe": subscribe, "deliver": deliver}
         rules = {what: rules_of(list(given)) for what, given in asked.items() if given is not None}
     except (ValueError, TopicError) as error:
         raise KeysFileError(path, 0, str(error), name) from None
-    if not 0 <= rate <= RATE_MAX:
-        raise KeysFileError(path, 0, f"from 0 to {RATE_MAX} messages a second", "rate")
-    if not 0 <= pending <= PENDING_MAX:
-        raise KeysFileError(path, 0, f"from 0 to {PENDING_MAX} messages", "pending")
-    if not 0 <= groups <= GROUPS_MAX:
-        raise KeysFileError(path, 0, f"from 0 to {GROUPS_MAX} groups and endpoints", "groups")
-    return add_key(path, name, Grant(wanted, rate=rate, pending=pending, groups=groups, **rules))
+    for bound in BOUNDS:
+        if not 0 <= bounds.get(bound.name, 0) <= bound.most:
+            raise KeysFileError(path, 0, f"from 0 to {bound.most} {bound.of_what}", bound.name)
+    try:
+        patterns = client_ids_of(list(client_ids)) if client_ids else ()
+    except ValueError as error:
+        raise KeysFileError(path, 0, str(error), "client_ids") from None
+    given: dict[str, Any] = {**rules, **bounds}
+    return add_key(path, name, Grant(wanted, client_ids=patterns, **given))
 
 
 def revoke(path: Path, name: str) -> str:
@@ -63,20 +64,20 @@ def revoke(path: Path, name: str) -> str:
 
 
 def listed(path: Path, data: Path) -> list[str]:
-    """A line for each key, in columns. `data`: where the server notes when they were used. Raises
-    KeysFileError."""
-    used = read_last_use(data)
-    rows: list[tuple[str, ...]] = [
-        ("NAME", "SCOPES", "RATE", "PENDING", "GROUPS", "CREATED", "LAST USED", "TOPICS")
-    ]
-    rows += [_row(key, used.get(key.name, 0)) for key in read_keys(path)]
+    """A line for each key, in columns; those of bounds that no key has are left out. `data`: where the server
+    notes when they were used. Raises KeysFileError."""
+    used, keys = read_last_use(data), read_keys(path)
+    bounds = [bound.name for bound in BOUNDS if any(getattr(key.grant, bound.name) for key in keys)]
+    shown = [name.upper() for name in bounds]
+    rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *shown, "CREATED", "LAST USED", "TOPICS")]
+    rows += [_row(key, used.get(key.name, 0), bounds) for key in keys]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
-def _row(key: StoredKey, used_ms: int) -> tuple[str, ...]:
+def _row(key: StoredKey, used_ms: int, shown: Sequence[str]) -> tuple[str, ...]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
     last = _day(datetime.fromtimestamp(used_ms / 1000, UTC)) if used_ms else "-"
@@ -86,8 +87,9 @@ def _row(key: StoredKey, used_ms: int) -> tuple[str, ...]:
     topics = " ".join(
         f"{what}={','.join(rules.allow) or 'none'}" for what, rules in named if rules.allow is not None
     )
-    bounds = (str(bound or "-") for bound in (grant.rate, grant.pending, grant.groups))
-    return key.name, scopes, *bounds, _day(key.created), last, topics or "all"
+    bounds = (str(getattr(grant, name) or "-") for name in shown)
+    clients = f" client_ids={','.join(grant.client_ids)}" if grant.client_ids else ""
+    return key.name, scopes, *bounds, _day(key.created), last, (topics or "all") + clients
 
 
 def _day(at: datetime | None) -> str:

@@ -270,15 +270,10 @@ class Keyring:
         principal = self._own if name == OWN_NAME else self._principals.get(name)
         return (False, 0) if principal is None else principal.may_send(client_id, topic)
 
-    def quota_of(self, owner: bytes) -> int:
-        """How many messages of that name may be pending; 0: any number, as of one that counts no more."""
-        entry = self._entries.get(owner.decode())
-        return 0 if entry is None else entry.grant.pending
-
-    def groups_of(self, owner: str) -> int:
-        """How many groups and endpoints a key may have; 0: as many as the server gives every key."""
+    def bound_of(self, owner: str, name: str) -> int:
+        """A key's own bound of that name (BOUNDS); 0: it has none, as a key that counts no more."""
         entry = self._entries.get(owner)
-        return 0 if entry is None else entry.grant.groups
+        return 0 if entry is None else getattr(entry.grant, name)
 
     def used(self) -> dict[str, int]:
         """Name -> when its key was last used, wall ms; only those that were."""

@@ -8,6 +8,7 @@
     rate = 100
     pending = 10000
     groups = 100
+    client_ids = ["meter-*"]
     created = 2026-11-22T05:00:00Z
 
 `publish`, `subscribe` and `deliver` that are left out are every topic; an empty list is none. A line is
@@ -40,19 +41,19 @@ from typing import Any
 from timeline.filters import TopicError, check_filter
 
 from .hashes import BadHash, check_key_hash, hashed
-from .rights import ADMIN, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Grant, Rules
+from .rights import ADMIN, BOUNDS, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Bound, Grant, Rules
 
 PREFIX = "fasti_"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 _MADE = re.compile(rb"fasti_[A-Za-z0-9._-]{1,128}_[0-9a-f]{64}")
 MODE_REFUSED = 0o027
 FILE_BYTES_MAX = 64 << 20
-RATE_MAX = 1_000_000
-PENDING_MAX = 1_000_000_000
-GROUPS_MAX = 1_000_000
+CLIENT_IDS_MAX, CLIENT_ID_MAX = 100, 1_024
+"""Patterns of a key, and characters of one."""
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 _RULES = ("publish", "subscribe", "deliver")
-_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "pending", "groups", "created", "revoked")
+_NUMBERS = tuple(bound.name for bound in BOUNDS)
+_FIELDS = ("name", "hash", "scopes", *_RULES, *_NUMBERS, "client_ids", "created", "revoked")
 
 
 class KeysFileError(ValueError):
@@ -236,9 +237,8 @@ class _Reading:
             self._rules("publish"),
             self._rules("subscribe"),
             self._rules("deliver"),
-            self._number("rate", RATE_MAX, "messages a second"),
-            self._number("pending", PENDING_MAX, "messages"),
-            self._number("groups", GROUPS_MAX, "groups and endpoints"),
+            client_ids=self._client_ids(),
+            **{bound.name: self._number(bound) for bound in BOUNDS},
         )
         line = self._places.header(self._index)
         return StoredKey(name, hash_text, grant, self._time("created"), self._time("revoked"), line)
@@ -271,10 +271,20 @@ class _Reading:
         except TopicError as error:
             raise self._fault(field, str(error)) from None
 
-    def _number(self, field: str, most: int, of_what: str) -> int:
-        value = self._table.get(field, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise self._fault(field, f"must be a whole number of {of_what}, at most {most}")
+    def _client_ids(self) -> tuple[str, ...]:
+        if "client_ids" not in self._table:
+            return ()
+        try:
+            return client_ids_of(self._texts("client_ids"))
+        except ValueError as error:
+            raise self._fault("client_ids", str(error)) from None
+
+    def _number(self, bound: Bound) -> int:
+        value = self._table.get(bound.name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= bound.most:
+            raise self._fault(
+                bound.name, f"must be a whole number of {bound.of_what}, from 0 to {bound.most}"
+            )
         return value
 
     def _time(self, field: str) -> datetime | None:
@@ -306,6 +316,16 @@ def rules_of(filters: list[str]) -> Rules:
     return Rules(tuple(filters))
 
 
+def client_ids_of(patterns: list[str]) -> tuple[str, ...]:
+    """Patterns of client ids. Raises ValueError."""
+    if not 0 < len(patterns) <= CLIENT_IDS_MAX:
+        raise ValueError(f"must have 1 to {CLIENT_IDS_MAX} patterns, not {len(patterns)}")
+    for pattern in patterns:
+        if not 0 < len(pattern) <= CLIENT_ID_MAX:
+            raise ValueError(f"a pattern must have 1 to {CLIENT_ID_MAX} characters")
+    return tuple(patterns)
+
+
 def _block(name: str, hash_text: str, grant: Grant) -> str:
     scopes = [ADMIN] if ADMIN in grant.scopes else [one for one in (SCHEDULE, READ) if one in grant.scopes]
     lines = ["[[key]]", f"name = {_toml(name)}", f"hash = {_toml(hash_text)}", f"scopes = {_toml(scopes)}"]
@@ -313,12 +333,9 @@ def _block(name: str, hash_text: str, grant: Grant) -> str:
         rules: Rules = getattr(grant, field)
         if rules.allow is not None:
             lines.append(f"{field} = {_toml(list(rules.allow))}")
-    if grant.rate:
-        lines.append(f"rate = {grant.rate}")
-    if grant.pending:
-        lines.append(f"pending = {grant.pending}")
-    if grant.groups:
-        lines.append(f"groups = {grant.groups}")
+    lines += [f"{field} = {getattr(grant, field)}" for field in _NUMBERS if getattr(grant, field)]
+    if grant.client_ids:
+        lines.append(f"client_ids = {_toml(list(grant.client_ids))}")
     lines.append(f"created = {_now()}")
     return "\n".join(lines) + "\n"
 

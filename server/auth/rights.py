@@ -24,6 +24,7 @@ begin like the topic.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from timeline.filters import covers, matcher, matches
 
@@ -66,10 +67,32 @@ EVERY = Rules()
 NOTHING = Rules(())
 
 
+class Bound(NamedTuple):
+    """A number that the keys file may give a key."""
+
+    name: str
+    most: int
+    of_what: str
+    otherwise: str
+    """What counts without it, or with 0."""
+
+
+BOUNDS = (
+    Bound("rate", 1_000_000, "messages a second", "any number"),
+    Bound("pending", 1_000_000_000, "messages that may wait", "any number"),
+    Bound("groups", 1_000_000, "groups and endpoints of its own", "its share of limits.groups"),
+    Bound("schedules", 10_000_000, "schedules of its own", "its share of limits.schedules"),
+    Bound("connections", 1_000_000, "MQTT connections at a time", "any number"),
+    Bound("sessions", 10_000_000, "MQTT sessions", "its share of limits.sessions"),
+    Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.subscriptions"),
+)
+"""What a key may have. A share: server/fair.py."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do. `rate`: messages a second, `pending`: of its messages at a time; 0: any number.
-    `groups`: groups and endpoints of its own; 0: as many as the server gives every key."""
+    """What a key may do. Numbers: `BOUNDS`; 0: not said. `client_ids`: patterns of those that its clients may
+    have, `*` for any text; none: any."""
 
     scopes: frozenset[str] = EVERY_SCOPE
     publish: Rules = EVERY
@@ -78,6 +101,11 @@ class Grant:
     rate: int = 0
     pending: int = 0
     groups: int = 0
+    schedules: int = 0
+    connections: int = 0
+    sessions: int = 0
+    subscriptions: int = 0
+    client_ids: tuple[str, ...] = ()
 
 
 NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
@@ -116,6 +144,11 @@ class Principal:
 
     def has(self, scope: str) -> bool:
         return scope in self.grant.scopes
+
+    def may_be(self, client_id: str) -> bool:
+        """Whether its clients may have this client id."""
+        patterns = self.grant.client_ids
+        return not patterns or any(_is_like(client_id, pattern) for pattern in patterns)
 
     def fits(self, text: str) -> "Fits":
         """What a rule of a client matches, as it is with its name put in. Those without a mark are the same
@@ -317,6 +350,22 @@ def _match(rules: Rules, topic: str) -> bool:
     if rules.allow is None or any(matches(allowed, topic) for allowed in rules.allow):
         return True
     return rules.otherwise is not None and _match(rules.otherwise, topic)
+
+
+def _is_like(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern, in which `*` stands for any text."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == pattern
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for part in rest[:-1]:
+        found = text.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(text) - len(rest[-1]) >= at and text.endswith(rest[-1])
 
 
 def _is_level(value: str) -> bool:

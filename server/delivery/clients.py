@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..engine.clock import Clock
+from ..fair import Share
 from ..observe.logs import by, shown
 from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
@@ -44,8 +45,10 @@ class Clients:
         wills: Wills,
         *,
         expiry_max_ms: int,
+        connections: Share,
     ) -> None:
-        """`expiry_max_ms`: how long a session may stay after its connection, at most."""
+        """`connections`: of how many a key may have; who opens and ends one counts it. `expiry_max_ms`: how
+        long a session may stay after its connection, at most."""
         self._clock = clock
         self._sessions = sessions
         self._cursors = cursors
@@ -57,6 +60,7 @@ class Clients:
         self._wills = wills
         self._expiry_max_s = expiry_max_ms // 1000
         self._assigned = 0
+        self.connections = connections
 
     def restore(self) -> None:
         """At start: publish the wills of the clients that were connected when the server died."""
@@ -108,14 +112,18 @@ class Clients:
                 return known, True
             self._forget(known)
         try:
-            fresh = self._sessions.open(client_id, expiry_s=expiry_s, window=window)
+            fresh = self._sessions.open(client_id, expiry_s=expiry_s, window=window, rights=rights)
         except TooManySessions as error:
             log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
         fresh.link = link
-        if rights is not None:
-            fresh.owner, fresh.rights = rights.name, rights
         return fresh, False
+
+    def admission(self, client_id: str, rights: Rights) -> str:
+        """Why a key may not have one more connection; empty: it may. One that is taken over makes room."""
+        known = self._sessions.get(client_id)
+        is_replaced = known is not None and known.link is not None and known.owner == rights.name
+        return "" if is_replaced else self.connections.refusal(rights.name)
 
     def is_taken(self, client_id: str, rights: Rights | None) -> bool:
         """Whether the session belongs to another, valid key, so that this client cannot take it over."""

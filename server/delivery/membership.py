@@ -1,10 +1,9 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored.
 
-A group belongs to the key that created it, and later to that of its last member. A key has a bounded number
-of groups and endpoints: its own `groups`, else 1 / OWNER_SHARE of `limits.groups`, so that no key takes all.
+A group belongs to the key that created it, and later to that of its last member. How many groups and
+endpoints there are is shared by owner (server/fair.py).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -15,6 +14,7 @@ from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
+from ..fair import Bounds, Share
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
@@ -31,7 +31,6 @@ from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
-OWNER_SHARE = 2
 END_MEMBERS = 500
 """Members that leave a group in one step when the group is deleted."""
 
@@ -64,10 +63,9 @@ class Membership:
         settings: SessionSettings,
         limits: Limits,
         mono: Callable[[], float],
-        groups_of: Callable[[str], int],
+        bounds: Bounds,
     ) -> None:
-        """`by_text`: empty, and only changed here. `groups_of`: how many a key may have, by its name; 0: not
-        said."""
+        """`by_text`: empty, and only changed here."""
         self._sessions = sessions
         self._cursors = cursors
         self._horizon = horizon
@@ -78,9 +76,7 @@ class Membership:
         self._burials = burials
         self._settings = settings
         self._limits = limits
-        self._groups_of = groups_of
-        self._owned: Counter[str] = Counter()
-        """Groups and endpoints by the name of the key that they belong to; empty: to none."""
+        self._share = Share("groups", limits.groups, "groups and endpoints", bounds)
         self._paces = Paces(mono)
         self.returned = Returned(limits.returned)
         """What no member has."""
@@ -188,26 +184,17 @@ class Membership:
         limits, size = self._limits, len(text.encode())
         if text in self._by_text:
             return ""
-        why = ""
-        most = self._groups_of(owner) or max(1, limits.groups // OWNER_SHARE)
-        if len(self._by_text) >= limits.groups or self._filter_bytes + size > limits.subscription_bytes:
-            why = "there are as many groups, or bytes of their filters, as may be"
-        elif owner and self._owned[owner] >= most:
-            why = f"the key {owner} has {self._owned[owner]} groups and endpoints, {most} may be"
+        why = self._share.refusal(owner)
+        if self._filter_bytes + size > limits.subscription_bytes:
+            why = "there are as many bytes of the filters of groups as may be"
         self.refused += bool(why)
         return why
 
     def _give(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
         """The group belongs to another key, or to none. No rights limit what is posted to an endpoint."""
-        self._count(group.owner, -1)
-        self._count(owner, 1)
+        self._share.move(group.owner, owner)
         group.owner, group.client = owner, client
         group.rights = None if group.is_endpoint else rights
-
-    def _count(self, owner: str, by: int) -> None:
-        self._owned[owner] += by
-        if self._owned[owner] <= 0:
-            del self._owned[owner]
 
     def is_over(self, group: Group) -> bool:
         """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
@@ -343,7 +330,7 @@ class Membership:
         group.is_buried_dead = is_dead
         for member in list(islice(group.members, END_MEMBERS)):
             if member.session.unsubscribe(group.text):
-                self._sessions.quota.discard((group.text,))
+                self._sessions.quota.discard((group.text,), member.owner)
             self.leave(member, group.text, is_given_up=not member.is_inside)
             if not member.is_inside:
                 self._cursors.store(commit, member)
@@ -359,7 +346,7 @@ class Membership:
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
-        self._count(group.owner, -1)
+        self._share.add(group.owner, -1)
         if not group.is_endpoint:
             named = self._by_name[group.name]
             del named[group.text]
@@ -519,7 +506,7 @@ class Membership:
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         self._by_text[text] = group
-        self._count(group.owner, 1)
+        self._share.add(group.owner)
         if not group.is_endpoint:
             self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())

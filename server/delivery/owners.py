@@ -26,6 +26,7 @@ from typing import Protocol
 
 from shards.fields import Record
 
+from ..fair import Bounds
 from ..observe.logs import by, shown
 from .router import URLS
 from .subscriber import Rights
@@ -55,22 +56,12 @@ def posting_topic(deliver_to: bytes) -> bytes:
     return b"$deliver/" + (URLS.encode() if b"://" in deliver_to else deliver_to)
 
 
-class Auth(Protocol):
+class Auth(Bounds, Protocol):
     """Who may do what, as the files have it now."""
-
-    @property
-    def is_open(self) -> bool:
-        """Nobody is asked for anything, ever."""
 
     def rights_of(self, name: str, client_id: str) -> Rights | None: ...
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]: ...
-
-    def quota_of(self, owner: bytes) -> int:
-        """How many messages of that name may be pending; 0: any number."""
-
-    def groups_of(self, owner: str) -> int:
-        """How many groups and endpoints a key may have; 0: as many as the server gives every key."""
 
 
 class Open:
@@ -84,10 +75,7 @@ class Open:
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:  # noqa: ARG002
         return True, 0
 
-    def quota_of(self, owner: bytes) -> int:  # noqa: ARG002
-        return 0
-
-    def groups_of(self, owner: str) -> int:  # noqa: ARG002
+    def bound_of(self, owner: str, name: str) -> int:  # noqa: ARG002
         return 0
 
 

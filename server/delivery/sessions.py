@@ -23,6 +23,7 @@ from timeline.session import Session
 
 from ..engine.clock import Clock
 from ..engine.writer import Writer
+from ..fair import Share
 from .cursors import Cursors
 from .owed import Owed
 from .quota import Quota
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class TooManySessions(Exception):
-    """`limits.sessions` persistent sessions exist."""
+    """`limits.sessions` are reached, or the bound of a key."""
 
 
 class Sessions:
@@ -53,14 +54,14 @@ class Sessions:
         groups: Mapping[str, Group],
         *,
         quota: Quota,
-        max_sessions: int,
+        share: Share,
         max_in_flight: int,
         max_inflight_bytes: int,
         gate_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
-        """`groups`: by their text; their owner's. `rights_of`: what a client may, by the name of its key and
-        its id."""
+        """`groups`: by their text; their owner's. `share`: of how many sessions there may be, empty.
+        `rights_of`: what a client may, by the name of its key and its id."""
         self._store = store
         self._horizon = horizon
         self._router = router
@@ -68,7 +69,7 @@ class Sessions:
         self._clock = clock
         self._writer = writer
         self.quota = quota
-        self._max_sessions = max_sessions
+        self._share = share
         self._max_in_flight = max_in_flight
         self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
@@ -87,19 +88,24 @@ class Sessions:
     def get(self, client_id: str) -> Subscriber | None:
         return self._by_id.get(client_id)
 
-    def open(self, client_id: str, *, expiry_s: int, window: int) -> Subscriber:
+    def open(self, client_id: str, *, expiry_s: int, window: int, rights: Rights | None = None) -> Subscriber:
         """A new session that stands at the horizon. Raises TooManySessions at the bound."""
-        if len(self._by_id) >= self._max_sessions:
-            raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
+        owner = "" if rights is None else rights.name
+        why = self._share.refusal(owner)
+        if why:
+            raise TooManySessions(why)
         session = self._session(client_id, expiry_s, window)
         subscriber = Subscriber(
             session,
             self.cursors.dirty,
             self.cursors.secure,
             self._gate_bytes,
+            owner=owner,
+            rights=rights,
             incarnation=self._horizon.issue(),
         )
         self._by_id[client_id] = subscriber
+        self._share.add(owner)
         return subscriber
 
     def review(self) -> None:
@@ -111,6 +117,8 @@ class Sessions:
 
     def entrust(self, subscriber: Subscriber, rights: Rights) -> None:
         """The session is of the key with these rights from now on."""
+        self._share.move(subscriber.owner, rights.name)
+        self.quota.move(subscriber.session, subscriber.owner, rights.name)
         subscriber.owner, subscriber.rights = rights.name, rights
         self._router.forget()
 
@@ -139,7 +147,8 @@ class Sessions:
         self._owed.forget(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
-            self.quota.discard(subscriber.session.subscriptions)
+            self._share.add(subscriber.owner, -1)
+            self.quota.discard(subscriber.session.subscriptions, subscriber.owner)
             self.cursors.forget(subscriber)
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
@@ -216,11 +225,12 @@ class Sessions:
             subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
         subscriber.left_ms = row.left_ms or subscriber.left_ms
         self._by_id[session.client_id] = subscriber
+        self._share.add(subscriber.owner)
         for stored in row.subscriptions:
             subscription = subscription_of(stored)
             session.subscriptions[stored.filter] = subscription
             session.filter_bytes += len(stored.filter.encode())
-            self.quota.add(stored.filter)
+            self.quota.add(stored.filter, subscriber.owner)
             if not stored.filter.startswith(SHARE_PREFIX):
                 self._router.add(subscriber, subscription)
         self.restore_cursor(subscriber)

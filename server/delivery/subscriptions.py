@@ -62,7 +62,9 @@ class Subscriptions:
         session, is_shared = subscriber.session, text.startswith(SHARE_PREFIX)
         if not self.may_ask(topic_filter, subscriber.rights, is_lasting=session.is_persistent or is_shared):
             return Denial.NOT_ALLOWED
-        if text not in session.subscriptions and not self._sessions.quota.admits(session, text):
+        if text not in session.subscriptions and not self._sessions.quota.admits(
+            session, text, subscriber.owner
+        ):
             return Denial.OVER_QUOTA
         if is_shared and self._groups.refusal(text, subscriber.owner):
             return Denial.OVER_QUOTA
@@ -92,7 +94,7 @@ class Subscriptions:
         if replay_from is not None:
             replay_from = max(replay_from, self._directory.floor)
         if wanted.filter not in subscriber.session.subscriptions:
-            self._sessions.quota.add(wanted.filter)
+            self._sessions.quota.add(wanted.filter, subscriber.owner)
         if wanted.filter.startswith(SHARE_PREFIX):
             subscriber.session.subscribe(wanted, self._horizon.position)
             if replay_from is not None and wanted.filter not in self._groups:
@@ -132,7 +134,7 @@ class Subscriptions:
         """End a subscription. False: there was none."""
         if not subscriber.session.unsubscribe(topic_filter):
             return False
-        self._sessions.quota.discard((topic_filter,))
+        self._sessions.quota.discard((topic_filter,), subscriber.owner)
         if topic_filter in subscriber.groups:
             self._groups.leave(subscriber, topic_filter, is_given_up=True)
             return True

@@ -179,6 +179,9 @@ class Connection:
         self._outbox.shut()
         self._backlog.clear()
         self._decoder = Decoder(4)
+        rights, self._rights = self._rights, None
+        if rights is not None:
+            self._clients.connections.add(rights.name, -1)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self._outbox:
             self._clients.leave(subscriber, is_clean=self._is_clean)
@@ -380,15 +383,29 @@ class Connection:
             return
         if reason is None and rights is not None and packet.will is not None:
             reason = None if rights.may_publish(packet.will.topic) else Reason.NOT_AUTHORIZED
-        if reason is None and self._clients.is_taken(self.client_id, rights):
-            reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
+        reason = reason or self._unwelcome(packet, rights)
         if reason is not None:
             self._refuse_connect(reason)
             return
         self._rights = rights
+        if rights is not None:
+            self._clients.connections.add(rights.name)
         self._inbound.learn(packet.level, self.client_id, rights)
         self._publishing.traffic.connects += 1
         self._open_session(packet)
+
+    def _unwelcome(self, packet: Connect, rights: Rights | None) -> Reason | None:
+        """Why a client may not come in under its client id, or as one more of its key; None: it may."""
+        if self._clients.is_taken(self.client_id, rights):
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
+        if rights is None:
+            return None
+        if packet.client_id and not rights.principal.may_be(packet.client_id):
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
+        why = self._clients.admission(self.client_id, rights)
+        if why:
+            log.info("connect refused: %s, %s", self._peer.address, why, extra=self._peer.cause)
+        return Reason.QUOTA_EXCEEDED if why else None
 
     def review(self, *, has_revoked: bool = False) -> None:
         """Keys or certificates are others now: end if this client's counts no more (`has_revoked`)."""

@@ -18,7 +18,7 @@ What is refused is asked for again a second later, and stands nobody in the way 
 the owner of its messages has as many pending as he may.
 
 What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
-back all rows are read again. Bound: `max_schedules`.
+back all rows are read again. Bound: `share`.
 """
 
 import logging
@@ -33,6 +33,7 @@ from sortedcontainers import SortedSet
 
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt, StoreFailed
+from shards.record import owner_of
 from shards.schedules import (
     Occurrence,
     ScheduleRow,
@@ -62,6 +63,7 @@ from ..engine.clock import Clock
 from ..engine.errand import RETRY_S, Errand
 from ..engine.rider import Rider
 from ..engine.writer import Busy, Writer
+from ..fair import Share
 
 log = logging.getLogger(__name__)
 
@@ -126,16 +128,17 @@ def _advanced(_: tuple[Position, str], answer: None) -> None:
 class Schedules(Rider):
     """All schedules of one server."""
 
-    def __init__(
-        self, store: Store, horizon: Horizon, writer: Writer, clock: Clock, *, max_schedules: int
-    ) -> None:
+    def __init__(self, store: Store, horizon: Horizon, writer: Writer, clock: Clock, *, share: Share) -> None:
+        """`share`: of how many there may be, by owner, empty."""
         self._store = store
         self._horizon = horizon
         self._clock = clock
         self._journal = writer.journal
-        self._max = max_schedules
         self._places: dict[str, tuple[int, Position] | None] = {}
         """When its occurrence was written, and where; None: it has none."""
+        self._share = share
+        self._owners: dict[str, str] = {}
+        """Name -> whose its messages are."""
         self._due: SortedSet[tuple[Position, str]] = SortedSet()
         self._held: SortedSet[tuple[Position, str]] = SortedSet()
         """Of those whose occurrence is, or was, in the table `held`."""
@@ -164,6 +167,8 @@ class Schedules(Rider):
     def recover(self) -> None:
         """Read all rows: at start, and when the store is back after a failure."""
         self._places.clear()
+        self._owners.clear()
+        self._share.clear()
         self._due.clear()
         self._held.clear()
         self._written.clear()
@@ -294,8 +299,9 @@ class Schedules(Rider):
         old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
         if old is None:
-            if len(self) >= self._max and name not in self._places:
-                raise Refused("over-quota", f"{self._max} schedules are kept, as many as limits.schedules")
+            why = "" if name in self._places else self._share.refusal(owner_of(record).decode())
+            if why:
+                raise Refused("over-quota", why)
             row = ScheduleRow(timing, record, body, now_ms, now_ms, through_ms=now_ms)
         elif (old.timing, old.record, old.body) == (timing, record, body):
             return old, False
@@ -425,6 +431,15 @@ class Schedules(Rider):
         write_schedule(commit, name, row)
         self._note(name, row)
 
+    def _own(self, name: str, owner: str | None) -> None:
+        """The schedule is that owner's; None: it is gone."""
+        before = self._owners.pop(name, None)
+        if before is not None:
+            self._share.add(before, -1)
+        if owner is not None:
+            self._owners[name] = owner
+            self._share.add(owner)
+
     def _note(self, name: str, row: ScheduleRow | None) -> None:
         """What RAM keeps of a row, from when it is decided: the horizon waits for the group anyway."""
         self._unreadable.discard(name.encode())
@@ -433,7 +448,9 @@ class Schedules(Rider):
             self._leave_alone(name, *last)
         if row is None:
             self._stuck.pop(name, None)
+            self._own(name, None)
             return
+        self._own(name, owner_of(row.record).decode())
         occurrence = row.occurrence
         self._places[name] = None if occurrence is None else (row.written_ms, occurrence.position)
         if occurrence is not None and self._stuck.get(name) != occurrence.position:

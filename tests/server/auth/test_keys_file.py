@@ -10,7 +10,7 @@ from server.auth import commands
 from server.auth.hashes import digest_in, is_of
 from server.auth.keys_file import KeysFileError, add_key, read_keys, revoke_key, split_key
 from server.auth.last_use import write_last_use
-from server.auth.rights import ADMIN, EVERY_SCOPE, READ, SCHEDULE, Grant, Rules
+from server.auth.rights import ADMIN, BOUNDS, EVERY_SCOPE, READ, SCHEDULE, Grant, Rules
 
 HASH = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$KW266AuAfNzqrUSudBtQbxTbCVkmexg7EY+bJCKbx8s"
 GOOD = f'[[key]]\nname = "a"\nhash = "{HASH}"\nscopes = ["read"]\n'
@@ -40,6 +40,8 @@ def test_what_is_added_is_read_and_its_key_is_right(path: Path) -> None:
         deliver=Rules(()),
         rate=7,
         groups=9,
+        connections=3,
+        client_ids=("meter-*", 'a"b'),
     )
     key = add_key(path, "meter-7", grant)
     add_key(path, "ops", Grant())
@@ -122,6 +124,10 @@ def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
         (f'{GOOD}publish = ["a/#/b"]\n', 5, "publish", "last level"),
         (f"{GOOD}deliver = [1]\n", 5, "deliver", "a list"),
         (f"{GOOD}rate = -1\n", 5, "rate", "whole number"),
+        *((f"{GOOD}{bound.name} = {bound.most + 1}\n", 5, bound.name, "whole number") for bound in BOUNDS),
+        (f"{GOOD}client_ids = []\n", 5, "client_ids", "1 to 100 patterns"),
+        (f'{GOOD}client_ids = [""]\n', 5, "client_ids", "1 to 1024 characters"),
+        (f'{GOOD}client_ids = "a"\n', 5, "client_ids", "a list"),
         (f"{GOOD}rate = true\n", 5, "rate", "whole number"),
         (f"{GOOD}pending = -1\n", 5, "pending", "whole number of messages"),
         (f"{GOOD}pending = 1.5\n", 5, "pending", "whole number of messages"),
@@ -190,10 +196,25 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "--file" in capsys.readouterr().err
 
 
+def test_every_bound_of_a_key_is_added_and_listed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [text for number, bound in enumerate(BOUNDS, 3) for text in (f"--{bound.name}", str(number))]
+    ids = ["--client-ids", "a-*", "--client-ids", "b"]
+    assert main(["keys", "add", "k", "--scope", "read", "--file", str(path), *options, *ids]) == 0
+    (key,) = read_keys(path)
+    assert [getattr(key.grant, bound.name) for bound in BOUNDS] == list(range(3, 3 + len(BOUNDS)))
+    assert key.grant.client_ids == ("a-*", "b")
+    capsys.readouterr()
+    assert main(["keys", "ls", "--file", str(path)]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split()[2:-4] == [bound.name.upper() for bound in BOUNDS]
+    assert line.split()[2 : 2 + len(BOUNDS)] == [str(number) for number in range(3, 3 + len(BOUNDS))]
+    assert line.endswith("all client_ids=a-*,b")
+    for bad in (["--sessions", "-1"], ["--client-ids", ""]):
+        assert main(["keys", "add", "l", "--scope", "read", "--file", str(path), *bad]) == 2
+
+
 def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
-    commands.add(
-        path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0, pending=0, groups=0
-    )
+    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, bounds={})
     (key,) = read_keys(path)
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())

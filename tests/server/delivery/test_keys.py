@@ -662,8 +662,82 @@ def test_of_a_group_that_changes_hands_the_last_one_who_left_it_is_the_owner(rig
 
 
 def test_without_a_bound_of_its_own_no_key_takes_all_groups(tmp_path: Path) -> None:
-    rig = Keyed(tmp_path, groups=4)
+    rig = Keyed(tmp_path, groups=8)
     rig.add("a")
-    assert rig.come("a").subscribe("$share/1/t", "$share/2/t", "$share/3/t") == (2, 2, 0x97)
+    assert rig.come("a").subscribe(*(f"$share/{number}/t" for number in range(8))) == (2,) * 7 + (0x97,)
     rig.add("more", groups=9)
-    assert rig.come("more").subscribe("$share/1/u", "$share/2/u", "$share/3/u") == (2, 2, 0x97)
+    assert rig.come("more").subscribe("$share/1/u", "$share/2/u") == (2, 0x97)
+
+
+def test_a_key_has_so_many_sessions_and_subscriptions_and_no_more(rig: Keyed) -> None:
+    rig.add("few", sessions=2, subscriptions=3)
+    first, second = rig.stay("few", "c1"), rig.stay("few", "c2")
+    assert rig.peer(5).connect("c3", username="few", key=rig.keys["few"]).reason == 0x97
+    assert first.subscribe("a", "b") == (2, 2)
+    assert second.subscribe("a", "b") == (2, 0x97)
+    for peer in (first, second):
+        peer.drop()
+    rig.crash()
+    rig.pump()
+    assert rig.peer(5).connect("c3", username="few", key=rig.keys["few"]).reason == 0x97, "they are stored"
+    first = rig.stay("few", "c1")
+    assert first.subscribe("c") == (0x97,)
+    first.unsubscribe("a")
+    assert first.subscribe("c", "d") == (2, 0x97)
+    assert rig.come("ops").subscribe("a") == (2,), "of nobody else"
+    rig.change("few", "sessions = 2", "sessions = 3")
+    rig.come("few", "c3")
+
+
+def test_of_a_session_that_changes_hands_the_new_key_has_it(rig: Keyed) -> None:
+    for name in ("a", "b"):
+        rig.add(name, sessions=1, subscriptions=1)
+    rig.stay("a", "c").subscribe("t")
+    rig.peers[-1].drop()
+    rig.revoke("a")
+    taken = rig.stay("b", "c")
+    assert rig.peer(5).connect("d", username="b", key=rig.keys["b"]).reason == 0x97
+    assert taken.subscribe("u") == (0x97,)
+
+
+def test_one_key_leaves_the_last_sessions_and_subscriptions_to_others(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, sessions=8, subscriptions=16)
+    rig.add("a")
+    rig.add("b")
+    for number in range(7):
+        rig.come("a", f"a{number}")
+    assert rig.peer(5).connect("a7", username="a", key=rig.keys["a"]).reason == 0x97
+    assert rig.peers[0].subscribe(*(f"t{number}" for number in range(15))) == (2,) * 14 + (0x97,)
+    assert rig.come("b").subscribe("1", "2", "3") == (2, 2, 0x97)
+
+
+def test_a_key_has_so_many_connections_and_no_more(rig: Keyed) -> None:
+    rig.add("few", connections=2)
+    first, _ = rig.come("few", "c1"), rig.come("few", "c2")
+    for level, reason in ((5, 0x97), (4, 3)):
+        assert rig.peer(level).connect("c3", username="few", key=rig.keys["few"]).reason == reason
+    again = rig.come("few", "c1")
+    assert first.is_closed
+    rig.pump()
+    assert rig.peer(5).connect("c3", username="few", key=rig.keys["few"]).reason == 0x97
+    again.drop()
+    rig.come("few", "c3")
+    rig.come("ops", "c4")
+
+
+def test_a_key_s_clients_have_the_ids_of_its_patterns(rig: Keyed) -> None:
+    rig.add("meter", client_ids=["meter-*", "m*-*x"])
+    for client_id, reason in (
+        ("meter-7", 0),
+        ("meter-", 0),
+        ("m-x", 0),
+        ("mx", 0x85),
+        ("meter", 0x85),
+        ("a-meter-7", 0x85),
+        ("m-x-y", 0x85),
+        ("", 0),  # the server makes one
+    ):
+        assert rig.peer(5).connect(client_id, username="meter", key=rig.keys["meter"]).reason == reason
+    assert rig.peer(4).connect("other", username="meter", key=rig.keys["meter"]).reason == 2
+    assert rig.core.sessions.get("other") is None
+    rig.come("ops", "other")

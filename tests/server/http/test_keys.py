@@ -216,6 +216,21 @@ async def test_a_key_sends_to_the_topics_of_its_rules(keyed: Keyed) -> None:
     assert sorted(await keyed.topics("ops")) == ["a/a/1", "a/a/2", "a/a/3"]
 
 
+async def test_a_key_has_so_many_schedules_and_no_more(keyed: Keyed) -> None:
+    keyed.add("boss", "admin", schedules=1)
+    body = {"every": "PT1H", "topic": "t", "payload": "x"}
+    await keyed.call("boss", "PUT", "/v1/schedules/one", body, status=201)
+    answer = await keyed.call("boss", "PUT", "/v1/schedules/two", body, status=429)
+    assert answer.body["detail"] == "the key boss has 1 schedules, 1 may be"
+    await keyed.call("boss", "PUT", "/v1/schedules/one", {**body, "payload": "y"})
+    await keyed.call("ops", "PUT", "/v1/schedules/two", body, status=201)
+    # Who changes a schedule has it from then on.
+    await keyed.call("ops", "PUT", "/v1/schedules/one", {**body, "payload": "z"})
+    await keyed.call("boss", "PUT", "/v1/schedules/three", body, status=201)
+    await keyed.call("boss", "DELETE", "/v1/schedules/three", status=204)
+    await keyed.call("boss", "PUT", "/v1/schedules/four", body, status=201)
+
+
 async def test_a_schedule_sends_to_the_topics_of_the_rules(keyed: Keyed) -> None:
     keyed.add("boss", "admin", publish=["a/#"])
     for topic, status in (("a/1", 201), ("b/1", 403)):
