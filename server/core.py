@@ -159,7 +159,8 @@ class Core:
         limits, settings = config.limits, config.sessions
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
         self.owed = Owed(max_bytes=config.tail.max_bytes)
-        self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, max_topics=limits.retained)
+        share = Share("retained", limits.retained, "topics with a retained message", auth)
+        self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
         self.owners = Owners(auth.may_send)
         self.ready = Ready(wake)
         self.leases = Leases(clock)
@@ -220,7 +221,7 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
-        self.publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
+        self.publishing = Publishing(config, self.router, self.dispatch, self.owed, self.retained, writer)
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:

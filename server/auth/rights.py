@@ -85,6 +85,7 @@ BOUNDS = (
     Bound("connections", 1_000_000, "MQTT connections at a time", "any number"),
     Bound("sessions", 10_000_000, "MQTT sessions", "its share of limits.sessions"),
     Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.subscriptions"),
+    Bound("retained", 100_000_000, "topics with a retained message", "its share of limits.retained"),
 )
 """What a key may have. A share: server/fair.py."""
 
@@ -105,6 +106,7 @@ class Grant:
     connections: int = 0
     sessions: int = 0
     subscriptions: int = 0
+    retained: int = 0
     client_ids: tuple[str, ...] = ()
 
 

@@ -35,6 +35,7 @@ from ..settings.config import Config
 from .dispatch import Dispatch
 from .message import Message
 from .owed import Owed
+from .retained import Retained
 from .router import Router
 from .subscriber import Subscriber
 from .verdict import Answer, RunAnswer, Verdict
@@ -85,6 +86,7 @@ class Publishing:
         router: Router,
         dispatch: Dispatch,
         owed: Owed,
+        retained: Retained,
         writer: Writer,
     ) -> None:
         self.config = config
@@ -94,6 +96,7 @@ class Publishing:
         """Publishes that are with the writer, and their bytes of RAM."""
         self._dispatch = dispatch
         self._owed = owed
+        self._retained = retained
         self._writer = writer
 
     @property
@@ -269,6 +272,8 @@ class Publishing:
             draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
             verdict, message = Verdict.TAKEN, 0
             try:
+                if record.retain and record.payload and not wish.is_scheduled:
+                    self._check_retained(commit, wish, draft)
                 (placed,) = commit.put([draft], wish.terms)
                 if isinstance(placed, Known):
                     message = placed.id
@@ -284,6 +289,14 @@ class Publishing:
             if answer is not None:
                 answers.append((answer, verdict, message))
         return answers
+
+    def _check_retained(self, commit: Commit, wish: Wish, draft: Draft) -> None:
+        """Raise Refused if it cannot become retained, unless it was accepted before."""
+        if wish.key and commit.known([draft], wish.terms):
+            return
+        why = self._retained.refusal(draft.topic, wish.record.owner.decode())
+        if why:
+            raise Refused("over-quota", why)
 
     def _refused(self, error: Refused) -> Verdict:
         self.traffic.refused += 1

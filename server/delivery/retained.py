@@ -11,13 +11,16 @@ second row of the table says which topic's it is. A store of before is given the
 Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
 when there is room for them (server/delivery/replay).
 
-Bounds: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged. Of
-what is not durable yet FRESH_BYTES: beyond these dispatch waits for the batch that is under way
-(`is_full`), but for what its turn has begun; while no batch can be written it goes on, and what comes then is
-not retained either.
+Bounds: `share`, in topics, by the owner of their messages. A publish to a new topic beyond it is refused
+before it is taken (`refusal`): nobody is told that a message is kept which is not. One that is taken has its
+place kept until it fires. What fires without a place (delayed, a will, of a schedule) is delivered but not
+retained, counted and logged. Of what is not durable yet FRESH_BYTES: beyond these dispatch waits for the
+batch that is under way (`is_full`), but for what its turn has begun; while no batch can be written it goes
+on, and what comes then is not retained either.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from heapq import merge
@@ -28,7 +31,7 @@ from sortedcontainers import SortedDict
 from shards import keys
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
-from shards.record import encode
+from shards.record import encode, owner_of
 from shards.store import Store, Table
 from shards.tables import META_RETAINED
 from shards.unreadable import readable
@@ -37,6 +40,7 @@ from timeline.position import Position
 
 from ..engine.rider import Done, Rider
 from ..engine.writer import Busy, Writer
+from ..fair import Share
 from ..observe.logs import by
 from .message import Message
 
@@ -45,6 +49,8 @@ log = logging.getLogger(__name__)
 STEP_BYTES = 16 << 20
 FRESH_BYTES = 32 << 20
 """Bytes of RAM of messages that are not durable yet; a disk that takes its time syncs as much in a second."""
+PROMISE_MS = 60_000
+"""How long a place is kept for a message that was taken: it fires with one of the next turns."""
 INDEX_ROWS = 1_000
 INDEX_BYTES = 1 << 20
 """Of a batch of rows by position, in topics."""
@@ -57,25 +63,32 @@ Kept = bytes | Message
 class Retained(Rider):
     """Topic -> last retained message."""
 
-    def __init__(self, store: Store, wall_ms: Callable[[], int], writer: Writer, *, max_topics: int) -> None:
+    def __init__(self, store: Store, wall_ms: Callable[[], int], writer: Writer, *, share: Share) -> None:
+        """`share`: of how many topics may have one, empty."""
         self._store = store
         self._wall_ms = wall_ms
         self._writer = writer
-        self._max_topics = max_topics
+        self._share = share
+        """Noted when it is decided, so counted again when a batch was lost."""
+        self._promised: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        """Topic of a message that was taken and has not fired -> its owner, and when the place ends."""
         self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no batch has yet, or one that was lost: it goes with the next one."""
         self.fresh_bytes = 0
         self._unstored: dict[bytes, Message] = {}
-        self.count = 0
-        """Topics that have one. Noted when it is decided, so counted again when a batch was lost."""
         self.refused = 0
         if store.get(Table.META, META_RETAINED) is None:
             with suppress(StoreFailed):
                 self._index()
         self.recount()
         writer.carry(self)
+
+    @property
+    def count(self) -> int:
+        """Topics that have one."""
+        return self._share.taken - len(self._promised)
 
     @property
     def is_full(self) -> bool:
@@ -89,17 +102,50 @@ class Retained(Rider):
 
     def recount(self) -> None:
         """What is stored, with what is not durable yet laid over it."""
-        stored = (topic for topic, _ in readable(self._store, Table.RETAINED, b"", TOPIC_END))
-        self.count = sum(1 for topic in stored if topic not in self._fresh)
-        self.count += sum(1 for message in self._fresh.values() if message.record.payload)
+        self._share.clear()
+        for topic, value in readable(self._store, Table.RETAINED, b"", TOPIC_END):
+            if topic not in self._fresh:
+                self._share.add(_owner(value))
+        for message in self._fresh.values():
+            if message.record.payload:
+                self._share.add(message.record.owner.decode())
+        for owner, _ in self._promised.values():
+            self._share.add(owner)
+
+    def refusal(self, topic: bytes, owner: str) -> str:
+        """Why a message of that owner to the topic, for now, cannot become retained; empty: it can, and its
+        place is kept for PROMISE_MS. A refusal is counted."""
+        now_ms = self._wall_ms()
+        while self._promised:
+            first = next(iter(self._promised))
+            promised, until_ms = self._promised[first]
+            if until_ms > now_ms:
+                break
+            del self._promised[first]
+            self._share.add(promised, -1)
+        try:
+            if topic in self._promised or self._standing(topic) is not None:
+                return ""
+        except (Corrupt, StoreFailed):
+            return ""  # told when it fires
+        why = self._share.refusal(owner)
+        if why:
+            self.refused += 1
+            return why
+        self._promised[topic] = owner, now_ms + PROMISE_MS
+        self._share.add(owner)
+        return ""
 
     def note(self, message: Message) -> None:
         """A message with the retain flag has fired. Raises Corrupt, StoreFailed: what was there before cannot
         be read."""
-        topic = message.record.topic
-        last = self._position(topic)
-        if last is not None and last >= message.position:
+        topic, owner = message.record.topic, message.record.owner.decode()
+        last = self._standing(topic)
+        if last is not None and last[0] >= message.position:
             return
+        promised = self._promised.pop(topic, None)
+        if promised is not None:
+            self._share.add(promised[0], -1)
         before = self._fresh.get(topic)
         more = message.size() - (0 if before is None else before.size())
         if more > 0 and self.fresh_bytes >= FRESH_BYTES and self._writer.broken is not None:
@@ -108,14 +154,15 @@ class Retained(Rider):
             log.warning(text, self.fresh_bytes, extra=by("clients"))
             return
         if message.record.payload and last is None:
-            if self.count >= self._max_topics:
+            why = "" if promised is not None else self._share.refusal(owner)
+            if why:
                 self.refused += 1
-                text = "not retained: %d topics are, as many as limits.retained"
-                log.warning(text, self.count, extra=by("clients"))
+                log.warning("not retained: %s", why, extra=by("clients"))
                 return
-            self.count += 1
-        elif not message.record.payload and last is not None:
-            self.count -= 1
+        if last is not None:
+            self._share.add(last[1], -1)
+        if message.record.payload:
+            self._share.add(owner)
         self.fresh_bytes += more
         self._fresh[topic] = message
         self._unwritten[topic] = message
@@ -210,8 +257,8 @@ class Retained(Rider):
             if topic not in self._fresh and value is not None and self._stored(value).is_expired(now_ms):
                 commit.row(Table.RETAINED, topic, None)
                 commit.row(Table.RETAINED, _at(value), None)
+                self._share.add(_owner(value), -1)
                 dropped += 1
-        self.count -= dropped
         return dropped
 
     def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:
@@ -245,13 +292,13 @@ class Retained(Rider):
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
         return Message(place, shard, None, self._wall_ms(), value[14:])
 
-    def _position(self, topic: bytes) -> Position | None:
-        """Where the retained message of a topic stands; None if there is none."""
+    def _standing(self, topic: bytes) -> tuple[Position, str] | None:
+        """Where the retained message of a topic stands, and its owner; None if there is none."""
         fresh = self._fresh.get(topic)
         if fresh is not None:
-            return fresh.position if fresh.record.payload else None
+            return (fresh.position, fresh.record.owner.decode()) if fresh.record.payload else None
         value = self._store.get(Table.RETAINED, topic)
-        return None if value is None else keys.place_of(value[:12])
+        return None if value is None else (keys.place_of(value[:12]), _owner(value))
 
 
 def _if_readable(commit: Commit, topic: bytes) -> bytes | None:
@@ -260,6 +307,14 @@ def _if_readable(commit: Commit, topic: bytes) -> bytes | None:
     except Corrupt as error:
         log.error("what was retained before cannot be read, it is overwritten: %s", error)
         return None
+
+
+def _owner(value: bytes) -> str:
+    """Whose the message of a row is; nobody's if the row is damaged."""
+    try:
+        return owner_of(value[14:]).decode(errors="replace")
+    except IndexError:
+        return ""
 
 
 def _at(value: bytes) -> bytes:

@@ -30,12 +30,14 @@ from aiohttp.typedefs import Middleware
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
 from ..delivery.owners import posting_topic
+from ..delivery.retained import Retained
 from ..delivery.subscriber import Subscriber
 from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem
 from .protocol import Protocol
+from .values.message_body import ParsedMessage
 
 __all__ = [
     "Access",
@@ -52,6 +54,7 @@ __all__ = [
     "rights_of",
     "sees",
     "sees_every_session",
+    "unretained",
 ]
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
@@ -199,6 +202,13 @@ def may_send(rights: Rights, topic: bytes, deliver_to: bytes = b"") -> bool:
 def not_to_send(rights: Rights, **extra: Any) -> Problem:
     text = f"the key {rights.name} may not send to this topic, or not deliver there"
     return Problem("forbidden", text, **extra)
+
+
+def unretained(message: ParsedMessage, retained: Retained, rights: Rights | None) -> str:
+    """Why a message that is for now cannot become retained; empty: it can, or is not to."""
+    if not message.retain or not message.payload or message.due_ms:
+        return ""
+    return retained.refusal(message.topic, "" if rights is None else rights.name)
 
 
 def charge(rights: Rights | None, count: int) -> None:

@@ -301,7 +301,9 @@ class Desk:
             return self._start_batch(request, body, now_ms, rights, user, answer)
         try:
             message = parse_one(body, now_ms, self._limits, request.key)
-            if message.spread_ms or message.deliver_to or (message.while_undone and not message.key):
+            if message.spread_ms or message.deliver_to or message.retain:
+                return False
+            if message.while_undone and not message.key:
                 return False
             check_send(rights, message.topic)
             size = self.gate.size(len(body))

@@ -20,6 +20,7 @@ from aiohttp import web
 from shards.dedupe import Refused
 from shards.draft import AS_EVER, Draft, Terms
 
+from ...delivery.retained import Retained
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...observe.metrics import Metrics
@@ -27,7 +28,7 @@ from ...observe.trace_context import Headers, context_in
 from ...observe.tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
 from ...settings.config import Limits
 from ...webhook.webhooks import Webhooks
-from ..access import Rights, charge, may_send, not_to_send, rights_of
+from ..access import Rights, charge, may_send, not_to_send, over_quota, rights_of, unretained
 from ..answers import raw_answer, refusal, refusals
 from ..batching import Result, accepted, fresh, line_of, said
 from ..calls import SCHEDULE, WRITES, Gives, described
@@ -113,6 +114,7 @@ class Batch:
         turns: Turns,
         metrics: Metrics,
         webhooks: Webhooks,
+        retained: Retained,
         limits: Limits,
         traces: Traces | None,
         *,
@@ -126,6 +128,7 @@ class Batch:
         self._turns = turns
         self._metrics = metrics
         self._webhooks = webhooks
+        self._retained = retained
         self._limits = limits
         self._max_batch = max_batch
         self._is_aside = Lock()
@@ -196,6 +199,8 @@ class Batch:
                 where = {"line": line, "field": "topic", "detail": "is not one that the key may send to"}
                 raise not_to_send(rights, errors=[where])
             charge(rights, len(messages))
+        for index, why in await self._unretained(messages, rights, turn):
+            raise refusal(Refused("over-quota", why), line_of(body, content_type, index, len(messages)))
         with refusals():
             try:
                 drafts, placed = await self._submit(messages, now_ms, place_all, terms, rights, turn, trace)
@@ -226,6 +231,8 @@ class Batch:
         if rights is not None:
             for index in await _foreign(items, rights, turn):
                 items[index] = not_to_send(rights)
+        for index, why in await self._unretained(items, rights, turn):
+            items[index] = over_quota(why, 1.0)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         charge(rights, len(messages))
         with refusals():
@@ -234,6 +241,19 @@ class Batch:
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
         return await self._results(results, turn)
+
+    async def _unretained(
+        self, items: Sequence[object], rights: Rights | None, turn: Turn
+    ) -> list[tuple[int, str]]:
+        """Which of the messages cannot become retained, and why."""
+        found = []
+        for index, item in enumerate(items):
+            why = unretained(item, self._retained, rights) if isinstance(item, ParsedMessage) else ""
+            if why:
+                found.append((index, why))
+            if not (index + 1) % YIELD_EVERY:
+                await turn.begin()
+        return found
 
     async def _usual(
         self,

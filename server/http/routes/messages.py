@@ -34,6 +34,7 @@ from shards.tables import DedupeRow
 from timeline.position import MessageId, Position, id_position, id_text
 
 from ...delivery.deliveries import Deliveries, Delivery
+from ...delivery.retained import Retained
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
@@ -43,7 +44,7 @@ from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
 from ...webhook.webhooks import Webhooks
-from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
+from ..access import Rights, Sees, changes, charge, check_send, over_quota, owns, rights_of, sees, unretained
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
@@ -147,11 +148,13 @@ class Messages:
         metrics: Metrics,
         webhooks: Webhooks,
         router: Router,
+        retained: Retained,
         limits: Limits,
         traces: Traces | None,
     ) -> None:
         self._traces = traces
         self._router = router
+        self._retained = retained
         self._deliveries = deliveries
         self._ask = ask
         self._clock = clock
@@ -200,6 +203,9 @@ class Messages:
         rights = rights_of(request)
         check_send(rights, message.topic, message.deliver_to)
         charge(rights, 1)
+        why = unretained(message, self._retained, rights)
+        if why:
+            raise over_quota(why, 1.0)
         context = trace_of(request)
         if not message.spread_ms:
             status, headers, answer = await self._place(message, now_ms, rights, terms, context)

@@ -741,3 +741,62 @@ def test_a_key_s_clients_have_the_ids_of_its_patterns(rig: Keyed) -> None:
     assert rig.peer(4).connect("other", username="meter", key=rig.keys["meter"]).reason == 2
     assert rig.core.sessions.get("other") is None
     rig.come("ops", "other")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_key_may_not_retain_is_refused_and_not_confirmed(rig: Keyed, qos: int) -> None:
+    rig.add("few", retained=2)
+    peer = rig.come("few", "c1")
+
+    def put(topic: str, payload: str = "x", *, by: Peer = peer) -> int:
+        if qos == 1:
+            return by.publish1(topic, payload, retain=True).reason
+        return by.take_ack(wire.PUBREC, by.publish(topic, payload, 2, retain=True)).reason
+
+    ops, watcher = rig.come("ops"), rig.come("ops", "watcher")
+    watcher.subscribe("#", qos=0)
+    assert [put(topic) for topic in ("a", "b", "c", "a")] == [0, 0, 0x97, 0]
+    assert rig.core.retained.refused == 1
+    assert [packet.topic for packet in _all(watcher)] == [b"a", b"b", b"a"], "of the refused one nothing"
+    peer.publish("c", "x", 0, retain=True)
+    assert [packet.topic for packet in _all(watcher)] == []
+    assert not peer.is_closed
+    assert put("b", "") == 0, "one is cleared"
+    assert [put("c"), put("d")] == [0, 0x97]
+    assert put("d", by=ops) == 0, "of nobody else"
+    assert put("c", by=ops) == 0, "it is of who has sent it last"
+    assert put("e") == 0
+    rig.crash()
+    rig.pump()
+    assert rig.core.retained.count == 4
+    assert put("f", by=rig.come("few", "c1")) == 0x97, "counted again at the start"
+
+
+def test_of_many_retained_messages_in_one_go_none_is_confirmed_that_is_not_kept(rig: Keyed) -> None:
+    rig.add("few", retained=3)
+    peer = rig.come("few", "c1")
+    sent = [peer.publish(f"t/{number}", "x", 1, retain=True, pump=False) for number in range(6)]
+    rig.pump()
+    answers = [peer.take_ack(wire.PUBACK, packet_id).reason for packet_id in sent]
+    assert [reason == 0x97 for reason in answers] == [False] * 3 + [True] * 3
+    assert rig.core.retained.count == 3
+
+
+def test_a_place_is_kept_for_a_minute(rig: Keyed) -> None:
+    """What was taken may never fire: its owner may not send it any more, say."""
+    rig.add("few", retained=1)
+    retained = rig.core.retained
+    assert retained.refusal(b"a", "few") == ""
+    assert (retained.refusal(b"a", "few"), retained.count) == ("", 0)
+    assert retained.refusal(b"b", "few") == "the key few has 1 topics with a retained message, 1 may be"
+    rig.clock.now_ms += 60_000
+    assert retained.refusal(b"b", "few") == ""
+
+
+def test_one_key_leaves_the_last_retained_topics_to_others(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, retained=8)
+    rig.add("a")
+    peer = rig.come("a")
+    reasons = [peer.publish1(f"t/{number}", retain=True).reason for number in range(8)]
+    assert [reason == 0x97 for reason in reasons] == [False] * 7 + [True]
+    assert rig.come("ops").publish1("t/x", retain=True).reason != 0x97

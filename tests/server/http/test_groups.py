@@ -150,8 +150,9 @@ async def test_what_nobody_may_subscribe_to_is_no_lag(
 async def test_what_was_not_retained_is_counted(tmp_path: Path, clock: SimulatedClock) -> None:
     few = replace(Config(), limits=replace(Config().limits, retained=1))
     async with running(tmp_path, few, clock) as server:
-        for topic in ("a", "b", "c"):
-            await server.schedule(topic, retain=True)
+        for topic, status in (("a", 201), ("b", 429), ("c", 429)):
+            body = {"topic": topic, "payload": "x", "retain": True}
+            await server.call("POST", "/v1/messages", body, status=status)
         await server.app.quiet()
         text = (await server.call("GET", "/metrics")).body.decode()
     assert "fasti_retained_refused_total 2.0" in text

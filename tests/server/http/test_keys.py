@@ -216,6 +216,21 @@ async def test_a_key_sends_to_the_topics_of_its_rules(keyed: Keyed) -> None:
     assert sorted(await keyed.topics("ops")) == ["a/a/1", "a/a/2", "a/a/3"]
 
 
+async def test_what_a_key_may_not_retain_is_refused(keyed: Keyed) -> None:
+    keyed.add("a", "admin", retained=1)
+    body = {"payload": "x", "retain": True}
+    await keyed.call("a", "POST", "/v1/messages", {"topic": "t/1", **body}, status=201)
+    answer = await keyed.call("a", "POST", "/v1/messages", {"topic": "t/2", **body}, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    items = [{"topic": "t/1", **body}, {"topic": "t/2", **body}, {"topic": "t/2", "payload": "x"}]
+    assert (await keyed.call("a", "POST", "/v1/messages:batch", items, status=429)).slug == "over-quota"
+    each = (await keyed.body("a", "POST", "/v1/messages:batch?each=true", items))["results"]
+    assert ["id" in one for one in each] == [True, False, True]
+    assert each[1]["problem"]["type"] == "/problems/over-quota"
+    # One that is delayed is retained if there is room when it fires.
+    await keyed.call("a", "POST", "/v1/messages", {"topic": "t/2", "deliver_in": 60, **body}, status=201)
+
+
 async def test_a_key_has_so_many_schedules_and_no_more(keyed: Keyed) -> None:
     keyed.add("boss", "admin", schedules=1)
     body = {"every": "PT1H", "topic": "t", "payload": "x"}
