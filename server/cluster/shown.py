@@ -21,6 +21,7 @@ from aiohttp import web
 
 from ..auth.backoff import Backoff
 from ..http.problems import Problem
+from ..net.networks import network_of
 from ..observe.logs import by, shown
 from ..settings.kinds import Address
 from .members import MEMBERS_MAX
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 HOLD_S = 1.0
 HELD_MAX = 64
+NAME = "cluster.key"
 
 
 class ClusterKey:
@@ -74,8 +76,9 @@ class ClusterKey:
     async def _refuse(self, request: web.Request) -> None:
         address = request.remote or "?"
         log.warning("a wrong cluster.key from %s", address, extra=by(address))
-        self._backoff.failed(address)
-        if not self._backoff.wait_s(address):
+        network = network_of(address)
+        self._backoff.failed(network, NAME)
+        if not self._backoff.wait_s(network, NAME):
             return
         if self._held >= HELD_MAX:
             if request.transport is not None:
