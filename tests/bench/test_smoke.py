@@ -14,18 +14,19 @@ from tests.bench.attacks import ATTACKS
 from tests.bench.crowds import CROWDS
 from tests.bench.failover import back
 from tests.bench.replicated import JETSTREAM, POSTGRESQL, is_installed
-from tests.bench.results import TINY, Result, percentile, table
+from tests.bench.results import TINY, Result, Seen, percentile, table
 from tests.support.soak import SOAK
 
 
 @pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay", "webhook"])
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
-    results = run(name, TINY, tmp_path)
+    seen = Seen()
+    results = run(name, TINY, tmp_path, seen=seen)
     assert results
     for result in results:
         told = json.loads(result.line())
         assert told["value"] > 0
-        assert told["ratio"] > 0
+        assert told.get("ratio", 0) > 0 or seen.missing, "a row has no ratio only if a peer is not installed"
         assert told.get("early", 0) == 0
     assert list(tmp_path.iterdir()) == []
 
