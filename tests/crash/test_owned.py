@@ -60,11 +60,18 @@ class Load:
             self.tally["moved"] += answer.status == 200
 
     async def fill(self, calls: Http) -> int:
-        """How many are pending when not one more is taken."""
-        while (await calls.call("POST", "/v1/messages", self.body(FAR), **self.shown)).status == 201:
-            pass
-        page = await calls.call("GET", "/v1/messages?limit=1&count=true", status=200, **self.shown)
-        return int(page.body["count"])
+        """How many are pending when not one more is taken, before they are counted and after."""
+        while True:
+            while await self._is_taken(calls):
+                pass
+            page = await calls.call("GET", "/v1/messages?limit=1&count=true", status=200, **self.shown)
+            if not await self._is_taken(calls):
+                return int(page.body["count"])
+
+    async def _is_taken(self, calls: Http) -> bool:
+        """Of one message more."""
+        answer = await calls.call("POST", "/v1/messages", self.body(FAR), **self.shown)
+        return answer.status == 201
 
     def _taken(self, answer: object, field: str) -> None:
         status, body = answer.status, answer.body  # type: ignore[attr-defined]

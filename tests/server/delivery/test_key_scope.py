@@ -14,6 +14,7 @@ from shards.draft import AS_EVER, Draft, Known, Terms
 from shards.fields import Record
 from shards.outcome import Outcome
 from shards.record import encode
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 
 from .test_retries import letters, requeue
@@ -276,6 +277,7 @@ def test_what_cannot_be_meant_is_refused(said: tuple[tuple[str, str], ...]) -> N
     assert Rig().connected("p").publish1("t", "x", user_properties=said).reason == 0x83
 
 
+@OPENED
 def test_many_at_once_are_asked_in_small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that one client does not hold up all others; in their order, each with its answer."""
     rig = Rig()
