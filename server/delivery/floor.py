@@ -58,7 +58,7 @@ class Floor:
     @property
     def needed(self) -> Position:
         """Nobody needs what is before."""
-        return min((self._needs(group) for group in self._groups), default=self._burials.floor)
+        return min([self._burials.floor, *map(self._needs, self._groups)])
 
     def holders(self, before: Position) -> list[Group]:
         """The groups and endpoints that need something before that position, the furthest behind first."""
@@ -67,7 +67,7 @@ class Floor:
 
     def _needs(self, group: Group) -> Position:
         first = Position(group.session.read_at(self._horizon.position) + 1)
-        return min([first, self._burials.floor, *(flight.position for flight in _stored(group))])
+        return min([first, *(flight.position for flight in _stored(group))])
 
     def advance(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: move a group that has nobody over what is not for it; True if there may be more.
