@@ -165,14 +165,6 @@ class Resends:
         flight: Flight = self._flights.peekitem(0)[1]
         return flight
 
-    def at(self, rank: int) -> Flight | None:
-        """The first one of that rank, if one waits."""
-        index = self._flights.bisect_left((rank, 0))
-        if index == len(self._flights):
-            return None
-        key, flight = self._flights.peekitem(index)
-        return flight if key[0] == rank else None
-
     def discard(self, packet_id: int) -> None:
         """It has been sent again, or is acked."""
         rank = self._ranks.pop(packet_id, None)

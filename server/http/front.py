@@ -775,40 +775,31 @@ class Front(Opening):
         elif self._body is None:
             self._go_on()
 
-    def _go_on(self) -> None:
-        """Take what was sent ahead."""
+    def _go_on(self, *, is_turn: bool = False) -> None:
+        """Take what was sent ahead. `is_turn`: it is its owner's turn, whose time is counted already."""
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
         transport, data, time = self._transport, self._ahead, self._desk.time
         if transport is None or transport.is_closing() or self._is_waiting:
             return
         if data:
-            began_s = time.begin(self.owner)
-            if not began_s:
+            began_s = 0.0 if is_turn else time.begin(self.owner)
+            if not (is_turn or began_s):
                 self._is_waiting = True
                 time.wait(self.owner, self._have_turn)
                 return
-            self._take_ahead(transport, data)
-            time.end(self.owner, began_s)
+            self._keep(b"")
+            if not self._is_eof:
+                read_on(transport)
+            self._take(data)
+            if began_s:
+                time.end(self.owner, began_s)
         if self._is_eof and not self._owes:
             transport.close()
 
     def _have_turn(self) -> None:
-        """It is its owner's turn: take what was sent ahead."""
         self._is_waiting = False
-        transport, data = self._transport, self._ahead
-        if self.is_busy or self._is_full or self._is_ending or self._body is not None or not data:
-            return
-        if transport is not None and not transport.is_closing():
-            self._take_ahead(transport, data)
-            if self._is_eof and not self._owes:
-                transport.close()
-
-    def _take_ahead(self, transport: asyncio.Transport, data: bytes) -> None:
-        self._keep(b"")
-        if not self._is_eof:
-            read_on(transport)
-        self._take(data)
+        self._go_on(is_turn=True)
 
     # -- the end
 

@@ -12,17 +12,12 @@ from collections.abc import Callable, Sequence
 from timeline.filters import parse_share
 from timeline.session import Subscription
 
-from ..delivery.membership import Membership
+from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
+from ..delivery.settling.former import NAME
 from ..delivery.subscriber import Closing, Rights
 from .call import Call, Given
-
-NAME = "(pull)"
-"""What the member is called where members are shown."""
-
-
-WINDOW_MAX = 65_535
 
 
 class Seat:
@@ -63,7 +58,7 @@ class Seat:
         self._room += call.wish.most
         self.idle_s = None
         session = self.member.session
-        session.resize(min(WINDOW_MAX, len(session.flights) + self._room))
+        session.resize(min(GROUP_WINDOW, len(session.flights) + self._room))
         self._groups.read_on(self.member)
 
     def leave(self, call: Call) -> None:

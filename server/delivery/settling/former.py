@@ -14,7 +14,7 @@ from shards.errors import Corrupt
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import Flight, Session
 
-from ..membership import Membership
+from ..membership import GROUP_WINDOW, Membership
 from ..message import Message
 from ..sent import Sent
 from ..shared import Group
@@ -22,7 +22,6 @@ from ..subscriber import Inside, Subscriber
 
 NAME = "(pull)"
 """How people see whoever leases over HTTP."""
-WINDOW = 65_535
 
 
 class Former:
@@ -65,7 +64,7 @@ class Former:
     def _holder(self, group: Group) -> "_Holder":
         holder = self._holders.get(group.text)
         if holder is None:
-            session = Session(NAME, read=group.session.read, expiry_s=0, window=WINDOW)
+            session = Session(NAME, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
             member = Inside(session, group.secure, keeps_overdue=False)
             holder = self._holders[group.text] = _Holder(group, member)
         return holder
