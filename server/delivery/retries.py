@@ -189,18 +189,21 @@ class Retries(Rider):
 
         Who takes one says so (`gave`) before the next. One that cannot be read is passed over, and stays.
         """
-        yield from self.waiting(one)
+        end = before(self._clock.wall_ms() + 1)
+        yield from self.waiting(one, end=end)
         self._due.discard(one)
-        following = RETRIES.first_of(self._store, one.whose, before(self._clock.wall_ms() + 1))
+        following = RETRIES.first_of(self._store, one.whose, end)
         self._first.pop(one, None)
         if following is not None:
             self._added(one, following)
 
-    def waiting(self, one: Subscriber, start: Position = START) -> Iterator[Message]:
-        """The same, from `start` on, for who only looks."""
-        now = before(self._clock.wall_ms() + 1)
+    def waiting(
+        self, one: Subscriber, start: Position = START, end: Position | None = None
+    ) -> Iterator[Message]:
+        """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
         first = max(start, self._first.get(one, START))
-        for place, row in RETRIES.of(self._store, one.whose, first, now):
+        end = before(self._clock.wall_ms() + 1) if end is None else end
+        for place, row in RETRIES.of(self._store, one.whose, first, end):
             if place in one.retrying or place in self._taken:
                 continue
             if row is not None and (row.addressee, row.incarnation) != (

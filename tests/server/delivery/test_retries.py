@@ -567,6 +567,33 @@ def test_a_clock_that_is_set_back_makes_it_wait() -> None:
     assert retries(rig) == []
 
 
+def test_those_that_come_due_while_others_are_read_are_given_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on between two looks at it: no millisecond of them is passed over."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    publisher = rig.connected("p")
+    for payload in "abcdef":
+        publisher.publish1("t", payload)
+    packets = peer.publishes()
+    assert len(packets) == 6
+    for packet in packets:
+        nack(peer, packet, "10s")
+        rig.clock.now_ms += 1
+    rig.pass_ms(9_990)
+    assert peer.inbox == []
+
+    last_ms = rig.clock.now_ms + 100
+
+    def ticking() -> int:
+        rig.clock.now_ms = min(last_ms, rig.clock.now_ms + 1)
+        return rig.clock.now_ms
+
+    monkeypatch.setattr(rig.clock, "wall_ms", ticking)
+    rig.pump()
+    assert sorted(peer.take_all()) == list("abcdef")
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_one_whose_member_goes_away_goes_to_another(qos: int) -> None:
     """At QoS 2 it stays with its member (MQTT-4.8.2)."""
