@@ -189,7 +189,7 @@ class Retries(Rider):
 
         Who takes one says so (`gave`) before the next. One that cannot be read is passed over, and stays.
         """
-        end = before(self._clock.wall_ms() + 1)
+        end = before(self._clock.wall_ms() + 1)  # once: what comes due meanwhile is among the following
         yield from self.waiting(one, end=end)
         self._due.discard(one)
         following = RETRIES.first_of(self._store, one.whose, end)
