@@ -643,7 +643,8 @@ class Front(Opening):
     def cut(self) -> None:
         """End it, whatever it is doing."""
         transport, self._transport = self._transport, None
-        self._keep(b"")
+        self._ahead = b""
+        self.keep_unread(0)
         if transport is not None:
             transport.abort()
 
@@ -839,7 +840,8 @@ class Front(Opening):
             self._desk.connections.keep(self, len(data) + self._unread)
 
     def keep_unread(self, count: int) -> None:
-        self._unread = count
+        """What still waits of one that has been cut goes with it, and counts no more."""
+        self._unread = 0 if self._transport is None else count
         self._desk.connections.keep(self, len(self._ahead) + count)
 
 

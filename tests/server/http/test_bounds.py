@@ -328,6 +328,19 @@ class TestLittle:
         assert sum(front.kept_bytes for front in bench.fronts) <= 1 << 20
         assert "http.buffered_bytes are held" in caplog.text
 
+    async def test_what_waits_for_its_turn_counts_until_it_is_closed(self, bench: Bench) -> None:
+        """One that has been cut is not chosen again: another has to go."""
+        clients = [await bench.one() for _ in range(20)]
+        for _, front in clients:
+            front.keep_unread(100_000)
+        there = [front for _, front in clients if front._transport is not None]
+        assert len(there) == 10
+        assert all(front.kept_bytes == (100_000 if front in there else 0) for _, front in clients)
+        for _, front in clients:
+            if front not in there:
+                front.keep_unread(100_000)
+                assert front.kept_bytes == 0
+
     async def test_who_does_not_read_is_closed(self, bench: Bench) -> None:
         _, front = await bench.one()
         assert front._transport is not None
