@@ -68,6 +68,8 @@ from ..fair import Share
 log = logging.getLogger(__name__)
 
 RELEASE_S = 0.01
+UNRELEASED = "unreleased"
+"""Why one is refused: the occurrence is in the table `held` still."""
 NAMES_END = b"\x7f"
 """Above every name: they are ASCII."""
 
@@ -115,10 +117,6 @@ def _with_rule(row: ScheduleRow, now_ms: int, dealt_with: Occurrence | None) -> 
     """
     sent = () if dealt_with is None else ((dealt_with.base_ms, dealt_with.base_ms),)
     return msgspec.structs.replace(row, anchor_ms=now_ms, sent=sent)
-
-
-class Unreleased(Refused):
-    """The occurrence is in the table `held` still."""
 
 
 def _advanced(_: tuple[Position, str], answer: None) -> None:
@@ -220,7 +218,7 @@ class Schedules(Rider):
             bare, taken_back = without(commit, row, self._journal())
             self._write(commit, name, self._instead(commit, name, row, bare, taken_back))
         elif at_of(position) <= wall_ms:
-            raise Unreleased("held", "is about to be released: usually it has been by now")
+            raise Refused(UNRELEASED, "is about to be released: usually it has been by now")
 
     def _successor(self, commit: Commit, name: str, row: ScheduleRow) -> ScheduleRow:
         """The row with the occurrence that follows the one it names. Raises Refused."""
@@ -235,9 +233,9 @@ class Schedules(Rider):
 
     def _not_advanced(self, entry: tuple[Position, str], error: Exception) -> float | None:
         place, name = entry
-        if isinstance(error, Unreleased):
-            return RELEASE_S
         if isinstance(error, Refused):
+            if error.why == UNRELEASED:
+                return RELEASE_S
             log.warning("schedule %s: its next message is refused, tried again: %s", name, error)
             return RETRY_S
         noted = self._places.get(name)

@@ -149,7 +149,8 @@ def test_a_compiled_module_has_nothing_that_would_be_something_else(module: str)
 
 def extending() -> Iterator[tuple[str, str]]:
     """(module, class) of what extends a class of a compiled module, and is not compiled."""
-    compiled = {node.name: module for module in MODULES for node in classes_in(tree_of(path_of(module)))}
+    compiled = {node.name for module in MODULES for node in classes_in(tree_of(path_of(module)))}
+    sources = {module.rpartition(".")[2] for module in MODULES}  # a class may be had from another one too
     for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if module in MODULES:
@@ -160,7 +161,7 @@ def extending() -> Iterator[tuple[str, str]]:
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
-            if (node.module or "").rpartition(".")[2] == compiled.get(alias.name, "").rpartition(".")[2]
+            if alias.name in compiled and (node.module or "").rpartition(".")[2] in sources
         }
         yield from ((module, node.name) for node in classes_in(tree) if taken.intersection(bases_of(node)))
 
