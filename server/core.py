@@ -163,7 +163,7 @@ class Core:
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
         self.owners = Owners(auth.may_send)
         self.ready = Ready(wake)
-        self.leases = Leases(clock)
+        self.leases = Leases(clock, self.horizon.seq)
         store, writer = self.opened.store, self.writer
         self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=NODE)
         self.burials = Burials(store, self.horizon, self.retries, writer)

@@ -175,6 +175,8 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Of a group: how often a member has returned the message in order, without a try."""
     until_ms: Whole = 0
     """Of a group: end of the lease of who has the message, in ms of running time; 0: none."""
+    number: Whole = 0
+    """Of a group: which lease that is (timeline/session.py `Loan.number`); 0: not known."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

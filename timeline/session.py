@@ -59,6 +59,8 @@ class Flight:
     """Of a group's flight: how often a member has returned the message in order, without a try."""
     until_ms: int = 0
     """Of a group's flight: end of the lease that outlives the server, in ms of running time; 0: none."""
+    number: int = 0
+    """Of a group's flight: `Loan.number` of that lease; 0: none, or an older version gave it."""
     stored: bytes = field(default=b"", compare=False)
     """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
     with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
@@ -78,9 +80,9 @@ class Flight:
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
 
-    def is_lent_as(self, origin: tuple[Position, int], number: int) -> bool:
-        """Of a member's flight: whether it is the message of that row, lent for the `number`-th time."""
-        return self.loan is not None and self.loan.number == number and self.origin == origin
+    def end_lease(self) -> None:
+        """Of a group's flight: nobody has the message by a lease that outlives the server."""
+        self.until_ms, self.number, self.stored_as = 0, 0, -1
 
     @property
     def is_of_group(self) -> bool:
@@ -109,9 +111,8 @@ class Loan:
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
     message: int = 0
     """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
-    number: int = 1
-    """How often the group had lent the message by then: tries before, and returns. No two loans of a message
-    that somebody has seen have the same one."""
+    number: int = 0
+    """By which its lease id finds it (server/delivery/settling/leases.py); 0: it has none."""
     since_s: float = 0.0
     """When the member was given it, s of monotonic time."""
 

@@ -138,7 +138,7 @@ def _flight_row(flight: Flight) -> bytes:
             )
         )
     if flight.returns or flight.until_ms:
-        more = (False, "", flight.returns, flight.until_ms)
+        more = (False, "", flight.returns, flight.until_ms, flight.number)
         flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
     elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
@@ -169,6 +169,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
                 is_retained=f.is_retained,
                 returns=f.returns,
                 until_ms=f.until_ms,
+                number=f.number,
             )
             for f in cursor.flights
         ]

@@ -389,21 +389,22 @@ class Group(Subscriber):
         if not self.all_returned.has_room:
             return False
         if flight.until_ms:
-            flight.until_ms, flight.stored_as = 0, -1
+            flight.end_lease()
         self.session.resends.add(flight, flight.position)
         return True
 
-    def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> Flight:
-        """At start: the member has the message for so long from now; its flight. `retry`: what the message
-        is, unless this is its first try."""
-        loan = Loan(self.text, flight, number=flight.attempts + flight.returns)
+    def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> None:
+        """At start: the member has the message for so long from now. `retry`: what the message is, unless
+        this is its first try."""
+        loan = Loan(self.text, flight)
         if retry is not None:
-            _know_retry(loan, retry, flight.attempts)
+            _know_retry(loan, retry)
         lent = member.session.launch(flight.position, flight.shard, 1)
         lent.loan = loan
         self.note_loan(member, lent)
         self._leases.resume(self, member, lent, loan, term_ms)
-        return lent
+        if flight.number:
+            self._leases.name(self, member, lent, loan, flight.number)
 
     def _lend(
         self,
@@ -423,9 +424,7 @@ class Group(Subscriber):
         if qos:
             loan = Loan(self.text, flight)
             if message.shard == RETRY_SHARD:
-                _know_retry(loan, message, attempt)
-            elif flight is not None and (attempt > 1 or flight.returns):
-                loan.number = attempt + flight.returns
+                _know_retry(loan, message)
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
             self.note_loan(member, lent)
@@ -444,13 +443,12 @@ class Group(Subscriber):
             member.cut_off()
 
 
-def _know_retry(loan: Loan, message: Message, attempt: int) -> None:
-    """What a loan has to know of a retry. `attempt`: since its row was written."""
+def _know_retry(loan: Loan, message: Message) -> None:
+    """What a loan has to know of a retry."""
     retry = message.record.retry
     loan.message = message.record.id
     if retry is not None and loan.flight is not None:
         loan.flight.returns = max(loan.flight.returns, retry.returns)
-        loan.number = retry.attempts + attempt + loan.flight.returns
 
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:

@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """What a call is answered with: it is given for so long. `number`: `Loan.number`."""
+    """What a call is answered with: it is given for so long. `number`: as in its id."""
 
     given: Given
     until_ms: int

@@ -11,7 +11,7 @@ of the groups are made durable: a lease outlives a kill, as far as its ack is co
 
 What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
 batch. So are releases and extensions. An ack counts whoever has the message by then, also when it waits to
-come again or has died: what is not in flight under its packet id and number is found by its position
+come again or has died: what is not leased by its number any more is found by its position
 (server/delivery/settling/late.py). All other verbs need the lease itself: one of an earlier try is gone.
 
 A lease outlives the server, by a restart, a kill or a takeover (server/delivery/settling/former.py).
@@ -310,7 +310,7 @@ class Pull:
         for given in call.given:
             lease_ms = terms[given.text]
             number = lease(given.member, given.packet_id, lease_ms, running_ms) if given.packet_id else 0
-            leased.append(Leased(given, now_ms + lease_ms, number or 1))
+            leased.append(Leased(given, now_ms + lease_ms, number or given.packet_id))
         return leased
 
     def _look(self, now_s: float) -> None:
@@ -361,7 +361,7 @@ class Pull:
                 held.setdefault(found[0], []).append(found[1].packet_id)
                 touched.add(group)
                 awaited.settled.done += 1
-            elif not lease.packet_id:
+            elif not lease.number:
                 awaited.settled.done += 1
             else:
                 if found is not None:
@@ -427,13 +427,9 @@ class Pull:
 
     def _flight(self, lease: LeaseId) -> tuple[Subscriber, Flight] | None:
         """Who has the message by this very lease, and the flight."""
-        origin = lease.position, lease.shard
-        for seat in self._seats.get(lease.text, {}).values():
-            flight = seat.member.session.flights.get(lease.packet_id)
-            if flight is not None and flight.is_lent_as(origin, lease.number):
-                return seat.member, flight
-        found = self._settling.former.find(lease.text, origin)
-        return found if found is not None and found[1].is_lent_as(origin, lease.number) else None
+        found = self._settling.leased(lease.text, lease.number)
+        is_it = found is not None and found[1].origin == (lease.position, lease.shard)
+        return found if is_it else None
 
 
 def _is_open(group: Group, lent: Flight) -> bool:

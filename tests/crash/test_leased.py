@@ -128,6 +128,28 @@ async def test_what_was_nacked_comes_after_a_kill_once_with_its_reason(tmp_path:
         assert await _all(calls) == []
 
 
+async def test_a_lease_of_before_a_replay_touches_nobody_after_a_kill(tmp_path: Path) -> None:
+    """Leased, acked, set back, leased again, and both are the first try of the message."""
+    async with serving(tmp_path / "data") as server, http(server.url) as calls:
+        await _filled(calls, 1)
+        first = await _lease(calls, wait=10)
+        assert (await _say(calls, "ack", first))["acked"] == 1
+        await calls.call("POST", "/v1/groups/workers:replay", {"from": "1h"}, status=200)
+        second = await _lease(calls, wait=10, lease="10m")
+        assert [one["id"] for one in second] == [one["id"] for one in first]
+        server.kill()
+    stale, held = ([one["lease_id"] for one in leased] for leased in (first, second))
+    async with serving(tmp_path / "data") as server, http(server.url) as calls:
+        assert (await _say(calls, "nack", first))["gone"] == stale
+        assert (await _say(calls, "extend", first, lease="1s"))["gone"] == stale
+        assert (await _say(calls, "release", first))["gone"] == stale
+        assert await _all(calls) == [], "the second lease holds"
+        assert (await _say(calls, "extend", second, lease="10m"))["extended"] == 1
+        assert (await _say(calls, "ack", first))["acked"] == 1
+        assert (await _say(calls, "ack", second))["gone"] == held
+        assert await _all(calls) == []
+
+
 async def test_who_waits_is_answered_at_the_stop(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server, http(server.url) as calls:
         await _filled(calls, 1)

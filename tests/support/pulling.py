@@ -101,4 +101,4 @@ class Puller:
 def lease_of(leased: Leased) -> LeaseId:
     """As its `lease_id` says it."""
     given = leased.given
-    return LeaseId(given.text, given.packet_id, *given.message.origin, leased.number)
+    return LeaseId(given.text, leased.number, *given.message.origin)

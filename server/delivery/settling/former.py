@@ -11,14 +11,14 @@ A delivery over MQTT ends with its connection, and is not kept here.
 from collections.abc import Callable
 
 from shards.errors import Corrupt
-from timeline.position import RETRY_SHARD, Position
+from timeline.position import RETRY_SHARD
 from timeline.session import Flight, Session
 
 from ..membership import GROUP_WINDOW, Membership
 from ..message import Message
 from ..sent import Sent
 from ..shared import Group
-from ..subscriber import Inside, Subscriber
+from ..subscriber import Inside
 
 NAME = "(pull)"
 """How people see whoever leases over HTTP."""
@@ -31,7 +31,7 @@ class Former:
         self._groups = groups
         self._sent = sent
         self._running_ms = running_ms
-        self._holders: dict[str, _Holder] = {}
+        self._holders: dict[str, tuple[Group, Inside]] = {}
         """By the group's text; who holds nothing any more goes with the next `review`."""
 
     def restore(self) -> None:
@@ -40,50 +40,29 @@ class Former:
         for group in self._groups:
             for flight in group.session.flights.values():
                 if flight.until_ms and not flight.fate:
-                    self._holder(group).keep(flight, self._retry(flight), now_ms)
-
-    def find(self, text: str, origin: tuple[Position, int]) -> tuple[Subscriber, Flight] | None:
-        """What was leased of a group before the start; `origin`: where the row of the message stood."""
-        holder = self._holders.get(text)
-        if holder is None or self._groups.get(text) is not holder.group:
-            return None
-        flight = holder.member.session.flights.get(holder.by_origin.get(origin, 0))
-        return None if flight is None else (holder.member, flight)
+                    left_ms = max(1, flight.until_ms - now_ms)
+                    group.lend_again(self._holder(group), flight, self._retry(flight), left_ms)
 
     def review(self) -> int:
         """Forget who holds nothing any more; how many leases are held still."""
         held = 0
-        for text, holder in list(self._holders.items()):
-            theirs = len(holder.member.session.flights)
-            if theirs and self._groups.get(text) is holder.group:
+        for text, (group, member) in list(self._holders.items()):
+            theirs = len(member.session.flights)
+            if theirs and self._groups.get(text) is group:
                 held += theirs
             else:
                 del self._holders[text]
         return held
 
-    def _holder(self, group: Group) -> "_Holder":
-        holder = self._holders.get(group.text)
-        if holder is None:
+    def _holder(self, group: Group) -> Inside:
+        """Whoever had leases of the group."""
+        if group.text not in self._holders:
             session = Session(NAME, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
-            member = Inside(session, group.secure, keeps_overdue=False)
-            holder = self._holders[group.text] = _Holder(group, member)
-        return holder
+            self._holders[group.text] = group, Inside(session, group.secure, keeps_overdue=False)
+        return self._holders[group.text][1]
 
     def _retry(self, flight: Flight) -> Message | None:
         try:
             return self._sent.retry_at(flight.position) if flight.shard == RETRY_SHARD else None
         except Corrupt:
             return None  # its row is unreadable: it ends when the lease does
-
-
-class _Holder:
-    """Whoever had leases of one group. `by_origin`: packet ids, by where the rows of the messages stood."""
-
-    def __init__(self, group: Group, member: Inside) -> None:
-        self.group = group
-        self.member = member
-        self.by_origin: dict[tuple[Position, int], int] = {}
-
-    def keep(self, flight: Flight, retry: Message | None, now_ms: int) -> None:
-        lent = self.group.lend_again(self.member, flight, retry, max(1, flight.until_ms - now_ms))
-        self.by_origin[lent.origin] = lent.packet_id

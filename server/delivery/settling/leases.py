@@ -12,6 +12,11 @@ before that. Whoever asks for ever another time makes no queue for each: beyond 
 Never early: a lease counts monotonic time from when it was given. It may lapse later by as much as
 lies between two looks. When more have lapsed than one look takes, those that ended first are first, whatever
 their length: a group with short ones that lapse on and on keeps nobody else's from coming back.
+
+A lease that somebody is told of has a *number*, by which it is found for as long as it runs. Numbers rise.
+Each start has 2^28 of its own, above those of all starts before it, for seq is then 2^20 higher
+(timeline/horizon.py). So a later lease of the same message has another number, also after a restart, when the
+server knows nothing of leases that have ended.
 """
 
 from collections.abc import Iterator
@@ -20,6 +25,7 @@ from itertools import islice
 
 from sortedcontainers import SortedDict
 
+from timeline.horizon import SEQ_GAP
 from timeline.session import Flight, Loan
 
 from ...engine.clock import Clock
@@ -29,12 +35,15 @@ QUEUES_MAX = 100
 Lease = tuple[Subscriber, Subscriber, Flight]
 """(group, member, the member's flight)."""
 _NONE: dict[int, Lease] = {}
+NUMBER_MIN = 1 << 28
+"""No lease has a lower number: the packet ids of 0.1.0 are (server/pull/lease_id.py). All are below 2^56."""
 
 
 class Leases:
     """Every lease that runs. As many as there are loans, at most."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, seq: int = SEQ_GAP) -> None:
+        """`seq`: at the start."""
         self._clock = clock
         self.turn_s = clock.mono()
         """When this turn of the server began, s of monotonic time: for what need not be exact."""
@@ -44,6 +53,9 @@ class Leases:
         self._others: SortedDict[tuple[float, int], Lease] = SortedDict()
         """Those that were asked for when there were as many queues as may be, and what is left of those from
         before the start: by end."""
+        self._number = seq // SEQ_GAP * NUMBER_MIN
+        self._named: dict[int, Lease] = {}
+        """Those that have a number, by that."""
 
     def begin_turn(self) -> None:
         self.turn_s = self._clock.mono()
@@ -64,7 +76,7 @@ class Leases:
 
     def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """The member may keep it for so long from now on, whatever it might before."""
-        self.end(loan)
+        self._unqueue(loan)
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
             self.give(group, member, lent, loan, for_ms)
         else:
@@ -76,8 +88,27 @@ class Leases:
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
         self._others[loan.until_s, loan.lease] = (group, member, lent)
 
+    def new_number(self) -> int:
+        """One that no lease has or had."""
+        self._number += 1
+        return self._number
+
+    def name(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, number: int) -> None:
+        """It is found by this number until it ends."""
+        loan.number = number
+        self._named[number] = (group, member, lent)
+
+    def find(self, number: int) -> Lease | None:
+        """The one that has this number, if it runs."""
+        return self._named.get(number)
+
     def end(self, loan: Loan) -> None:
         """It has come back, or is the member's own from now on."""
+        if loan.number:
+            self._named.pop(loan.number, None)
+        self._unqueue(loan)
+
+    def _unqueue(self, loan: Loan) -> None:
         if not loan.until_s:
             return
         queue = self._queues.get(loan.term_ms, _NONE)

@@ -195,16 +195,22 @@ class Settling:
 
         Changes nothing if the group has no ack timeout.
         """
-        return self._keep(subscriber, packet_id, for_ms, self.running_ms, is_lease=False) > 0
+        return self._keep(subscriber, packet_id, for_ms, self.running_ms)
 
     def lease(
         self, subscriber: Subscriber, packet_id: int, for_ms: int, running_ms: int | None = None
     ) -> int:
         """The same, but the message comes back after that time even if the group has no ack timeout, and the
-        lease outlives the server once the group's cursor is durable. The lease's number (`Loan.number`);
+        lease outlives the server once the group's cursor is durable. Its number, by which `leased` finds it;
         0: the client does not have the message any more. `running_ms`: as it is now, for who leases many."""
+        number = self._leases.new_number()
         now_ms = self.running_ms if running_ms is None else running_ms
-        return self._keep(subscriber, packet_id, for_ms, now_ms, is_lease=True)
+        return number if self._keep(subscriber, packet_id, for_ms, now_ms, number) else 0
+
+    def leased(self, text: str, number: int) -> tuple[Subscriber, Flight] | None:
+        """Who has a message of a group by the lease of that number, and the flight."""
+        found = self._leases.find(number)
+        return None if found is None or found[0] is not self._groups.get(text) else found[1:]
 
     @property
     def running_ms(self) -> int:
@@ -212,23 +218,27 @@ class Settling:
         return self._running_ms()
 
     def _keep(
-        self, subscriber: Subscriber, packet_id: int, for_ms: int, now_ms: int, *, is_lease: bool
-    ) -> int:
+        self, subscriber: Subscriber, packet_id: int, for_ms: int, now_ms: int, number: int = 0
+    ) -> bool:
+        """`number`: of the lease that begins; 0: none does."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
-            return 0
+            return False
         loan = flight.loan
         if loan is None or loan.flight is None:
-            return 1
+            return True
         group = self._groups.get(loan.share)
         if group is None or not group.is_held(flight):
-            return 0
-        if loan.until_s or is_lease:
+            return False
+        if loan.until_s or number:
             self._leases.extend(group, subscriber, flight, loan, for_ms)
-        if is_lease or loan.flight.until_ms:
+        if number:
+            self._leases.name(group, subscriber, flight, loan, number)
+            loan.flight.number = number
+        if loan.flight.number:
             loan.flight.until_ms, loan.flight.stored_as = now_ms + for_ms, -1
             group.dirty.add(group)
-        return loan.number
+        return True
 
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
@@ -331,7 +341,7 @@ class Settling:
 
     def _return(self, group: Group, flight: Flight, by: str, since_s: float) -> None:
         """A member has returned the message in order."""
-        flight.until_ms, flight.stored_as = 0, -1
+        flight.end_lease()
         if flight.returns >= RETURNS_FREE:
             why = f"returned {RETURNS_FREE + 1} times or more without an answer"
             self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)

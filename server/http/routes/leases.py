@@ -68,7 +68,7 @@ GROUPS_MAX = 100
 WAIT_MAX_MS = 60_000
 LEASE_MIN_MS = 1_000
 
-LEASE_ID = "AgAAAAEAAAAAAAAAAAAAAAAAEKLxAAABJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 """In examples."""
 
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
@@ -357,7 +357,7 @@ def _view(leased: Leased, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
         "tries": [try_view(one) for one in message.tries],
-        "lease_id": lease_head(given.packet_id, *message.origin, leased.number) + shared.tail,
+        "lease_id": lease_head(leased.number, *message.origin) + shared.tail,
         "lease_until": shared.until,
     }
 

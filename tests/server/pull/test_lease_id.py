@@ -7,29 +7,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.delivery.settling.leases import NUMBER_MIN
 from server.pull.lease_id import BadLeaseId, LeaseId, Shares, lease_text, parse_lease
 from timeline.position import Position
 
-ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2, 1)
+ONE = LeaseId("$share/g/a/#", NUMBER_MIN + 7, Position((5 << 48) | 3), 2)
+FIRST = ONE._replace(number=7)
+"""Of version 1, which release 0.1.0 gave."""
 
 
 @given(
-    st.integers(0, 0xFFFF),
+    st.integers(0, 0xFFFF) | st.integers(NUMBER_MIN, (1 << 56) - 1),
     st.integers(0, (1 << 96) - 1),
     st.integers(-1, (1 << 31) - 1),
-    st.integers(0, (1 << 24) - 1),
     st.sampled_from(["$share/g/a", "$share/workers/+/é/#", "$share/g/" + "x" * 60_000]),
 )
-def test_there_and_back(packet_id: int, place: int, shard: int, number: int, text: str) -> None:
-    """Number 0 is a lease of version 1, which release 0.1.0 gave."""
-    lease = LeaseId(text, packet_id, Position(place), shard, number)
+def test_there_and_back(number: int, place: int, shard: int, text: str) -> None:
+    lease = LeaseId(text, number, Position(place), shard)
     told = lease_text(lease)
     assert parse_lease(told, {}) == lease
     assert told.replace("-", "").replace("_", "").isalnum()
 
 
-def test_every_truncation_is_none() -> None:
-    told = lease_text(LeaseId("$share/g/a", *ONE[1:]))
+def test_a_lease_of_the_first_release_is_read() -> None:
+    told = "AQAAAAcAAAACAAAAAAAFAAAAAAADJHNoYXJlL2cvYS8j"
+    assert (lease_text(FIRST), parse_lease(told, {})) == (told, FIRST)
+
+
+@pytest.mark.parametrize("one", [ONE, FIRST])
+def test_every_truncation_is_none(one: LeaseId) -> None:
+    told = lease_text(LeaseId("$share/g/a", *one[1:]))
     for count in range(len(told)):
         try:
             lease = parse_lease(told[:count], {})
@@ -39,8 +46,9 @@ def test_every_truncation_is_none() -> None:
         assert lease.text != "$share/g/a"
 
 
-def test_every_corruption_is_none_or_another() -> None:
-    told = lease_text(ONE)
+@pytest.mark.parametrize("one", [ONE, FIRST])
+def test_every_corruption_is_none_or_another(one: LeaseId) -> None:
+    told = lease_text(one)
     for index in range(len(told)):
         for put in "Aa0-_=+/ é\n\0":
             text = told[:index] + put + told[index + 1 :]
@@ -54,7 +62,7 @@ def test_every_corruption_is_none_or_another() -> None:
         b"",
         b"\1",
         b"\2" + bytes(23) + b"$share/g/a",
-        b"\3" + bytes(20) + b"\0\0\1$share/g/a",
+        b"\3\0\1" + bytes(21) + b"$share/g/a",
         b"\1" + bytes(20) + b"\xff",
     ],
 )
@@ -64,7 +72,8 @@ def test_what_is_none(data: bytes) -> None:
 
 
 def test_leases_of_one_call_share_how_they_end() -> None:
-    leases = [ONE._replace(packet_id=packet_id, text=text) for packet_id in (1, 2) for text in ("a", "b/ü")]
+    numbers = (NUMBER_MIN + 1, NUMBER_MIN + 2)
+    leases = [ONE._replace(number=number, text=text) for number in numbers for text in ("a", "b/ü")]
     shares: Shares = {}
     assert [parse_lease(lease_text(lease), shares) for lease in leases] == leases
     assert sorted(shares.values()) == ["a", "b/ü"]

@@ -414,7 +414,7 @@ def test_a_lease_outlives_the_server_and_all_its_verbs_do() -> None:
     again = puller.ask()
     assert again.payloads == ["2"]
     assert again.leased[0].given.attempt == 1
-    assert [lease.number for lease in map(lease_of, again.leased)] == [2]
+    assert lease_of(again.leased[0]) != leases[2]
     rig.restart()
     assert puller.release(leases[2:3])[0].gone == leases[2:3], "another has it by now"
     assert puller.ask().payloads == []
@@ -510,7 +510,7 @@ def test_a_lease_of_an_earlier_try_touches_nobody_but_its_ack_counts() -> None:
     assert puller.nack(first, 0)[0].done == 1
     rig.pass_ms(500)
     second = puller.lease()
-    assert [lease.number for lease in (*first, *second)] == [1, 2]
+    assert first != second
     for settled in (puller.nack(first), puller.extend(first, 60_000), puller.release(first)):
         assert settled[0].gone == first
     assert _in_flight(rig) == 1
@@ -519,6 +519,85 @@ def test_a_lease_of_an_earlier_try_touches_nobody_but_its_ack_counts() -> None:
     assert puller.extend(second, 60_000)[0].gone == second
     assert puller.ack(second)[0].gone == second
     assert puller.ask().payloads == []
+
+
+@pytest.mark.parametrize("is_killed_first", [False, True])
+@pytest.mark.parametrize("ends", ["idle", "busy", "killed", "stopped"])
+def test_a_lease_of_before_a_replay_touches_nobody_but_its_ack_counts(
+    ends: str, is_killed_first: bool
+) -> None:
+    """The same message, its first try both times, and packet ids begin anew: the leases are two all the same.
+
+    After the second one: nothing, a kill, or a stop in order. Before it: a kill; or the seat was dismissed.
+    """
+    rig, puller = _rig(1)
+    first = puller.lease()
+    assert puller.ack(first)[0].done == 1
+    if is_killed_first:
+        rig.kill()
+    elif ends == "idle":
+        rig.pass_ms(int(IDLE_S * 1_000) + 1_000)
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
+    rig.pump()
+    second = puller.lease(lease_ms=60_000)
+    assert len(second) == 1
+    assert second != first
+    if ends == "killed":
+        rig.kill()
+    elif ends == "stopped":
+        rig.restart()
+    for settled in (puller.nack(first), puller.extend(first, 1_000), puller.release(first)):
+        assert settled[0].gone == first
+    rig.pass_ms(5_000)
+    assert puller.ask().payloads == [], "the second lease is as it was"
+    assert puller.extend(second, 60_000)[0].done == 1
+    assert puller.ack(first)[0].done == 1, "whoever has it by now, it is done"
+    assert puller.ack(second)[0].gone == second
+
+
+def test_a_lease_is_of_its_own_group() -> None:
+    """The number finds a lease of any group: who may lease of one decides nothing of another's."""
+    rig, puller = _rig(1)
+    other = "$share/h/t"
+    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
+    rig.pump()
+    (lease,) = puller.lease()
+    forged = [lease._replace(text=other)]
+    for settled in (puller.nack(forged), puller.extend(forged, 1_000), puller.release(forged)):
+        assert settled[0].gone == forged
+    puller.ack(forged)
+    assert puller.extend([lease], 1_000)[0].done == 1
+
+
+def test_a_lease_of_the_first_release_is_acked_and_is_gone_for_all_else() -> None:
+    """Its ids have a packet id for the number."""
+    rig, puller = _rig(1)
+    (lease,) = puller.lease()
+    (flight,) = [flight for group in rig.core.groups for flight in group.session.flights.values()]
+    first = [lease._replace(number=flight.packet_id)]
+    for settled in (puller.nack(first), puller.extend(first, 1_000), puller.release(first)):
+        assert settled[0].gone == first
+    assert puller.ack(first)[0].done == 1
+    assert puller.ack([lease])[0].gone == [lease]
+
+
+def test_a_lease_is_forgotten_when_it_ends() -> None:
+    """However it does."""
+    rig, puller = _rig(5)
+    leases = puller.lease(5, lease_ms=1_000)
+    named = rig.core.leases._named
+    assert set(named) == {lease.number for lease in leases}
+    puller.ack(leases[:1])
+    puller.nack(leases[1:2], 60_000)
+    puller.extend(leases[2:3], 5_000)
+    puller.release(leases[3:4])
+    assert set(named) == {leases[2].number, leases[4].number}
+    rig.pass_ms(2_000)
+    assert set(named) == {leases[2].number}
+    rig.pass_ms(5_000)
+    assert not named
 
 
 def test_a_release_is_no_try_ten_times() -> None:
