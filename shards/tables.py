@@ -177,6 +177,8 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Of a group: end of the lease of who has the message, in ms of running time; 0: none."""
     number: Whole = 0
     """Of a group: which lease that is (timeline/session.py `Loan.number`); 0: not known."""
+    lost_ms: Whole = 0
+    """When it was sent again, wall ms; 0: never, or an older version did."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

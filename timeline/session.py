@@ -61,6 +61,9 @@ class Flight:
     """Of a group's flight: end of the lease that outlives the server, in ms of running time; 0: none."""
     number: int = 0
     """Of a group's flight: `Loan.number` of that lease; 0: none, or an older version gave it."""
+    lost_ms: int = 0
+    """When it was sent again, as its connection, or the server, was lost before an answer: wall ms; 0: never,
+    or an older version did. So were all attempts but the last."""
     stored: bytes = field(default=b"", compare=False)
     """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
     with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""

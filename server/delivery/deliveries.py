@@ -43,6 +43,7 @@ from .router import Router
 from .settling.letters import Letters
 from .shared import KEY_PREFIX, Group
 from .subscriber import Subscriber
+from .tries import tries_of_flight
 
 TOLD_MAX = 100
 LOOKS_MAX = 100_000
@@ -225,7 +226,8 @@ class Deliveries:
             state: DeliveryState = "waiting" if is_back or flight.fate else "in_flight"
             by, until_ms = self._holder(subscriber, flight)
             attempts = places[flight.position] + flight.attempts
-            return _told(subscriber, state, attempts, None, reason, by, until_ms, tries)
+            known = tries_of_flight(tries, flight)
+            return _told(subscriber, state, attempts, None, reason, by, until_ms, known)
         if standing is not None and retry is not None and standing[0] not in subscriber.retrying:
             ms = at_of(standing[0])
             is_due = ms <= self._clock.wall_ms()

@@ -119,6 +119,11 @@ class Message:
         """Whether its expiry, counted from due, has come."""
         return not self.is_usual and is_over(self.due_ms, self.record.expires_ms, wall_ms)
 
+    @property
+    def as_of_ms(self) -> int:
+        """When it was read, as far as it says how late it is: wall ms, not before it was due."""
+        return self.due_ms + self.late_ms
+
     def as_of(self, wall_ms: int) -> "Message":
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:

@@ -134,11 +134,19 @@ def _flight_row(flight: Flight) -> bytes:
         phase, attempts = min(flight.phase, 1), flight.attempts
         return encode_row(
             FlightRow(
-                flight.packet_id, place, flight.qos, phase, attempts, flight.shard, flight.is_retained, share
+                flight.packet_id,
+                place,
+                flight.qos,
+                phase,
+                attempts,
+                flight.shard,
+                flight.is_retained,
+                share,
+                lost_ms=flight.lost_ms,
             )
         )
-    if flight.returns or flight.until_ms:
-        more = (False, "", flight.returns, flight.until_ms, flight.number)
+    if flight.returns or flight.until_ms or flight.lost_ms:
+        more = (False, "", flight.returns, flight.until_ms, flight.number, flight.lost_ms)
         flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
     elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
@@ -170,6 +178,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
                 returns=f.returns,
                 until_ms=f.until_ms,
                 number=f.number,
+                lost_ms=f.lost_ms,
             )
             for f in cursor.flights
         ]

@@ -251,6 +251,8 @@ class Group(Subscriber):
         if not member.may_receive(message.topic):
             self.session.ack(flight.packet_id)
             return True
+        if flight.attempts:
+            flight.lost_ms = message.as_of_ms
         flight.attempts += 1
         self.redelivered += 1
         own = self.members[member]

@@ -413,6 +413,8 @@ class Subscriber:
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send again what was in flight when the last connection ended; False: there is no room for it."""
         assert self.link is not None
+        if flight.attempts:
+            flight.lost_ms = message.as_of_ms
         flight.attempts += 1
         self.redelivered += 1
         self.session.weigh(flight, self._weight(message))

@@ -1,28 +1,70 @@
-"""Failed tries of a message as they are told to whoever has it: the JSON of `fasti-tries`."""
+"""Failed tries of a message: what is known of them, and how they are told.
+
+A try that failed while the server ran is written into the row of the retry, with all that is known of it. A
+delivery whose connection or server was lost leaves the flight as it is, and is sent again from there: its try
+is told from the flight, which knows how many there were, and when the last of them was sent again. So nothing
+more is written for a delivery that succeeds.
+"""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import msgspec
 
 from shards.fields import TryRow
+from timeline.position import at_of
+from timeline.session import Flight
 
 from ..settings.times import format_ms
+from .message import Message
 
+TRIES_MAX = 20
+"""Tries that are remembered of a message."""
+SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
+"""Outcomes of a try: a nack or a post without success; no answer in time; the connection or the server was
+lost; it was returned in order, more often than is free."""
+UNANSWERED = "no answer before the connection or the server was gone"
+"""Why a try came to nothing of which no more is known."""
 BYTES_MAX = 4_096
 """Of the JSON: the last tries that fit."""
 _encode = msgspec.json.Encoder().encode
 
 
-def _text(one: TryRow) -> bytes:
-    return _encode(
-        {
-            "at": format_ms(one.at_ms),
-            "by": one.by,
-            "outcome": one.outcome,
-            "reason": one.reason,
-            "seconds": one.ms / 1_000 if one.ms else None,
-        }
-    )
+def tries_of_flight(before: Sequence[TryRow], flight: Flight) -> Sequence[TryRow]:
+    """Those of a message before the delivery that is in flight. `before`: those of its row."""
+    return _with_lost(before, flight.attempts - 1, flight.lost_ms or at_of(flight.position))
+
+
+def tries_before(message: Message, attempt: int) -> Sequence[TryRow]:
+    """Those of a message before it is sent, for the `attempt`-th time from its row; 0: not known."""
+    return _with_lost(message.tries, attempt - 1, message.as_of_ms)
+
+
+def _with_lost(before: Sequence[TryRow], count: int, at_ms: int) -> Sequence[TryRow]:
+    if count <= 0:
+        return before
+    lost = TryRow(at_ms, "", LOST, UNANSWERED)
+    return [*before, *[lost] * min(count, TRIES_MAX)][-TRIES_MAX:]
+
+
+class TryView(TypedDict):
+    """As JSON says it (server/http/values/shapes.py `Try`)."""
+
+    at: str
+    by: str
+    outcome: str
+    reason: str
+    seconds: float | None
+
+
+def try_view(one: TryRow) -> TryView:
+    return {
+        "at": format_ms(one.at_ms),
+        "by": one.by,
+        "outcome": one.outcome,
+        "reason": one.reason,
+        "seconds": one.ms / 1_000 if one.ms else None,
+    }
 
 
 def tries_text(tries: Sequence[TryRow]) -> str:
@@ -30,7 +72,7 @@ def tries_text(tries: Sequence[TryRow]) -> str:
     texts: list[bytes] = []
     size = 2
     for one in reversed(tries):
-        text = _text(one)
+        text = _encode(try_view(one))
         size += len(text) + 1
         if size > BYTES_MAX:
             break

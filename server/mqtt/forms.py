@@ -21,7 +21,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
-from ..delivery.tries import tries_text
+from ..delivery.tries import tries_before, tries_text
 from ..settings.times import format_ms
 
 Parts = tuple[bytes, bytes]
@@ -77,7 +77,7 @@ class Shape:
         else:
             lease_ms = subscriptions[0].lease_ms if subscriptions else 0
             found = parts(message, self._level, qos, retain, self._node, lease_ms)
-        if self._is_too_large(found, qos) and message.tries:
+        if self._is_too_large(found, qos) and (attempt > 1 or message.tries):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup, has_tries=False)
         return None if self._is_too_large(found, qos) else found
 
@@ -109,8 +109,9 @@ class Shape:
             before = message.attempts_before
             if (attempt > 1 or before) and record.due_ms:
                 properties += user_property("fasti-attempt", str(before + max(1, attempt)))
-            if has_tries and message.tries:
-                properties += user_property("fasti-tries", tries_text(message.tries))
+            tries = tries_before(message, attempt) if record.due_ms else message.tries
+            if has_tries and tries:
+                properties += user_property("fasti-tries", tries_text(tries))
             if qos == 1 and len(subscriptions) == 1 and subscriptions[0].lease_ms:
                 properties += _lease_property(subscriptions[0].lease_ms)
             alias = self._aliases.get(topic)

@@ -27,10 +27,11 @@ from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
+from ..tries import LOST, RETURNED, UNANSWERED
 from .former import Former
 from .late import Late
 from .leases import Leases
-from .undone import LOST, RETURNED, Nacked, Undone
+from .undone import Nacked, Undone
 
 GIVEN_BACK = "given back"
 """Why a message comes again that had no room to wait for the next member."""
@@ -83,7 +84,7 @@ class Settling:
     def restore(self) -> None:
         """At start: restore the groups. A flight that has no room to wait for a member comes again."""
         for group, flight in self._groups.restore():
-            self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+            self._undone.fail(group, flight, UNANSWERED, delay_ms=0, outcome=LOST)
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
         """The client has a QoS 1 message. False: the message under this packet id is not of QoS 1.

@@ -51,6 +51,7 @@ from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..terms import InForce, in_force
+from ..tries import LAPSED_LEASE, SAID_NO, TRIES_MAX, tries_of_flight
 from .leases import Leases
 from .letters import Letters, Tried
 from .obituaries import Obituaries
@@ -78,13 +79,8 @@ UNREADABLE = "unreadable"
 PATIENT = 10
 LEAST_MS = 1_000
 """What fails for ever is tried no more than once in so long, after so many attempts."""
-TRIES_MAX = 20
-"""Tries that are remembered of a message."""
 NEVER = -1
 """In the place of a delay: it does not come again, and is dead at once."""
-SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
-"""Outcomes of a try: a nack or a post without success; no answer in time; the connection was lost; it was
-returned in order, more often than is free."""
 JITTER = 0.2
 """A delay that nobody asked for is longer or shorter by up to this part: what failed together comes apart."""
 
@@ -146,8 +142,8 @@ class Failure:
         retry = Retry(b"") if message.is_usual else message.record.retry or Retry(b"")
         attempts, counted = message.attempts_before + self.attempts, message.counted_before + self.attempts
         returns = max(self.flight.returns, retry.returns)
-        reason, tries = self.reason, retry.tries
-        if self.is_attempt:
+        reason, tries = self.reason, [*tries_of_flight(retry.tries, self.flight)]
+        if self.is_attempt and self.attempts:
             made = TryRow(wall_ms, self.by, self.outcome, self.reason, self.ms)
             tries = [*tries, made][-TRIES_MAX:]
         elif self.delay_ms != NEVER:

@@ -47,6 +47,7 @@ from timeline.position import (
 from ...delivery.settling.letters import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.subscriber import Subscriber
+from ...delivery.tries import try_view
 from ...engine.writer import Ask
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees
 from ..answers import asked, json_answer, refusal
@@ -63,7 +64,7 @@ from ..values.drafts import HTTP, MQTT, stored_key
 from ..values.message_body import KEY_CHARS_MAX, check_words
 from ..values.scalars import FLAG, PAGED, Id, Key, Point
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import message_view, time_text, try_view
+from ..values.views import message_view, time_text
 
 log = logging.getLogger(__name__)
 

@@ -34,6 +34,7 @@ from ...delivery.membership import Membership, UnknownGroup
 from ...delivery.settling.undone import NEVER
 from ...delivery.subscriptions import Subscriptions
 from ...delivery.terms import LASTING
+from ...delivery.tries import tries_before, try_view
 from ...engine.writer import Ask
 from ...pull.call import Answer, Leased, Wish
 from ...pull.lease_id import (
@@ -60,7 +61,7 @@ from ..values.bodies import FieldError, delay_ms
 from ..values.group_body import text_of
 from ..values.scalars import Delay
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import message_view, time_text, try_view
+from ..values.views import message_view, time_text
 
 MAX_MAX = 1_000
 GROUPS_MAX = 100
@@ -356,7 +357,7 @@ def _view(leased: Leased, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "filter": shared.filter,
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
-        "tries": [try_view(one) for one in message.tries],
+        "tries": [try_view(one) for one in tries_before(message, given.attempt - message.attempts_before)],
         "lease_id": lease_head(leased.number, *message.origin) + shared.tail,
         "lease_until": shared.until,
     }

@@ -8,7 +8,7 @@ from base64 import b64encode
 
 import msgspec
 
-from shards.fields import Record, TryRow
+from shards.fields import Record
 from shards.properties import headers_of
 from shards.read import Reader
 from shards.record import ENCODINGS, due_at, schedule_name
@@ -21,6 +21,7 @@ from ...delivery.deliveries import Delivery
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...delivery.terms import NEVER_S
+from ...delivery.tries import try_view
 from ...settings.config import Shards
 from ...settings.times import INSTANT_MS_MAX, format_ms
 from . import shapes
@@ -96,16 +97,6 @@ def delivery_view(delivery: Delivery) -> shapes.Delivery:
     if delivery.tries:
         view["tries"] = [try_view(one) for one in delivery.tries]
     return view
-
-
-def try_view(one: TryRow) -> shapes.Try:
-    return {
-        "at": time_text(one.at_ms),
-        "by": one.by,
-        "outcome": one.outcome,
-        "reason": one.reason,
-        "seconds": one.ms / 1_000 if one.ms else None,
-    }
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:

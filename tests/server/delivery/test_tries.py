@@ -1,0 +1,161 @@
+"""A delivery whose connection or server was lost is a try, and is told as one: the same for both."""
+
+import json
+from typing import Any
+
+import pytest
+
+from server.codec.packets import Publish
+from server.delivery.tries import LOST, TRIES_MAX, UNANSWERED, tries_before, tries_of_flight
+from shards.fields import TryRow
+from shards.retries import RETRIES
+from shards.store import Table
+from shards.tables import cursor_row_of
+from tests.support.pulling import Puller
+from tests.support.rig import START_MS, Rig, config
+from timeline.position import START, Position
+from timeline.session import Flight
+
+from .test_deliveries import one
+from .test_undone import nack, said
+
+GROUP = "$share/workers/t"
+DUE_MS = START_MS + 1_000
+SAID = ("lost", UNANSWERED, "", None)
+
+
+def _published(rig: Rig, text: str) -> None:
+    """Member or session `a` has the message, which had a due."""
+    rig.lasting("a").subscribe(text)
+    rig.connected("p").publish1("$delayed/1/t", "x")
+    rig.pass_ms(1_000)
+
+
+def _told(packet: Publish) -> list[tuple[Any, ...]]:
+    tries = json.loads(said(packet, "fasti-tries") or "[]")
+    return [(row["outcome"], row["reason"], row["by"], row["seconds"]) for row in tries]
+
+
+def _back(rig: Rig) -> Publish:
+    """`a` connects again: what it is sent."""
+    peer = rig.lasting("a")
+    (packet,) = peer.publishes()
+    assert peer.connection.client_id == "a"
+    return packet
+
+
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_a_try_that_a_kill_has_ended_is_told(text: str) -> None:
+    """With the message, where it is looked up, and in the row of the retry."""
+    rig = Rig()
+    _published(rig, text)
+    assert one(rig).tries == ()
+    rig.kill()
+    rig.pass_ms(5_000)
+    packet = _back(rig)
+    assert said(packet, "fasti-attempt") == "2"
+    assert _told(packet) == [SAID]
+    assert (one(rig).attempts, one(rig).tries) == (2, [TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)])
+    rig.kill()
+    rig.pass_ms(5_000)
+    assert one(rig).attempts == 2
+    assert one(rig).tries == [TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)], "it was stored"
+    peer = rig.lasting("a")
+    (packet,) = peer.publishes()
+    assert _told(packet) == [SAID, SAID]
+    nack(peer, packet, "60s", "no paper")
+    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    assert row.attempts == 3
+    assert [(tried.outcome, tried.reason) for tried in row.tries] == [
+        ("lost", UNANSWERED),
+        ("lost", UNANSWERED),
+        ("failed", "no paper"),
+    ]
+    assert [tried.at_ms for tried in row.tries] == [DUE_MS + 10_000] * 3
+
+
+def test_a_lost_connection_of_a_session_is_told_as_a_kill_is() -> None:
+    rig = Rig()
+    _published(rig, "t")
+    rig.peers[0].drop()
+    rig.pass_ms(5_000)
+    packet = _back(rig)
+    assert _told(packet) == [SAID]
+    assert one(rig).tries == [TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)]
+
+
+def test_who_leases_what_a_kill_took_from_a_member_is_told() -> None:
+    rig = Rig()
+    _published(rig, GROUP)
+    rig.kill()
+    (leased,) = Puller(rig, GROUP).ask().leased
+    assert leased.given.attempt == 2
+    (tried,) = tries_before(leased.given.message, leased.given.attempt)
+    assert (tried.outcome, tried.reason) == (LOST, UNANSWERED)
+
+
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_a_dead_letter_has_as_many_tries_as_attempts(text: str) -> None:
+    rig = Rig(config(max_attempts=3))
+    _published(rig, text)
+    for _ in range(3):
+        rig.kill()
+        rig.lasting("a")
+    (row,) = [row for _, row in rig.core.letters.read()]
+    assert row.attempts == len(row.tries) == 3
+    assert {tried.outcome for tried in row.tries} == {LOST}
+    assert row.tries[-1].reason == row.reason == "not acked after 3 deliveries"
+
+
+def test_what_was_returned_before_the_kill_was_no_try() -> None:
+    rig = Rig()
+    _published(rig, GROUP)
+    rig.peers[0].disconnect()
+    rig.kill()
+    packet = _back(rig)
+    assert (said(packet, "fasti-attempt"), _told(packet)) == (None, [])
+    assert one(rig).tries == ()
+
+
+def test_what_has_no_room_to_wait_after_a_kill_has_failed_a_try() -> None:
+    rig = Rig(config(returned=1))
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    for payload in "xy":
+        rig.connected("p").publish1("t", payload)
+    rig.kill()
+    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (tried,) = row.tries
+    assert (row.attempts, tried.outcome, tried.reason, row.reason) == (1, LOST, UNANSWERED, UNANSWERED)
+
+
+def test_a_first_delivery_stores_nothing_more() -> None:
+    rig = Rig()
+    _published(rig, "t")
+    rig.kill()
+    value = rig.store.get(Table.CURSORS, b"a")
+    assert value is not None
+    (flight,) = cursor_row_of(value).flights
+    assert (flight.attempts, flight.lost_ms) == (1, 0)
+    assert len(value) < 45
+
+
+def test_a_plain_publish_that_is_sent_again_has_no_property_for_it() -> None:
+    rig = Rig()
+    rig.lasting("a").subscribe("t")
+    rig.connected("p").publish1("t", "x")
+    rig.kill()
+    packet = _back(rig)
+    assert packet.dup
+    assert said(packet, "fasti-tries") is None
+
+
+def test_only_the_last_tries_are_told() -> None:
+    before_them = [TryRow(n, "w", "failed", "no") for n in range(TRIES_MAX)]
+    flight = Flight(1, Position(5 << 48), 0, 1, attempts=4, lost_ms=7)
+    told = tries_of_flight(before_them, flight)
+    assert len(told) == TRIES_MAX
+    assert told == [*before_them[3:], *[TryRow(7, "", LOST, UNANSWERED)] * 3]
+    assert len(tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=1_000_000))) == TRIES_MAX
+    assert tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=2))[0].at_ms == 5
+    assert tries_of_flight(before_them, Flight(1, Position(5 << 48), 0, 1, attempts=0)) == before_them
