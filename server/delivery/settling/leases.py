@@ -76,7 +76,9 @@ class Leases:
 
     def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """The member may keep it for so long from now on, whatever it might before."""
-        self._unqueue(loan)
+        number, loan.number = loan.number, 0  # it is found by that all the while
+        self.end(loan)
+        loan.number = number
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
             self.give(group, member, lent, loan, for_ms)
         else:
@@ -94,7 +96,8 @@ class Leases:
         return self._number
 
     def name(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, number: int) -> None:
-        """It is found by this number until it ends."""
+        """It is found by this number, and no other, until it ends."""
+        self._named.pop(loan.number, None)
         loan.number = number
         self._named[number] = (group, member, lent)
 
@@ -104,13 +107,10 @@ class Leases:
 
     def end(self, loan: Loan) -> None:
         """It has come back, or is the member's own from now on."""
-        if loan.number:
-            self._named.pop(loan.number, None)
-        self._unqueue(loan)
-
-    def _unqueue(self, loan: Loan) -> None:
         if not loan.until_s:
             return
+        if loan.number:
+            self._named.pop(loan.number, None)
         queue = self._queues.get(loan.term_ms, _NONE)
         if queue.pop(loan.lease, None) is None:
             del self._others[loan.until_s, loan.lease]
