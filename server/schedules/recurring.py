@@ -113,6 +113,7 @@ def _rule_of(timing: TimingRow) -> TimingRow:
 def _with_rule(row: ScheduleRow, now_ms: int, dealt_with: Occurrence | None) -> ScheduleRow:
     """The row when it gets another rule: it counts from now, and what the old one has sent is not its.
 
+    A range of the old rule covers fires of the new one that were never sent.
     `dealt_with`: the occurrence that it had, if that was sent, cancelled or moved: it does not come back.
     """
     sent = () if dealt_with is None else ((dealt_with.base_ms, dealt_with.base_ms),)

@@ -260,6 +260,31 @@ def test_another_rule_begins_anew(rig: Rig) -> None:
     assert heard.walk(15 * MINUTE_MS) == [30, 35, 40]
 
 
+@pytest.mark.parametrize(
+    ("timing", "found"),
+    [
+        (TimingRow("cron", "0 * * * *", "UTC"), [24, 27]),
+        (TimingRow("cron", "*/30 * * * *", "UTC"), [24, 24.5, 25, 25.5, 26, 26.5, 27]),
+        (TimingRow("cron", "*/30 * * * *", "UTC", start_ms=START_MS + 26 * HOUR_MS + 1), [26.5, 27]),
+    ],
+    ids=["the same", "another", "another from then on"],
+)
+def test_another_rule_is_silent_for_nothing_that_only_the_old_one_sent(
+    rig: Rig, timing: TimingRow, found: list[float]
+) -> None:
+    """The clock is a day ahead for two hours; the fires 25 and 26 are sent. The same rule leaves them out.
+    One that fires twice as often sends all of its own, also 25.5, which nobody was sent; or starts later.
+    """
+    rig.put(timing=rule(TimingRow("cron", "0 * * * *", "UTC"), "skip"))
+    heard = Listener(rig, "skip")
+    heard.set(DAY_MS + 30 * MINUTE_MS)
+    assert [due / 60 for due in heard.walk(2 * HOUR_MS)] == [25, 26]
+    heard.set(-DAY_MS - 2 * HOUR_MS - 30 * MINUTE_MS)
+    rig.put(timing=rule(timing, "skip"))
+    heard.walk(23 * HOUR_MS + 30 * MINUTE_MS, 15 * MINUTE_MS)
+    assert [due / 60 for due in heard.walk(3 * HOUR_MS + 30 * MINUTE_MS)] == found
+
+
 def test_a_kill_between_an_occurrence_and_the_next(rig: Rig) -> None:
     """The horizon has passed it, the row still names it, and the clock is set back before the start."""
     rig.put(timing=EVERY)
