@@ -36,6 +36,7 @@ from .delivery.settling.former import Former
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
+from .delivery.settling.missed import Missed
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
@@ -266,7 +267,14 @@ class Core:
             dispatched_ms=writer.dispatched_ms,
         )
         self.burying = Burying(
-            self.opened.store, self.reader, self.burials, self.letters, writer, clock, node=NODE
+            self.opened.store,
+            self.reader,
+            self.burials,
+            self.letters,
+            Missed(self.router, self.horizon),
+            writer,
+            clock,
+            node=NODE,
         )
         former = Former(self.groups, self.sent, lambda: self.sessions.running_ms)
         self.siblings = Siblings(self.groups, self.retries, writer, clock)
@@ -287,7 +295,7 @@ class Core:
             self.reader,
             self.horizon,
             self.router,
-            self.cursors,
+            self.sessions,
             self.groups,
             self.burials,
             self.undone,
@@ -298,7 +306,14 @@ class Core:
         """What clients ask for, by whatever protocol."""
         config, clock = self.config, self.clock
         self.subscriptions = Subscriptions(
-            config, self.sessions, self.cursors, self.groups, self.router, self.horizon, self.directory
+            config,
+            self.sessions,
+            self.cursors,
+            self.groups,
+            self.router,
+            self.horizon,
+            self.directory,
+            self.burials,
         )
         self.clients = Clients(
             clock,

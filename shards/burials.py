@@ -6,6 +6,8 @@ It is written in the batch in which the place ends, or its read position moves o
 needed to find what was undone: what it had in flight, from where to where it had not read, and by what name
 its retries stand. It is worked through in steps, each of which writes how far it has come, so that a kill
 costs nothing. The slices that it has to read are kept for it.
+
+Number 0 is of what sessions have not read when retention passes it; its row stays when that is done.
 """
 
 from collections.abc import Iterator

@@ -271,9 +271,9 @@ class Session:
         self.resends = Resends(returned=returned)
         """Of the flights, what was sent on an earlier connection and not yet on this one."""
         self.retired: dict[int, None] = {}
-        """Packet ids of QoS 2 messages that were given up before the client had ended the exchange: it may
-        hold the id still, and would take another message under it for the same. The oldest first, at most
-        RETIRED_MAX."""
+        """Packet ids of messages that were given up before the client had ended the exchange: it may hold the
+        id still, and would take another message under it for the same, or end that one by its ack. The oldest
+        first, at most RETIRED_MAX."""
         self.finished: dict[Position, None] = {}
         """What is ahead of the read position and done: it is passed over. The oldest first, at most
         FINISHED_MAX; one beyond comes once more."""
@@ -435,6 +435,7 @@ class Session:
         for packet_id in packet_ids:
             flight = flights.get(packet_id)
             if flight is None:
+                self.retired.pop(packet_id, None)
                 continue
             if flight.qos != 1:
                 return ended, False

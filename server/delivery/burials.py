@@ -6,6 +6,11 @@ steps after that (settling/burying.py): as dead letters of the place, or dropped
     a group is deleted, expires, or its last holder gives it up    all that it had
     a place is set forward                                         what it had not read
     a session ends                                                 its retries, which are dropped
+    retention passes a session                                     what it had in flight
+    retention passes sessions                                      what they had not read, which is counted
+
+The last one is one burial, SESSIONS, for all of them: each row of a slice is read once, not once for each
+session. Its row stays when it is finished, as sessions are not stored when it passes them.
 """
 
 from collections import Counter
@@ -19,8 +24,8 @@ from shards.commit import Commit
 from shards.retries import RETRIES
 from shards.store import Store, Table
 from timeline.horizon import Horizon
-from timeline.position import END, RETRY_SHARD, Position
-from timeline.session import SETTLED
+from timeline.position import END, RETRY_SHARD, START, Position
+from timeline.session import SETTLED, Flight
 
 from ..engine.rider import Done, Rider
 from ..engine.writer import Writer
@@ -31,6 +36,8 @@ from .subscriber import Subscriber
 GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
 SESSION_ENDED = "session ended"
 SKIPPED, KEPT_TOO_LONG = "skipped", "kept too long"
+SESSIONS = 0
+"""The number of the burial of what sessions have not read. `Horizon.issue` begins later."""
 
 
 class Burials(Rider):
@@ -46,12 +53,23 @@ class Burials(Rider):
         """Not in a batch yet."""
         self.dropped: Counter[str] = Counter()
         """Messages that nobody has finished and that are no dead letters, by reason."""
+        last = self.active.get(SESSIONS)
+        self.passed = START if last is None else keys.place_of(last.read)
+        """Up to here what sessions had not read is settled: they read on behind it."""
+        if last is not None and last.is_read:
+            del self.active[SESSIONS]
         writer.carry(self)
 
     @property
     def floor(self) -> Position:
         """None of them needs what is before."""
         return min((row.floor for row in self.active.values()), default=END)
+
+    @property
+    def passing(self) -> Position:
+        """Up to here what sessions have not read is settled, or about to be: none is set back to before."""
+        row = self.active.get(SESSIONS)
+        return self.passed if row is None else keys.place_of(row.upto)
 
     def ready(self) -> list[int]:
         """Those that are stored, and can be worked through."""
@@ -96,6 +114,35 @@ class Burials(Rider):
         self._add(self._row(subscriber, read, upto, reason, is_dead=is_dead), flights=[], has_retries=False)
         session.read = upto
         return True
+
+    def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
+        """In the writer: sessions lose what they have not read up to `upto`; none of those that do has read
+        less than `read`, and asks for more than the `filters`."""
+        row = BurialRow(
+            addressee="",
+            group="sessions",
+            incarnation=0,
+            keeper="",
+            filters=[(text, keys.place(START)) for text in filters],
+            endpoint="",
+            read=keys.place(max(self.passed, read)),
+            upto=keys.place(upto),
+            finished=[],
+            flights=[],
+            has_retries=False,
+            reason=KEPT_TOO_LONG,
+            is_dead=False,
+        )
+        self.active[SESSIONS] = row
+        self._fresh.add(SESSIONS)
+
+    def end_flights(self, subscriber: Subscriber, flights: Iterable[Flight]) -> None:
+        """In the writer: what a session, or a group, had in flight and has no more is kept no longer. The
+        caller stores the cursors."""
+        horizon = self._horizon.position
+        row = self._row(subscriber, horizon, horizon, KEPT_TOO_LONG, is_dead=True)
+        ended = [(keys.place(one.position), one.shard, one.attempts) for one in flights]
+        self._add(row, flights=ended, has_retries=False)
 
     def _has_retries(self, subscriber: Subscriber) -> bool:
         """Also one that is in the batch that is open, and not stored yet."""

@@ -7,9 +7,13 @@ nobody looks after is moved over what is not for it, and is given up in the end:
     advance ──────────────────────────>|
     give_up, after slices.kept_behind ───────────────────────────────────> what is left: dead letters
 
-A session is no holder: what a device that sleeps has missed longer than retention is lost to it, and counted.
+A session is no holder: what a device that sleeps has missed longer than retention is lost to it. Before a
+slice goes, what sessions have not read of it is counted, and what they have in flight becomes dead letters:
+
+    what groups need ──> pass_unread: counted, in steps ──> end_flights ──> settled: the slices may go
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from shards.commit import Commit
@@ -17,19 +21,26 @@ from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import deliver_to_of, is_moved, is_stub, topic_of
 from timeline.horizon import Horizon
-from timeline.position import RETRY_SHARD, Position
-from timeline.session import Flight
+from timeline.position import END, RETRY_SHARD, START, Position
+from timeline.session import SETTLED, Flight
 
-from .burials import KEPT_TOO_LONG, Burials
-from .cursors import Cursors
+from .burials import KEPT_TOO_LONG, SESSIONS, Burials
 from .membership import Membership
 from .replay import Replay
 from .router import Router
+from .sessions import Sessions
 from .settling.undone import NEVER, Undone
 from .shared import Group
+from .subscriber import Subscriber
 
 LOOK = 2_000
 """Rows that a group is moved over in a step: some 5 ms."""
+LOOK_FLIGHTS = 20_000
+"""Flights of sessions that are looked at in a step, ..."""
+END_COST = 20
+"""... and what it costs to end one and to store that it is, counted in these: some 5 ms."""
+FILTERS = 1_000
+"""Of sessions that are behind: beyond it a slice is read whole."""
 
 
 class Floor:
@@ -40,7 +51,7 @@ class Floor:
         reader: Reader,
         horizon: Horizon,
         router: Router,
-        cursors: Cursors,
+        sessions: Sessions,
         groups: Membership,
         burials: Burials,
         undone: Undone,
@@ -49,15 +60,23 @@ class Floor:
         self._reader = reader
         self._horizon = horizon
         self._router = router
-        self._cursors = cursors
+        self._sessions = sessions
+        self._cursors = sessions.cursors
         self._groups = groups
         self._burials = burials
         self._undone = undone
         self._replay = replay
+        self.settled = START
+        """No session has anything undone before it."""
+
+    @property
+    def free(self) -> Position:
+        """What is before may go: nobody needs it, and what sessions had undone is settled."""
+        return min(self.needed, self.settled if len(self._sessions) else END)
 
     @property
     def needed(self) -> Position:
-        """Nobody needs what is before."""
+        """No group or endpoint needs what is before, nor what is left of any place."""
         return min([self._burials.floor, *map(self._needs, self._groups)])
 
     def holders(self, before: Position) -> list[Group]:
@@ -114,7 +133,71 @@ class Floor:
         is_skipped = self._replay.skip(commit, group, Position(before - 1), KEPT_TOO_LONG, is_dead=True)
         return is_skipped or bool(old)
 
+    def pass_unread(self, _: Commit, before: Position) -> bool:
+        """In the writer: see to it that what sessions have not read before that position is counted; whether
+        that goes on."""
+        burials, upto = self._burials, Position(before - 1)
+        if SESSIONS in burials.active:
+            return True
+        first, filters = END, set[str]()
+        for one in self._sessions:
+            read = max(one.session.read_at(self._horizon.position), burials.passed)
+            if read < upto and (theirs := _acked(one)):
+                first = min(first, read)
+                if len(filters) <= FILTERS:
+                    filters.update(theirs)
+        if first < upto:
+            burials.pass_sessions(first, upto, filters if len(filters) <= FILTERS else ["#"])
+            return True
+        burials.passed = max(burials.passed, upto)
+        return False
 
-def _stored(group: Group) -> list[Flight]:
-    """What it has in flight that stands on the timeline."""
-    return [one for one in group.session.flights.values() if 0 <= one.shard < RETRY_SHARD]
+    def end_flights(self, commit: Commit, sessions: Sequence[Subscriber], before: Position) -> int:
+        """In the writer: what these have in flight before that position is theirs no more, and becomes dead
+        letters. How many of them have been looked at; one at least.
+
+        At QoS 2 a client that has said that it has the message needs no more of it.
+        """
+        cost = 0
+        for looked, one in enumerate(sessions, 1):
+            old = [flight for flight in _stored(one) if flight.position < before and _needs_row(flight)]
+            cost += 1 + len(one.session.flights) + END_COST * len(old)
+            if old and self._sessions.get(one.session.client_id) is one:
+                self._end(commit, one, old)
+            if cost >= LOOK_FLIGHTS:
+                return looked
+        return len(sessions)
+
+    def _end(self, commit: Commit, one: Subscriber, old: Iterable[Flight]) -> None:
+        session = one.session
+        by_place: dict[Subscriber, list[Flight]] = {}
+        for flight in old:
+            group = self._groups.get(flight.loan.share) if flight.loan is not None else None
+            by_place.setdefault(group or one, []).append(flight)
+        for place, flights in by_place.items():
+            self._burials.end_flights(place, flights)
+            self._cursors.store(commit, place)
+            for flight in flights:
+                if one.is_here and flight.packet_id not in session.resends:
+                    session.retire([flight.packet_id])  # its client may ack it yet
+                self._groups.give_up(one, flight)
+        self._cursors.store(commit, one)
+        self._groups.read_on(one)
+
+
+def _stored(one: Subscriber) -> list[Flight]:
+    """What a session or group has in flight that stands on the timeline."""
+    return [flight for flight in one.session.flights.values() if 0 <= flight.shard < RETRY_SHARD]
+
+
+def _needs_row(flight: Flight) -> bool:
+    """Whether a flight of a session is to be sent again from the timeline. What is retained is kept; what a
+    group remembers is its own."""
+    is_settled = flight.fate == SETTLED or flight.phase
+    return not (is_settled or flight.is_retained or flight.is_of_group)
+
+
+def _acked(one: Subscriber) -> list[str]:
+    """The filters by which messages come to a session itself, at QoS 1 or 2."""
+    own = one.session.subscriptions
+    return [text for text, theirs in own.items() if theirs.qos and text not in one.groups]

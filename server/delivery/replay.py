@@ -29,12 +29,12 @@ from shards.fate import is_too_late
 from shards.read import Reader, Row
 from shards.record import deliver_to_of, encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import MessageId, Position, id_position
+from timeline.position import START, MessageId, Position, id_position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import by, shown
-from .burials import Burials
+from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .membership import Membership
 from .message import Message
@@ -142,7 +142,8 @@ class Replay:
         """
         session, horizon = subscriber.session, self._horizon.position
         subscriber.reread = max(subscriber.reread, session.read_at(horizon))
-        session.rewind(None, max(to, self.floor), horizon)
+        floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
+        session.rewind(None, max(to, floor), horizon)
         for place in self._retries.in_flight(subscriber):
             session.finish_ahead(place, horizon)
         self._cursors.store(commit, subscriber)
@@ -291,8 +292,14 @@ class Replay:
         progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
         if progress is not Progress.DONE:
             return progress is Progress.MORE
-        if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
-            session.read = self._reader.directory.floor
+        floor = START if self._tail.covers(session.read) else self._reader.directory.floor
+        if not subscriber.is_group and self._burials.passed > floor:
+            floor = self._burials.passed
+        if session.read < floor:
+            session.read = floor
+            # What was promised to it alone stood on no slice that could be looked through.
+            unstored = self._owed.of(subscriber)
+            self._burials.dropped[KEPT_TOO_LONG] += sum(one.position <= floor for one in unstored)
             self.lost += 1
             who = shown(session.client_id)
             log.warning("%s has lost what expired before it was read", who, extra=by(who))

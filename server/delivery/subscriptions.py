@@ -18,7 +18,7 @@ from timeline.slices import Directory
 
 from ..observe.logs import by, shown
 from ..settings.config import Config
-from .burials import GROUP_DELETED
+from .burials import GROUP_DELETED, Burials
 from .cursors import Cursors
 from .membership import Membership
 from .router import Router
@@ -48,6 +48,7 @@ class Subscriptions:
         router: Router,
         horizon: Horizon,
         directory: Directory,
+        burials: Burials,
     ) -> None:
         self._config = config
         self._sessions = sessions
@@ -56,6 +57,7 @@ class Subscriptions:
         self._router = router
         self._horizon = horizon
         self._directory = directory
+        self._burials = burials
 
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why the client may not subscribe to a filter; None: it may. `text`: the filter with `$share`."""
@@ -107,6 +109,7 @@ class Subscriptions:
         if known is not None:
             self._router.discard(subscriber, wanted.filter)
         if replay_from is not None:
+            replay_from = max(replay_from, self._burials.passing)
             read = subscriber.session.read_at(self._horizon.position)
             subscriber.reread = max(subscriber.reread, read)
         subscriber.session.subscribe(wanted, self._horizon.position, replay_from)

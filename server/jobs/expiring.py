@@ -75,9 +75,10 @@ class Expiries:
         once."""
         return self._over(self._slices.retention_ms, self._needed())[:EXPIRE_SLICES]
 
-    def end_of(self, kept_ms: int) -> Position | None:
-        """The end of the slices that the horizon has passed so long ago; None: there are none."""
-        pieces = self._over(kept_ms, END)
+    def end_of(self, kept_ms: int, needed: Position = END) -> Position | None:
+        """The end of the slices that the horizon has passed so long ago, before `needed`; None: there are
+        none."""
+        pieces = self._over(kept_ms, needed)
         return before(pieces[-1].end_ms) if pieces else None
 
     @property

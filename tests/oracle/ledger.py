@@ -724,9 +724,7 @@ class Ledger:
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        is_passed = place.kind == "session" and self._is_old(stake.message)
-        has_expired = self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
-        return has_expired or (is_passed and not self.rules.floor_tells_sessions)
+        return self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
 
     def _is_old(self, message: Message) -> bool:
         """Retention may have passed it."""

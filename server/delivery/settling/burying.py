@@ -4,6 +4,8 @@
     not read      ──┼──> a dead letter of the place, with the reason; or dropped, and counted
     its retries   ──┘
 
+    not read by sessions when retention passes it ──> counted (missed.py)
+
 One step is STEP messages, or LOOK rows that are looked at. Each writes how far it has come, in the batch in
 which the letters are.
 
@@ -37,9 +39,10 @@ from ...engine.clock import Clock
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
 from ...observe.logs import by, shown
-from ..burials import Burials
+from ..burials import SESSIONS, Burials
 from ..router import is_delivered
 from .letters import Letters
+from .missed import PAIRS, Missed
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Burying:
         reader: Reader,
         burials: Burials,
         letters: Letters,
+        missed: Missed,
         writer: Writer,
         clock: Clock,
         *,
@@ -69,7 +73,10 @@ class Burying:
         self._reader = reader
         self._burials = burials
         self._letters = letters
+        self._missed = missed
         self._node = node
+        self._passed: BurialRow | None = None
+        """What a step over the sessions has come to, until the next one."""
         self.errand: Errand[int, BurialRow | None] = Errand(
             writer, clock, self._step, self._stepped, self._failed, most=1, source=burials.ready
         )
@@ -77,6 +84,10 @@ class Burying:
     def _step(self, commit: Commit, number: int) -> BurialRow | None:
         """In the writer: what is left after a step; None: nothing."""
         row = self._burials.active[number]
+        if number == SESSIONS:
+            row = self._pass_sessions(commit, row)
+            commit.row(Table.META, burial_key(number), burial_value(row))
+            return row
         if row.room is None:
             row = msgspec.structs.replace(row, room=self._letters.half_of_room(commit))
         if row.flights:
@@ -135,6 +146,25 @@ class Burying:
         else:
             read = upto
         return msgspec.structs.replace(row, read=keys.place(read))
+
+    def _pass_sessions(self, commit: Commit, row: BurialRow) -> BurialRow:
+        """What sessions have not read, a step of it. They read on behind it at once.
+
+        A step that could not be written is written again as it was: they may have read on since.
+        """
+        last = self._passed
+        if last is not None and last.upto == row.upto and last.read > row.read:
+            return last
+        missed, self._missed.pairs = 0, 0
+        read = keys.place_of(row.upto)
+        for looked, (place, _, value) in enumerate(self._unread(row), 1):
+            missed += self._missed.count(commit, place, value)
+            if looked == LOOK or self._missed.pairs >= PAIRS:
+                read = place
+                break
+        self._burials.passed = read
+        self._passed = msgspec.structs.replace(row, read=keys.place(read), dropped=row.dropped + missed)
+        return self._passed
 
     def _unread(self, row: BurialRow) -> Iterator[tuple[Position, int, bytes]]:
         filters = () if row.endpoint else tuple(text for text, _ in row.filters)

@@ -95,6 +95,7 @@ class Settling:
         flights = session.flights
         flight = flights.get(packet_id)
         if flight is None:
+            session.retired.pop(packet_id, None)
             return True
         if flight.qos != 1:
             return False

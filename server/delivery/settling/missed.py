@@ -1,0 +1,81 @@
+"""Counts what sessions miss when retention passes it: what they asked for at QoS 1 or 2 and have not read.
+
+Each row is read once, and the router says who asks for it: 10,000 devices that sleep cost one pass over a
+slice, not 10,000. They get no dead letters: a device that comes back wants what is new, and the copies of one
+message for all who sleep would drive out the letters that somebody looks for.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from shards.commit import Commit
+from shards.errors import Corrupt
+from shards.fate import is_over
+from shards.record import decode, is_moved, is_stub, topic_of
+from timeline.horizon import Horizon
+from timeline.position import Position
+from timeline.session import Subscription
+
+from ..message import publisher_of
+from ..router import Router
+from ..subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+PAIRS = 5_000
+"""Sessions that are looked at in a step, over all its messages, but for those of the last one: some 5 ms."""
+
+
+class Missed:
+    """Looks at messages, one by one, and at who has them still to come."""
+
+    def __init__(self, router: Router, horizon: Horizon) -> None:
+        self._router = router
+        self._horizon = horizon
+        self.pairs = 0
+        """Sessions that have been looked at."""
+
+    def count(self, commit: Commit, place: Position, value: bytes) -> int:
+        """How many sessions miss the message that stands there."""
+        if is_stub(value) or is_moved(value):
+            return 0
+        try:
+            targets = self._router.route(topic_of(value))
+            self.pairs += len(targets)
+            horizon = self._horizon.position
+            missing = [
+                one
+                for one, found in targets.items()
+                if not one.is_group
+                and (one.session.read if not one.session.tailing else horizon) < place
+                and place not in one.session.finished
+                and _asks(one, place, found)
+            ]
+            if not missing:
+                return 0
+            record = decode(value)
+        except Corrupt as error:
+            log.error("the row at %024x is passed over: %s", place, error)
+            return 0
+        due_ms = record.due_ms or place >> 48
+        if not record.qos or is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
+            return 0
+        own = record.publisher
+        return sum(not own or _takes_own(one, own, place, targets[one]) for one in missing)
+
+
+def _asks(one: Subscriber, place: Position, found: Sequence[Subscription]) -> bool:
+    """Whether one of the subscriptions `found` leads what stands there to a session at QoS 1 or 2.
+
+    Not what it has in flight there, when it has been set back.
+    """
+    if place <= one.reread and any(flight.position == place for flight in one.session.flights.values()):
+        return False
+    return any(theirs.qos and theirs.since < place for theirs in found)
+
+
+def _takes_own(one: Subscriber, publisher: bytes, place: Position, found: Sequence[Subscription]) -> bool:
+    """Whether it is not its own publish, or it wants these too."""
+    if publisher_of(one.session.client_id) != publisher:
+        return True
+    return any(theirs.qos and theirs.since < place and not theirs.no_local for theirs in found)

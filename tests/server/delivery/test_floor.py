@@ -1,0 +1,320 @@
+"""Retention passes sessions: what they have in flight becomes dead letters, what is unread is counted."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Publish
+from server.delivery.settling import burying
+from server.rounds.housekeeping import Housekeeping
+from shards.commit import Commit
+from shards.record import decode
+from tests.support.rig import LONG_S, Peer, Rig
+from timeline.position import Position, before
+from timeline.retention import passed_slices
+from timeline.session import Flight
+
+QUARTER_MS = 900_000
+TOLD = "sessions: kept too long: 0 undone messages are dead letters now, %d were dropped"
+
+
+class Retention:
+    """All that was passed is over retention."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def end_of(self, _: int, needed: Position) -> Position | None:
+        ends = [before(one.end_ms) for one in self._rig.core.directory if one.passed_s is not None]
+        return max((end for end in ends if end <= needed), default=None)
+
+
+def look(rig: Rig, times: int = 2) -> None:
+    """Housekeeping sees to it that the slices may go."""
+
+    async def ask(decide: Any) -> Any:
+        answers: list[Any] = []
+        rig.core.writer.submit(decide, answers.append)
+        rig.pump()
+        return answers[0]
+
+    others: list[Any] = [None] * 5
+    housekeeping = Housekeeping(rig.core, ask, None, None, Retention(rig), *others[:3])  # type: ignore[arg-type]
+    for _ in range(times):
+        asyncio.run(housekeeping._pass_sessions())
+        rig.pump()
+
+
+def passed(rig: Rig, slices: int = 2) -> None:
+    """Time passes, and what it passes is noted."""
+
+    def seal(commit: Commit) -> None:
+        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+            commit.open_group.passed(piece)
+
+    for _ in range(slices):
+        rig.pass_ms(QUARTER_MS)
+        rig.core.writer.submit(seal, lambda _: None)
+        rig.pump()
+
+
+def lasting(rig: Rig, name: str = "s", **options: int) -> Peer:
+    return rig.lasting(name, expiry=LONG_S, **options)
+
+
+def asleep(rig: Rig, name: str = "s", qos: int = 1) -> None:
+    peer = lasting(rig, name)
+    peer.subscribe("t", qos=qos)
+    peer.drop()
+
+
+def publish(rig: Rig, *payloads: str, qos: int = 1, **options: Any) -> None:
+    peer = rig.connected("p")
+    for payload in payloads:
+        peer.publish("t", payload, qos, **options)
+    peer.drop()
+
+
+def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
+    rows = [row for _, row in rig.core.letters.read()]
+    return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
+
+
+def dropped(rig: Rig) -> int:
+    return rig.core.burials.dropped["kept too long"]
+
+
+def flights(rig: Rig, name: str = "s") -> list[Flight]:
+    subscriber = rig.core.sessions.get(name)
+    assert subscriber is not None
+    return [*subscriber.session.flights.values()]
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is one row."""
+    monkeypatch.setattr(burying, "LOOK", 1)
+
+
+def test_what_sessions_have_not_read_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    for name in ("s1", "s2"):
+        asleep(rig, name)
+    asleep(rig, "once at most", qos=0)
+    reader = lasting(rig, "reader")
+    reader.subscribe("t", qos=1)
+    publish(rig, "0", "1")
+    publish(rig, "over", message_expiry=1)
+    publish(rig, "for who is there", qos=0)
+    assert reader.take_all()
+    passed(rig)
+    publish(rig, "new")
+    assert rig.core.floor.free == 0, "the slices wait"
+    with caplog.at_level(logging.WARNING):
+        look(rig)
+        look(rig)
+    assert dropped(rig) == 4
+    assert caplog.text.count(TOLD % 4) == 1
+    assert letters(rig) == []
+    assert before(rig.clock.now_ms - QUARTER_MS) <= rig.core.floor.free
+    for name in ("s1", "s2", "reader"):
+        assert lasting(rig, name).take_all() == ["new"]
+    assert dropped(rig) == 4
+
+
+def test_slices_go_at_once_when_no_session_is_behind() -> None:
+    rig = Rig()
+    reader = lasting(rig)
+    reader.subscribe("t", qos=1)
+    publish(rig, "0")
+    assert reader.take_all() == ["0"]
+    passed(rig)
+    look(rig, 1)
+    assert rig.core.floor.free > 0
+    assert rig.core.burials.active == {}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_what_a_session_has_in_flight_becomes_dead_letters(qos: int, *, is_away: bool) -> None:
+    rig = Rig()
+    peer = lasting(rig)
+    peer.subscribe("t", qos=qos)
+    publish(rig, "0", "1", qos=qos)
+    packets = peer.publishes()
+    assert [one.payload for one in packets] == [b"0", b"1"]
+    if is_away:
+        peer.drop()
+    passed(rig)
+    look(rig)
+    assert letters(rig) == [("s", "0", "kept too long", 1), ("s", "1", "kept too long", 1)]
+    assert (flights(rig), dropped(rig)) == ([], 0)
+    assert rig.core.floor.free > 0
+    rig.crash()
+    assert (len(letters(rig)), flights(rig)) == (2, [])
+    assert lasting(rig).take_all() == []
+
+
+def test_an_ack_of_what_has_ended_ends_no_other_message() -> None:
+    rig = Rig()
+    peer = lasting(rig, receive_maximum=2)
+    peer.subscribe("t", qos=1)
+    publish(rig, "0", "1")
+    old: list[Publish] = peer.publishes()
+    passed(rig)
+    look(rig)
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    subscriber.session._last_id = 0
+    publish(rig, "2")
+    (new,) = peer.publishes()
+    assert new.packet_id not in [one.packet_id for one in old]
+    for packet in old:
+        peer.ack(wire.PUBACK, packet.packet_id)
+    assert [one.packet_id for one in flights(rig)] == [new.packet_id]
+    assert subscriber.session.retired == {}
+
+
+def test_what_a_client_has_received_at_qos_2_is_no_dead_letter() -> None:
+    rig = Rig()
+    peer = lasting(rig)
+    peer.subscribe("t", qos=2)
+    publish(rig, "0", qos=2)
+    (packet,) = peer.publishes()
+    peer.ack(wire.PUBREC, packet.packet_id)
+    passed(rig)
+    look(rig)
+    assert letters(rig) == []
+    peer.ack(wire.PUBCOMP, packet.packet_id)
+    assert flights(rig) == []
+
+
+def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter() -> None:
+    rig = Rig()
+    peer = lasting(rig, "worker")
+    peer.subscribe("$share/g/t", qos=2)
+    publish(rig, "0", qos=2)
+    assert peer.payloads() == ["0"]
+    passed(rig)
+    look(rig)
+    assert letters(rig) == [("g", "0", "kept too long", 1)]
+    assert flights(rig, "worker") == []
+
+
+def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once() -> None:
+    rig = Rig()
+    peer = lasting(rig, receive_maximum=1)
+    peer.subscribe("t", qos=1)
+    publish(rig, "0", "1")
+    assert peer.payloads() == ["0"]
+    subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
+    assert subscriber is not None
+    rig.core.writer.submit(lambda commit: replay.rewind(commit, subscriber, Position(0)), lambda _: None)
+    rig.pump()
+    peer.drop()
+    passed(rig)
+    look(rig)
+    assert letters(rig) == [("s", "0", "kept too long", 1)]
+    assert dropped(rig) == 1
+
+
+def test_its_own_publishes_are_no_loss_to_who_does_not_want_them() -> None:
+    rig = Rig()
+    peer = lasting(rig)
+    peer.subscribe("t", qos=1, no_local=True)
+    other = lasting(rig, "other")
+    other.subscribe("other", qos=1)
+    peer.publish("$delayed/60/t", "own", 1)
+    other.publish("$delayed/60/t", "theirs", 1)
+    peer.drop()
+    passed(rig)
+    look(rig)
+    assert dropped(rig) == 1
+
+
+@pytest.mark.usefixtures("in_steps")
+def test_who_comes_back_while_it_is_counted_has_each_message_or_is_counted() -> None:
+    rig = Rig()
+    asleep(rig)
+    publish(rig, *map(str, range(8)))
+    passed(rig)
+    look(rig, 0)
+    rig.core.writer.submit(partial(_begin, rig), lambda _: None)
+    while not dropped(rig):
+        rig.micro()
+    got = lasting(rig).take_all()
+    look(rig)
+    assert got == [str(number) for number in range(8 - len(got), 8)]
+    assert 0 < len(got) < 8
+    assert dropped(rig) == 8 - len(got)
+
+
+def _begin(rig: Rig, commit: Commit) -> bool:
+    end = Retention(rig).end_of(0, rig.core.floor.needed)
+    assert end is not None
+    return rig.core.floor.pass_unread(commit, end)
+
+
+@pytest.mark.usefixtures("in_steps")
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_kill_costs_nothing_of_the_number(survivors: int, caplog: pytest.LogCaptureFixture) -> None:
+    for steps in range(0, 24, 3):
+        rig = Rig()
+        asleep(rig)
+        publish(rig, *map(str, range(5)))
+        passed(rig)
+        rig.core.writer.submit(partial(_begin, rig), lambda _: None)
+        for _ in range(steps):
+            rig.micro()
+        caplog.clear()
+        is_over = rig.core.burials.passed and not rig.core.burials.active
+        rig.crash(survivors)
+        with caplog.at_level(logging.WARNING):
+            look(rig)
+        assert caplog.text.count(TOLD % 5) == (not is_over), steps
+        assert lasting(rig).take_all() == []
+
+
+@pytest.mark.usefixtures("in_steps")
+def test_a_step_that_is_not_written_is_counted_once() -> None:
+    rig = Rig()
+    asleep(rig)
+    publish(rig, *map(str, range(5)))
+    passed(rig)
+    rig.core.writer.submit(partial(_begin, rig), lambda _: None)
+    while dropped(rig) < 2:
+        rig.micro()
+    rig.store.fail_writes = True
+    for _ in range(20):
+        rig.micro()
+    rig.store.fail_writes = False
+    rig.recover()
+    peer = lasting(rig)
+    rig.pass_ms(5_000)
+    look(rig)
+    got = peer.take_all()
+    assert dropped(rig) + len(got) == 5
+
+
+def test_nobody_is_set_back_to_what_is_about_to_go() -> None:
+    rig = Rig()
+    peer = lasting(rig)
+    peer.subscribe("t", qos=1)
+    publish(rig, "0")
+    assert peer.take_all() == ["0"]
+    passed(rig)
+    look(rig)
+    publish(rig, "new")
+    assert peer.take_all() == ["new"]
+    subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
+    assert subscriber is not None
+    rig.core.writer.submit(lambda commit: replay.rewind(commit, subscriber, Position(0)), lambda _: None)
+    rig.pump()
+    assert peer.take_all() == ["new"]
+    other = lasting(rig, "other")
+    other.subscribe("t", qos=1, user_properties=(("replay-from", "PT9H"),))
+    assert other.take_all() == ["new"]
