@@ -10,7 +10,7 @@ More rows name each: by whose it is, and by its message. A message that two plac
 
     0 · position            KeptRow: the message, whose it is, its tries and why the last one failed
     1 · whose · position    empty
-    2 · id · position       empty
+    2 · id · position       empty; also by `KeptRow.stood_as`
     3 · whose               how many (8); in `retries` only
     4 · id · whose          KeptRow without the message: the place has dropped it; in `retries` only
 
@@ -166,10 +166,12 @@ class Kept:
             if row is not None:
                 yield place, row
 
-    def keys(self, place: Position, row: KeptRow) -> tuple[bytes, bytes, bytes]:
+    def keys(self, place: Position, row: KeptRow) -> tuple[bytes, ...]:
         """Those of its row, and of the rows that name it."""
         at = keys.place(place)
-        return keys.kept(place), self.whose(row) + at, keys.kept_of_message(keys.message_of(row.id)) + at
+        ids = (row.id, row.stood_as) if row.stood_as else (row.id,)
+        named = [keys.kept_of_message(keys.message_of(one)) + at for one in ids]
+        return keys.kept(place), self.whose(row) + at, *named
 
 
 def is_to_be_tried(group: OpenGroup, message: MessageId) -> bool:

@@ -224,6 +224,9 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     """The last ones, the first of them first."""
     returns: Whole = 0
     """How often the message was returned in order, which was no delivery."""
+    stood_as: bytes = b""
+    """The id of the row that was delivered, if the message has another one, as it had been moved: whoever
+    names it by where it stood finds it still when its slice has gone."""
 
 
 class KeptTotals(msgspec.Struct, frozen=True):

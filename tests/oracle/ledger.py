@@ -418,8 +418,6 @@ class Ledger:
 
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
-        if self._is_old(stake.message) and not self.rules.acks_end_old_letters:
-            return
         if not stake.may & {DONE, DROPPED} and place.is_open:
             self.blame(1, "an ack is gone", place, stake, ", and nobody has finished it")
 
@@ -443,8 +441,6 @@ class Ledger:
         if self.rules.leases_name_tries and stake.may == {DONE} and not stake.since:
             self.blame(5, "an ack counts twice", place, stake)
         self.finished(stake, number=number)
-        if self._is_old(stake.message) and not self.rules.acks_end_old_letters:
-            stake.may |= {DEAD}
 
     def extended(self, stake: Stake, lapses: float) -> None:
         self._note(stake, "extended")

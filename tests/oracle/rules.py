@@ -1,6 +1,6 @@
 """Which rules the server is held to. One that is off is neither asked for nor held against it.
 
-To switch one on, make its default True here; for one run, `python -m tests.oracle --on acks_end_old_letters`.
+To switch one on, make its default True here; for one run, `python -m tests.oracle --on releases`.
 """
 
 from dataclasses import dataclass, fields
@@ -14,8 +14,6 @@ class Rules:
     """What was in flight when its place was set back, and is acked then, is not given again."""
     letters_stay_with_their_place: bool = True
     """`dead:requeue` without `to` gives nothing of a former place to the one that has its name now."""
-    acks_end_old_letters: bool = False
-    """An ack of what the floor has buried ends the dead letter, as of any other one."""
     leases_survive: bool = True
     """Until `lease_until` nobody else gets the message, also after a kill. Extends are synced."""
     releases: bool = True

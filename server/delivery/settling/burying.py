@@ -33,7 +33,7 @@ from shards.retries import RETRIES, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
-from timeline.position import MessageId, Position
+from timeline.position import MessageId, Position, message_id
 
 from ...engine.clock import Clock
 from ...engine.errand import RETRY_S, Errand
@@ -128,7 +128,9 @@ class Burying:
                 name = id_at(place, shard, self._node, 0 if value is None else decode(value).id)
             except Corrupt:
                 value, name = None, id_at(place, shard, self._node, 0)
-            row = self._settle(commit, row, name, value or b"", attempts)
+            row = self._settle(
+                commit, row, name, value or b"", attempts, message_id(place, shard, self._node)
+            )
         return msgspec.structs.replace(row, flights=left)
 
     def _settle_unread(self, commit: Commit, row: BurialRow) -> BurialRow:
@@ -209,7 +211,13 @@ class Burying:
         return msgspec.structs.replace(row, has_retries=False)
 
     def _settle(
-        self, commit: Commit, row: BurialRow, name: MessageId, value: bytes, attempts: int
+        self,
+        commit: Commit,
+        row: BurialRow,
+        name: MessageId,
+        value: bytes,
+        attempts: int,
+        stood_as: MessageId | None = None,
     ) -> BurialRow:
         letter = KeptRow(
             addressee=row.addressee,
@@ -221,6 +229,7 @@ class Burying:
             running_ms=commit.open_group.running_ms,
             record=value or _NOTHING,
             incarnation=row.incarnation,
+            stood_as=keys.message(stood_as) if stood_as not in (None, name) else b"",
         )
         return self._keep(commit, row, letter)
 

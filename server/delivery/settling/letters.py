@@ -23,16 +23,16 @@ import msgspec
 from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD, bury, drop_older, oldest_letter
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.fields import TryRow
 from shards.kept import NONE, Letter
 from shards.keys import message as id_key
 from shards.record import decode, encode
-from shards.retries import note_dropped
+from shards.retries import RETRIES, note_dropped
 from shards.store import Store
 from shards.tables import KeptRow, KeptTotals
 from timeline.filters import SHARE_PREFIX
-from timeline.position import START, MessageId, Position
+from timeline.position import RETRY_SHARD, START, MessageId, Position, message_id
 
 from ...settings.config import Dead as Bounds
 from ..membership import Membership
@@ -118,7 +118,18 @@ class Letters:
             counted=tried.counted,
             tries=tried.tries,
             returns=tried.returns,
+            stood_as=self._stood_as(commit, message),
         )
+
+    def _stood_as(self, commit: Commit, message: Message) -> bytes:
+        """`KeptRow.stood_as` of a message that has been delivered, also as a retry of that."""
+        if message.shard == RETRY_SHARD:
+            with suppress(Corrupt):
+                before = RETRIES.at(commit.open_group, message.position)
+                return b"" if before is None else before.stood_as
+        if message.record.id and 0 <= message.shard < RETRY_SHARD:
+            return id_key(message_id(message.position, message.shard, self._node))
+        return b""
 
     def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
         """Keep a message that the session or group gives up; how many others went for that."""

@@ -14,11 +14,16 @@ from server.delivery.terms import Keeping
 from server.engine.writer import Busy
 from server.pull.pull import IDLE_S, LEASE_MS
 from server.settings.config import Http
+from shards import keys
+from shards.commit import Commit
 from shards.errors import StoreFailed
+from shards.expiry import expire
 from shards.record import decode
+from shards.store import Table
 from tests.support.pulling import TEXT, Puller, lease_of
 from tests.support.rig import START_MS, Rig, config, props
-from timeline.position import START, Position
+from timeline.position import END, START, Position, message_id
+from timeline.retention import passed_slices
 
 
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
@@ -740,6 +745,53 @@ def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
     assert puller.ack(leases)[0].done == 1
     assert list(rig.core.letters.read()) == []
     assert puller.ack(leases)[0].gone == leases
+
+
+@pytest.mark.parametrize("end", ["given up", "ended", "tried again"])
+def test_an_ack_counts_of_what_was_moved_and_is_older_than_retention(end: str) -> None:
+    """Its id is another than its row's, and the row has gone by the time of the ack."""
+    rig, puller = _rig()
+    _send(rig, "moved", topic="$delayed/60/t")
+    ((place, shard, _),) = rig.core.reader.read(START, END)
+    name = message_id(place, shard, 0)
+    rig.core.writer.submit(lambda commit: commit.move(name, START_MS + 120_000), lambda _: None)
+    rig.pass_ms(3_600_000)
+    leases = puller.lease()
+    assert len(leases) == 1
+    _seal(rig)
+    group, floor = rig.core.groups.get(TEXT), rig.core.floor
+    assert group is not None
+    if end == "tried again":
+        puller.nack(leases, 0)
+        rig.pass_ms(500)
+        puller.nack(puller.lease(), NEVER)
+    elif end == "ended":
+        flights = [*group.session.flights.values()]
+        rig.core.writer.submit(lambda _: rig.core.burials.end_flights(group, flights), lambda _: None)
+        rig.core.writer.submit(lambda _: [group.session.give_up(one) for one in flights], lambda _: None)
+    else:
+        rig.core.writer.submit(lambda commit: floor.give_up(commit, group, END), lambda _: None)
+    rig.pump()
+    assert [row.id for _, row in rig.core.letters.read()] == [keys.message(name)]
+    gone = list(rig.core.directory)
+    rig.core.writer.submit(lambda commit: expire(commit, gone), lambda _: None)
+    rig.pump()
+    assert list(rig.core.reader.read(START, END)) == []
+    assert puller.ack(leases)[0].done == 1
+    assert list(rig.core.letters.read()) == []
+    assert not list(rig.store.scan(Table.DEAD, b"\0", b"\xff"))
+    assert puller.ack(leases)[0].gone == leases
+
+
+def _seal(rig: Rig) -> None:
+    """The horizon has passed all slices."""
+
+    def seal(commit: Commit) -> None:
+        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+            commit.passed(piece)
+
+    rig.core.writer.submit(seal, lambda _: None)
+    rig.pump()
 
 
 def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> None:
