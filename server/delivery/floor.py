@@ -10,10 +10,11 @@ nobody looks after is moved over what is not for it, and is given up in the end:
 A session is no holder: what a device that sleeps has missed longer than retention is lost to it. Before a
 slice goes, what sessions have not read of it is counted, and what they have in flight becomes dead letters:
 
-    what groups need ──> pass_unread: counted, in steps ──> end_flights ──> settled: the slices may go
+    what groups need ──> settle: the unread are counted, then flights end, in steps ──> the slices may go
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 
 from shards.commit import Commit
@@ -66,13 +67,15 @@ class Floor:
         self._burials = burials
         self._undone = undone
         self._replay = replay
-        self.settled = START
+        self._settled = START
         """No session has anything undone before it."""
+        self._walk: tuple[Position, deque[Subscriber]] = (START, deque())
+        """Up to where flights are being ended, and of whom that is still to be done."""
 
     @property
     def free(self) -> Position:
         """What is before may go: nobody needs it, and what sessions had undone is settled."""
-        return min(self.needed, self.settled if len(self._sessions) else END)
+        return min(self.needed, self._settled if len(self._sessions) else END)
 
     @property
     def needed(self) -> Position:
@@ -133,6 +136,22 @@ class Floor:
         is_skipped = self._replay.skip(commit, group, Position(before - 1), KEPT_TOO_LONG, is_dead=True)
         return is_skipped or bool(old)
 
+    def settle(self, commit: Commit, before: Position) -> bool:
+        """In the writer: a step towards that no session has anything undone before that position; whether
+        there is more to do, in a while."""
+        if before <= self._settled:
+            return False
+        if self._walk[0] != before:
+            if self.pass_unread(commit, before):
+                return True
+            self._walk = before, deque(self._sessions)
+        walk = self._walk[1]
+        self._end_flights(commit, walk, before)
+        if walk:
+            return True
+        self._settled = before
+        return False
+
     def pass_unread(self, _: Commit, before: Position) -> bool:
         """In the writer: see to it that what sessions have not read before that position is counted; whether
         that goes on."""
@@ -152,21 +171,19 @@ class Floor:
         burials.passed = max(burials.passed, upto)
         return False
 
-    def end_flights(self, commit: Commit, sessions: Sequence[Subscriber], before: Position) -> int:
-        """In the writer: what these have in flight before that position is theirs no more, and becomes dead
-        letters. How many of them have been looked at; one at least.
+    def _end_flights(self, commit: Commit, walk: deque[Subscriber], before: Position) -> None:
+        """What these have in flight before that position is theirs no more, and becomes dead letters. Takes
+        off the walk whoever has been looked at.
 
         At QoS 2 a client that has said that it has the message needs no more of it.
         """
         cost = 0
-        for looked, one in enumerate(sessions, 1):
+        while walk and cost < LOOK_FLIGHTS:
+            one = walk.popleft()
             old = [flight for flight in _stored(one) if flight.position < before and _needs_row(flight)]
-            cost += 1 + len(one.session.flights) + END_COST * len(old)
+            cost += 4 + len(one.session.flights) + END_COST * len(old)
             if old and self._sessions.get(one.session.client_id) is one:
                 self._end(commit, one, old)
-            if cost >= LOOK_FLIGHTS:
-                return looked
-        return len(sessions)
 
     def _end(self, commit: Commit, one: Subscriber, old: Iterable[Flight]) -> None:
         session = one.session

@@ -7,7 +7,10 @@ oldest. Without an archive, and if the server is to expire by itself, housekeepi
 (server/rounds/housekeeping.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -41,6 +44,25 @@ class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: list[dict[str, str | int]] = []
 
 
+SETTLE_LOOKS, SETTLE_PAUSE_S = 1_000, 0.005
+"""A call waits some 5 s at most for what sessions have undone; housekeeping goes on with it."""
+
+
+class Floor(Protocol):
+    """Who needs what stands on the timeline (server/delivery/floor.py)."""
+
+    @property
+    def needed(self) -> Position:
+        """No group or endpoint needs what is before."""
+
+    @property
+    def free(self) -> Position:
+        """What is before may go."""
+
+    def settle(self, commit: Commit, before: Position) -> bool:
+        """A step of what makes it free for sessions; whether there is more to do."""
+
+
 class Expiries:
     """What expires on one server, with a job or without; `Pipeline` has what jobs share."""
 
@@ -52,16 +74,15 @@ class Expiries:
         ask: Ask,
         opened: Opened,
         slices: Slices,
-        needed: Callable[[], Position],
+        floor: Floor,
     ) -> None:
-        """`needed`: from where on somebody needs what stands on the timeline."""
         self._pipeline = pipeline
         self._workers = workers
         self._leavings = leavings
         self._ask = ask
         self._opened = opened
         self._slices = slices
-        self._needed = needed
+        self._floor = floor
         self.dropped = 0
         """Slices that went without a job."""
 
@@ -73,7 +94,17 @@ class Expiries:
     def due(self) -> list[Slice]:
         """The slices whose retention is over and that nobody needs, the oldest first, as many as may go at
         once."""
-        return self._over(self._slices.retention_ms, self._needed())[:EXPIRE_SLICES]
+        return self._over(self._slices.retention_ms, self._floor.free)[:EXPIRE_SLICES]
+
+    async def settle(self) -> bool:
+        """What sessions have not done of slices that go next becomes dead letters, or is counted. False: that
+        goes on, and the slices wait for it. Raises StoreFailed, Busy."""
+        end = self.end_of(self._slices.retention_ms, self._floor.needed)
+        for _ in range(SETTLE_LOOKS):
+            if end is None or not await self._ask(partial(self._floor.settle, before=end)):
+                return True
+            await asyncio.sleep(SETTLE_PAUSE_S)
+        return False
 
     def end_of(self, kept_ms: int, needed: Position = END) -> Position | None:
         """The end of the slices that the horizon has passed so long ago, before `needed`; None: there are
@@ -97,9 +128,13 @@ class Expiries:
 
     async def create(self, run: str) -> Job:
         """A job on what retention lets go. Raises JobRefused, StoreFailed, Busy."""
+        is_settled = await self.settle()
         pieces = self.due()
         if not pieces:
-            raise JobRefused("nothing-to-expire", "no slice is behind retention")
+            why = "no slice is behind retention"
+            if not is_settled:
+                why = "what sessions have undone in the slices is being settled: ask again"
+            raise JobRefused("nothing-to-expire", why)
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
         job.sources = [sources_of(piece) for piece in pieces]
         return await self._pipeline.created(job)

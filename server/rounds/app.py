@@ -149,7 +149,7 @@ class App:
             self.ask,
             opened,
             config.slices,
-            needed=lambda: core.floor.free,
+            core.floor,
         )
         registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(

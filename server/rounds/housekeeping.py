@@ -51,8 +51,6 @@ INTERVAL_S = 30
 SYS_INTERVAL_S = 10
 SWEEP_ROWS = 5_000
 EXPIRE_SESSIONS = 500
-FLIGHTS_SESSIONS = 5_000
-"""Whose flights are looked through in a step, at most."""
 LEASES_INTERVAL_S = 5
 LAUNCH_INTERVAL_S = 60
 
@@ -136,7 +134,7 @@ class Housekeeping:
     async def _run_all(self) -> None:
         await self._seal()
         await self._look_behind()
-        await self._pass_sessions()
+        await self._expiries.settle()
         if not self._expiries.need_a_job:
             await self._expire()
         await self._expire_sessions()
@@ -188,21 +186,6 @@ class Housekeeping:
         holders = floor.holders(end)
         if holders and await self._is_nearly_full():
             await self._give_up(holders[0], end, "the disk has less than store.min_free")
-
-    async def _pass_sessions(self) -> None:
-        """What sessions have not done of slices that go next becomes dead letters, or is counted. The slices
-        wait for that."""
-        floor, slices = self._core.floor, self._core.config.slices
-        end = self._expiries.end_of(slices.retention_ms, floor.needed)
-        if end is None or end <= floor.settled:
-            return
-        if await self._ask(lambda commit: floor.pass_unread(commit, end)):
-            return  # it takes its time: the next look goes on
-        sessions, looked = list(self._core.sessions), 0
-        while looked < len(sessions):
-            step = sessions[looked : looked + FLIGHTS_SESSIONS]
-            looked += await self._ask(lambda commit, step=step: floor.end_flights(commit, step, end))  # type: ignore[misc]
-        floor.settled = end
 
     async def _give_up(self, group: Group, end: Position, why: str) -> None:
         if await self._ask(lambda commit: self._core.floor.give_up(commit, group, end)):

@@ -1,6 +1,5 @@
 """Retention passes sessions: what they have in flight becomes dead letters, what is unread is counted."""
 
-import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -10,11 +9,10 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery.settling import burying
-from server.rounds.housekeeping import Housekeeping
 from shards.commit import Commit
 from shards.record import decode
 from tests.support.rig import LONG_S, Peer, Rig
-from timeline.position import Position, before
+from timeline.position import START, Position, before
 from timeline.retention import passed_slices
 from timeline.session import Flight
 
@@ -22,30 +20,16 @@ QUARTER_MS = 900_000
 TOLD = "sessions: kept too long: 0 undone messages are dead letters now, %d were dropped"
 
 
-class Retention:
-    """All that was passed is over retention."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-
-    def end_of(self, _: int, needed: Position) -> Position | None:
-        ends = [before(one.end_ms) for one in self._rig.core.directory if one.passed_s is not None]
-        return max((end for end in ends if end <= needed), default=None)
+def ended(rig: Rig) -> Position:
+    """The end of what was passed and no group needs: all of it is over retention."""
+    ends = [before(one.end_ms) for one in rig.core.directory if one.passed_s is not None]
+    return max((end for end in ends if end <= rig.core.floor.needed), default=START)
 
 
 def look(rig: Rig, times: int = 2) -> None:
     """Housekeeping sees to it that the slices may go."""
-
-    async def ask(decide: Any) -> Any:
-        answers: list[Any] = []
-        rig.core.writer.submit(decide, answers.append)
-        rig.pump()
-        return answers[0]
-
-    others: list[Any] = [None] * 5
-    housekeeping = Housekeeping(rig.core, ask, None, None, Retention(rig), *others[:3])  # type: ignore[arg-type]
     for _ in range(times):
-        asyncio.run(housekeeping._pass_sessions())
+        rig.core.writer.submit(lambda commit: rig.core.floor.settle(commit, ended(rig)), lambda _: None)
         rig.pump()
 
 
@@ -254,9 +238,7 @@ def test_who_comes_back_while_it_is_counted_has_each_message_or_is_counted() -> 
 
 
 def _begin(rig: Rig, commit: Commit) -> bool:
-    end = Retention(rig).end_of(0, rig.core.floor.needed)
-    assert end is not None
-    return rig.core.floor.pass_unread(commit, end)
+    return rig.core.floor.settle(commit, ended(rig))
 
 
 @pytest.mark.usefixtures("in_steps")

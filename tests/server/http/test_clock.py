@@ -100,9 +100,11 @@ class TestRetention:
             again = await server.call("POST", "/v1/messages", body, Idempotency_Key="k")
             assert (again.body["id"], again.headers["Idempotent-Replayed"]) == (name, "true")
         assert (await server.call("GET", path)).body["state"] == "pending"
-        _, link = await server.connect("c", "#")
+        subscriber, link = await server.connect("c", "#")
         await server.call("POST", ADVANCE, {"by": "P5D"})
         assert [m.id_text(0) for m in link.sent] == [name]
+        for packet_id in list(subscriber.session.flights):
+            server.app.core.settling.ack(subscriber, packet_id)
         assert (await server.call("GET", path)).body["state"] == "dispatched"
         assert (await server.call("DELETE", path, status=409)).slug == "already-dispatched"
         await server.call("POST", ADVANCE, {"by": "P9D"})

@@ -117,6 +117,17 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     assert app.core.opened.pending == 1
 
 
+async def test_a_job_settles_what_sessions_have_not_read_before_housekeeping_has_looked(
+    server: Running,
+) -> None:
+    subscriber, _ = await server.connect("c", "#")
+    server.app.core.clients.leave(subscriber, is_clean=False)
+    await two_children(server)
+    job = await server.app.expiries.create("caller")
+    assert job.row.slices
+    assert server.app.core.burials.dropped["kept too long"] == 1
+
+
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:
     app = server.app
     await two_children(server)
