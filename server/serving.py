@@ -27,6 +27,7 @@ from .observe.logs import telling
 from .observe.tracing import Traces
 from .observe.version import server_version
 from .rounds.app import App
+from .rounds.counting import INTERVAL_S
 from .rounds.resting import LOOK_S, Rest
 from .settings.config import Config
 from .settings.kinds import Address, where
@@ -139,7 +140,9 @@ class Server:
             inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
-        self.app.housekeeping.start((self._last_use.note, NOTE_S), (self._rest.look, LOOK_S))
+        self.app.housekeeping.start(
+            (self._last_use.note, NOTE_S), (self._rest.look, LOOK_S), (self.app.counting.look, INTERVAL_S)
+        )
         self._watch.start()
         self._review()  # the files may have changed while nobody was there
         self._is_started = True

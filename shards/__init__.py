@@ -39,6 +39,7 @@ Writing: requests are decided against the open group, which becomes one batch
     burials.py       what a place has left undone, until all of it is settled
     waiting.py       how many messages are pending and held, and how many retries
     owned.py         how many messages of each owner are pending
+    cells.py         when the messages of each slice are: saved now and then, counted again after a kill
 
 Reading
     read.py          by id, or a stretch of the timeline in position order

@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from timeline.cells import divided
 from timeline.position import Position, at_of, before
 from timeline.slices import WATCH_MAX, Counts, Home, Shard, Slice, Watch
 
@@ -154,7 +155,11 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
         Slice(start, end, piece.generation + 1)
         for start, end in pairwise([piece.start_ms, *cuts, piece.end_ms])
     ]
-    for child, part in zip(children, _parts(tally, said, missed), strict=True):
+    parts = _parts(tally, said, missed)
+    cells = divided(piece.cells, cuts, [part.live for part in parts]) if piece.cells is not None else None
+    for child, own in zip(children, cells or (), strict=False):
+        child.cells = own
+    for child, part in zip(children, parts, strict=True):
         low, high = before(child.start_ms), before(child.end_ms)
         child.borrow([shard for shard in piece.readable() if shard.touches(low, high)], part)
     commit.open_group.replaced(piece, children)

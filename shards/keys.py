@@ -13,7 +13,8 @@
                  2 · message id (16) · at (6) · seq (6)                             29
                  3 · hash of whose they are (8)                                      9
                  4 · message id (16) · hash of whose it was (8), of what is dropped 25
-    meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8
+    meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
+                 of a slice's cells "cells/" · start (6) · generation (2)
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, endpoints, retained: the name or topic, UTF-8
     retained by position   0xff · at (6) · seq (6), behind every topic              13
@@ -85,6 +86,15 @@ def shard_of(key: bytes) -> tuple[Home, int]:
 
 def structure(number: int) -> bytes:
     return number.to_bytes(2, "big")
+
+
+CELLS = b"cells/"
+CELLS_END = b"cells0"
+
+
+def cells_key(home: Home) -> bytes:
+    """The row of `meta` that says when the messages of a slice are."""
+    return CELLS + slice_key(home)
 
 
 OWNED = b"owned/"

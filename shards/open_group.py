@@ -298,6 +298,9 @@ class OpenGroup:
             if position > shard.last:
                 shard.last = position
             piece.count += 1
+            cells = piece.cells
+            if cells is not None:
+                cells.counts[at // cells.width_ms - cells.first] += 1
             touched[shard.prefix] = shard
             if position < lowest:
                 lowest = position
@@ -413,6 +416,7 @@ class OpenGroup:
     def dropped(self, piece: Slice) -> None:
         """There is no such slice from now on: the directory and its row."""
         self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
+        self._batch.delete(Table.META, keys.cells_key(piece.home))
         self._slices.pop(piece.start_ms, None)
         self.directory.drop(piece)
         self._quarters.clear()

@@ -19,6 +19,7 @@ from timeline.structures import Structures
 
 from . import keys
 from .borrow import part_of
+from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
 from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
@@ -240,8 +241,10 @@ def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) 
 
 
 def read_directory(store: Store, max_slices: int) -> Directory:
-    """Every slice with its shards. Counts rows only for slices that an older version cut: their rows have no
-    counts."""
+    """Every slice with its shards, and its cells where they are stored.
+
+    Counts rows only for slices that an older version cut: their rows have no counts.
+    """
     directory = Directory(max_slices=max_slices)
     shards = {}
     for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
@@ -257,6 +260,7 @@ def read_directory(store: Store, max_slices: int) -> Directory:
         borrowed = [shards[prefix] for prefix in prefixes_of(runs) if prefix in shards]
         piece.borrow(borrowed, part_of(store, piece, borrowed) if part is None else part)
         directory.adopt(piece)
+    restore_cells(store, directory)
     return directory
 
 

@@ -8,6 +8,7 @@ slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
+          "cells/" and a slice: when its messages are (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
           "retrying": the same of retries

@@ -14,8 +14,9 @@ named, for nobody knows where their slice ended. A table with an unreadable stre
 be read of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `meta`, a block
 of `shards`) is damaged there is nothing to make it from: a backup is.
 
-How many messages of each owner are pending is counted from the rows, too, which their counters in `meta` have
-to agree with.
+When the messages of a slice are (cells.py) is compared too. Repair deletes what is stored of it, and the
+server counts it again. How many messages of each owner are pending is counted from the rows, too, which their
+counters in `meta` have to agree with.
 """
 
 from collections import Counter
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
+from timeline.cells import Cells
 from timeline.position import END, ID_BYTES, START, Position
 from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
@@ -36,6 +38,7 @@ from .keys import (
     MESSAGE_KEY_BYTES,
     OWNED,
     OWNED_END,
+    cells_key,
     is_of_group,
     owned,
     owner_in,
@@ -81,16 +84,20 @@ DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
 class Fault:
     """A shard whose row says something else than its messages, or some of whose messages are unreadable.
 
-    With `piece`, the counts are of all that this slice borrows.
+    With `piece`, the counts are of all that this slice borrows. `is_of_cells`: those are right, but not when
+    its messages are.
     """
 
     shard: Shard
     counted: Shard
     stretches: tuple[Stretch, ...] = ()
     piece: Slice | None = None
+    is_of_cells: bool = False
 
     def __str__(self) -> str:
         said, is_ = self.shard, self.counted
+        if self.is_of_cells:
+            return f"slice {said.home.start_ms}: its counts by time are not those of its {said.live} messages"
         what = f"shard {said.number}" if self.piece is None else "what it borrows"
         text = (
             f"slice {said.home.start_ms} {what}: says {said.count} rows, {said.live} live, "
@@ -238,10 +245,13 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
     faults: list[Fault] = []
     borrowed: dict[bytes, tuple[Shard, Shard]] = {}
     for piece in directory:
+        cells = Cells(piece.start_ms, piece.end_ms, piece.cells.width_ms) if piece.cells is not None else None
+        own: list[Fault] = []
         for shard in piece.shards.values():
-            faults += _own_faults(store, shard, structures)
+            own += _own_faults(store, shard, structures, cells)
         if piece.borrowed:
-            faults += _part_faults(store, piece, borrowed)
+            own += _part_faults(store, piece, borrowed, cells)
+        faults += own or _cells_faults(piece, cells)
     for said, found in borrowed.values():
         structure = said.structure if said.structure in structures else ANYTHING
         first, last = min(said.first, found.first), max(said.last, found.last)
@@ -252,9 +262,18 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
     return faults
 
 
-def _own_faults(store: Store, shard: Shard, structures: set[int]) -> Iterator[Fault]:
+def _cells_faults(piece: Slice, counted: Cells | None) -> Iterator[Fault]:
+    """Of a slice whose other counts are right."""
+    said = piece.cells
+    if said is not None and counted is not None and said.is_exact and said.counts != counted.counts:
+        whole = Shard(piece.home, PART)
+        whole.take(piece.count, piece.live, piece.bytes, END, START)
+        yield Fault(whole, whole, piece=piece, is_of_cells=True)
+
+
+def _own_faults(store: Store, shard: Shard, structures: set[int], cells: Cells | None) -> Iterator[Fault]:
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
-    counted = _count(store, shard, shard_range(shard.prefix), unreadable)
+    counted = _count(store, shard, shard_range(shard.prefix), unreadable, cells)
     if shard.structure not in structures:
         # Its number may be given to another pattern; what is in it is anything from now on.
         counted.structure = ANYTHING
@@ -265,14 +284,16 @@ def _own_faults(store: Store, shard: Shard, structures: set[int]) -> Iterator[Fa
         yield Fault(shard, counted, tuple(unreadable))
 
 
-def _part_faults(store: Store, piece: Slice, borrowed: dict[bytes, tuple[Shard, Shard]]) -> Iterator[Fault]:
+def _part_faults(
+    store: Store, piece: Slice, borrowed: dict[bytes, tuple[Shard, Shard]], cells: Cells | None
+) -> Iterator[Fault]:
     """A slice whose row does not match what it borrows. Adds what was found to each shard in `borrowed`."""
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
     said.take(*piece.part, END, START)
     for shard in piece.borrowed.values():
         span = span_range(shard.prefix, piece.start_ms, piece.end_ms)
-        found = _count(store, shard, span, unreadable)
+        found = _count(store, shard, span, unreadable, cells)
         whole = borrowed.setdefault(shard.prefix, (shard, Shard(shard.home, shard.number)))[1]
         for one in (counted, whole):
             one.take(found.count, found.live, found.bytes, found.first, found.last)
@@ -375,6 +396,7 @@ def adopt_strays(store: Store, found: list[Stray], lone: Sequence[Orphan] = ()) 
         if stray.is_copy:
             batch.delete_range(Table.MESSAGES, *shard_range(stray.counted.prefix))
         elif stray.is_known:
+            batch.delete(Table.META, cells_key(stray.counted.home))
             batch.put(Table.SHARDS, stray.counted.prefix, shard_value(stray.counted))
     for orphan in lone:
         if not orphan.has_rows:
@@ -415,6 +437,10 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
     batch = store.batch()
     for fault in faults:
         piece, counted = fault.piece, fault.counted
+        # The server counts them again: they might fit the slice by its new counts.
+        batch.delete(Table.META, cells_key(counted.home))
+        if fault.is_of_cells:
+            continue
         if piece is None:
             batch.put(Table.SHARDS, counted.prefix, shard_value(counted))
         else:
@@ -434,10 +460,20 @@ def repair_rows(store: Store, damages: list[Damage]) -> None:
     store.flush()
 
 
-def _count(store: Store, shard: Shard, span: tuple[bytes, bytes], unreadable: Unreadable) -> Shard:
+def _count(
+    store: Store,
+    shard: Shard,
+    span: tuple[bytes, bytes],
+    unreadable: Unreadable,
+    cells: Cells | None = None,
+) -> Shard:
+    """What the rows say; live ones are added to `cells`."""
     counted = Shard(shard.home, shard.number, shard.structure)
     for key, value in unreadable.scan(store, Table.MESSAGES, *span, shard.prefix):
-        counted.grow(place_of(key), len(value) + MESSAGE_KEY_BYTES)
+        place = place_of(key)
+        counted.grow(place, len(value) + MESSAGE_KEY_BYTES)
         if is_stub(value):
             counted.retire()
+        elif cells is not None:
+            cells.count_in(place)
     return counted

@@ -3,6 +3,7 @@
 Where messages stand
     position.py     (at, seq), the total order of the timeline, and the id that users hold
     slices.py       slices, shards, and the directory that knows them all
+    cells.py        the messages of a slice by minutes
     structures.py   topic structures, learned: which messages of a busy slice are kept together
     retention.py    which slices may go
 

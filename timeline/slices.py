@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
+from .cells import Cells
 from .position import END, START, Position, at_of, before
 
 MINUTE_MS = 60_000
@@ -34,6 +35,8 @@ WIDTHS = ((2 * DAY_MS, 15 * MINUTE_MS), (60 * DAY_MS, 360 * MINUTE_MS), (1 << 62
 """(up to this distance from T, this wide), ms."""
 SHARDS_MAX = 0xFFFE
 NARROWEST_MS = WIDTHS[0][1]
+CELLED_MAX = 4_096
+"""Slices of which the cells are kept, in 12 MiB of memory at most: usually there are 900 ahead."""
 WATCH_MAX = 250_000
 """Rows that may become stubs while a job counts a slice: 2 MB."""
 
@@ -117,6 +120,7 @@ class Slice:
 
     __slots__ = (
         "borrowed",
+        "cells",
         "count",
         "end_ms",
         "generation",
@@ -140,6 +144,8 @@ class Slice:
         """What it holds of the shards that it borrows."""
         self.count = 0
         """Rows in all of its shards, of borrowed ones its part."""
+        self.cells: Cells | None = None
+        """When its messages are, by minutes; None: not known, or not yet."""
         self.watch: Watch | None = None
         """What changes while a job counts its rows."""
         self.passed_s: int | None = None
@@ -197,6 +203,8 @@ class Slice:
         else:
             # A job may have counted it wrong: that must not keep a group from being written.
             self.part = self.part._replace(live=max(0, self.part.live - 1))
+        if self.cells is not None:
+            self.cells.retire(place)
         if self.watch is not None:
             self.watch.retired(shard.number, at_of(place))
         return is_own
@@ -341,7 +349,19 @@ class Directory:
         return shard.prefix in self._borrowers
 
     def replace(self, other: "Directory") -> None:
-        """Take over what `other` holds; whoever holds this directory sees it."""
+        """Take over what `other` holds; whoever holds this directory sees it.
+
+        Cells of slices that are as they were are kept: rows only become more, and live ones fewer.
+        """
+        for piece in other:
+            mine, stored = self.get(piece.start_ms), piece.cells
+            if mine is None or mine.cells is None or mine.home != piece.home:
+                continue
+            if (mine.count, mine.live) != (piece.count, piece.live):
+                continue
+            if mine.cells.is_exact or stored is None:
+                piece.cells = mine.cells
+                piece.cells.saved = (-1, 0) if stored is None else (piece.count, piece.cells.retired)
         self._by_start, self._borrowers = other._by_start, other._borrowers
         self.epoch += 1
 
@@ -352,6 +372,8 @@ class Directory:
         low, high = self._gap(at_ms)
         start_ms, end_ms = _span(at_ms, at_ms - clock_ms, low, high)
         piece = Slice(start_ms, end_ms, 0)
+        if len(self._by_start) < CELLED_MAX:
+            piece.cells = Cells(start_ms, end_ms)
         self._by_start[start_ms] = piece
         return piece
 

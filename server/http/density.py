@@ -1,13 +1,14 @@
 """How many messages are pending in each stretch of time, exactly; asked for it, how many have been there too.
 
-A shard knows how many live messages it holds and where the first and the last row stand. If both fall into
-one bucket the number is the answer and nothing is read, which is so for every whole slice when buckets are
-wide. Rows are read only of shards that straddle a bucket's end or the horizon, or when a topic filter
-decides, and then only of shards whose structure can hold such a topic.
+A slice knows how many live messages it holds in each minute, a wide one in each quarter of an hour
+(timeline/cells.py). Buckets that end with a minute are sums of those numbers, however many messages there
+are. Rows are read only of the minutes that a bucket's end or the horizon cuts, of slices that are still being
+counted, or when a topic filter decides, and then only of shards whose structure can hold such a topic.
 
-    buckets of 1 h, 50,000 messages a day far ahead     a slice of 6 h: its rows are read
-    buckets of 1 day                                    four slices' numbers each
+    buckets of 1 h from 12:00       a slice of 6 h: six sums of 60 numbers
+    buckets of 1 h from 12:00:30    the same, and the rows of the six minutes that are cut
 
+A slice that is not counted is read, but for shards that lie in one bucket: their own numbers are the answer.
 Reading is done in steps, each in a turn of its own (turns.py); the count is of what was pending when
 it began, as far as nobody changes it meanwhile.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable
 
 from shards.read import Row
 from shards.record import is_stub
+from timeline.cells import Cells
 from timeline.position import Position, at_of, before
 from timeline.slices import Shard, Slice
 
@@ -64,16 +66,39 @@ class Density:
                     self._add(row[0], 1)
         await turn.begin()
         # Slice by slice, each looked up when it is its turn: what has to be read of 20,000 is a long list.
-        low, pieces = self._low, 0
+        low = self._low
         while (piece := self._timeline.directory.first_over(low, self._end)) is not None:
-            pieces += 1
-            if turn.is_over(pieces):
+            if turn.is_over(0):
                 await turn.begin()
                 continue  # the directory may be another by now
-            for number, start, end in self._by_numbers(piece, structures, is_exact=is_all and not topic):
+            is_exact = is_all and not topic
+            if is_exact and piece.cells is not None and piece.cells.is_exact:
+                left = self._by_cells(piece, piece.cells)
+            else:
+                left = self._by_numbers(piece, structures, is_exact=is_exact)
+            for number, start, end in left:
                 await self._read(number, start, end, wanted, turn, is_abandoned)
             low = before(piece.end_ms)
         return self.counts
+
+    def _by_cells(self, piece: Slice, cells: Cells) -> list[tuple[int, Position, Position]]:
+        """Add what whole cells hold; give the spans to read of those that are cut, and in which shards."""
+        low, end = piece.within(self._low, self._end)
+        first = min((shard.first for shard in piece.readable()), default=low)
+        start = before(piece.start_ms) if low <= first else low  # nothing lies before it: no cell is cut
+        spans: list[tuple[Position, Position]] = []
+        while low < end:
+            bucket = self._bucket(low)
+            upto_ms = min(self._start_ms + (bucket + 1) * self._width_ms, at_of(end))
+            count, cut = cells.within(start, upto_ms)
+            self.counts[bucket] += count
+            for span in cut:
+                if spans and spans[-1][1] == span[0]:
+                    spans[-1] = spans[-1][0], span[1]
+                else:
+                    spans.append(span)
+            low = start = before(upto_ms)
+        return [(shard.number, *span) for span in spans for shard in piece.over(*span)]
 
     def _by_numbers(
         self, piece: Slice, structures: set[int] | None, *, is_exact: bool
@@ -108,7 +133,8 @@ class Density:
     ) -> None:
         is_end = False
         while not (is_end or is_abandoned()):
-            await turn.begin()
+            if turn.is_over(0):  # spans may be many and short
+                await turn.begin()
             is_end = True
             for looked, row in enumerate(self._timeline.reader.numbered(number, start, end), 1):
                 start = Position(row[0] + 1)

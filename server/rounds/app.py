@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from shards.cells import save
 from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
@@ -47,6 +48,7 @@ from ..settings.config import Config
 from ..webhook.registry import Registry
 from ..webhook.webhooks import Webhooks
 from .alarm import Alarm
+from .counting import Counting
 from .housekeeping import Housekeeping
 from .simulation import Simulation
 
@@ -59,6 +61,8 @@ ALONE_ROWS = 2_500
 """A group of more has taken long enough to be written: all else is done in the next round."""
 RETRY_S = 1.0
 STOP_S = 10.0
+STOP_BYTES = 4 << 20
+"""Of counts by time that are saved with the last group."""
 GATHER = 250
 """Messages that have to wait for a group to be written while another one is being synced."""
 
@@ -178,6 +182,7 @@ class App:
             clock,
             split_above=config.slices.split_above,
         )
+        self.counting = Counting(self.ask, core.writer, opened)
         self.housekeeping = Housekeeping(
             core,
             self.ask,
@@ -214,7 +219,7 @@ class App:
         if not self._is_dead:
             try:
                 async with asyncio.timeout(STOP_S):
-                    await self.ask(lambda commit: None)
+                    await self.ask(partial(save, most=STOP_BYTES))
             except (ShardsError, TimeoutError) as error:
                 log.error("the last group was not stored: %s", error)
         self._loop = None

@@ -1,0 +1,118 @@
+"""Rows of cells (timeline/cells.py): when the messages of each slice are, for who asks without reading them.
+
+Nothing is written for a message. A row says which rows of the slice it counts: all of them, and how many are
+live. The rows of a slice only become more and its live ones fewer, so if both numbers are those of the slice
+the row is exact, and else it is of another moment and does not count:
+
+    saved        slice 100 rows, 90 live      row: 100, 90, when these 90 are
+    killed       slice 103 rows, 93 live      the row is out of date: the slice is counted again
+
+The server saves what has changed every few seconds and when it stops. It counts slices again, in steps
+(`step`), after a kill, for data of an older version, and where a repair has deleted the row. Until then
+whoever asks reads rows. A crash leaves rows and numbers of one moment, as they are in one batch.
+"""
+
+import sys
+from array import array
+from struct import Struct, error
+
+from timeline.cells import Cells
+from timeline.position import END, Position, before
+from timeline.slices import CELLED_MAX, Directory, Slice
+
+from . import keys
+from .commit import Commit
+from .read import Reader
+from .record import is_stub
+from .store import Store, Table
+from .unreadable import readable
+
+SAVE_BYTES = 256 << 10
+_HEAD = Struct(">QQI")
+
+
+def cells_value(piece: Slice, cells: Cells) -> bytes:
+    """Rows (8) · live ones (8) · width of a cell, ms (4) · of each cell (4)."""
+    return _HEAD.pack(piece.count, piece.live, cells.width_ms) + _swapped(cells.counts).tobytes()
+
+
+def restore_cells(store: Store, directory: Directory) -> None:
+    """Give slices the cells that are stored for them as they are; empty ones need none."""
+    celled = 0
+    for key, value in readable(store, Table.META, keys.CELLS, keys.CELLS_END):
+        home = keys.slice_of(key[len(keys.CELLS) :])
+        piece = directory.get(home.start_ms)
+        if piece is not None and piece.home == home and celled < CELLED_MAX:
+            piece.cells = _cells_from(value, piece)
+            celled += piece.cells is not None
+    for piece in directory:
+        if not piece.count and celled < CELLED_MAX:
+            piece.cells = Cells(piece.start_ms, piece.end_ms)
+            celled += 1
+
+
+def _cells_from(value: bytes, piece: Slice) -> Cells | None:
+    """The cells of the slice as it is; None: the row does not say them."""
+    try:
+        rows, live, width_ms = _HEAD.unpack_from(value)
+    except error:
+        return None
+    if (rows, live) != (piece.count, piece.live) or not width_ms:
+        return None
+    cells = Cells(piece.start_ms, piece.end_ms, width_ms)
+    if len(value) != _HEAD.size + 4 * len(cells.counts):
+        return None
+    cells.counts = _swapped(array("I", value[_HEAD.size :]))
+    cells.saved = rows, 0
+    return cells if cells.total == live else None
+
+
+def _swapped(counts: "array[int]") -> "array[int]":
+    """From the machine's order of bytes to big-endian, or back."""
+    counts = counts[:]
+    if sys.byteorder == "little":
+        counts.byteswap()
+    return counts
+
+
+def is_changed(piece: Slice) -> bool:
+    """Whether its cells are to be saved."""
+    cells = piece.cells
+    return cells is not None and cells.is_exact and cells.saved != (piece.count, cells.retired)
+
+
+def save(commit: Commit, start_ms: int = 0, most: int = SAVE_BYTES) -> int:
+    """Put rows for the slices from `start_ms` on that have changed; where to go on: 0 at the end."""
+    size = 0
+    for piece in commit.directory.over(before(start_ms), END):
+        if piece.cells is None or not is_changed(piece):
+            continue
+        if size >= most:
+            return piece.start_ms
+        value = cells_value(piece, piece.cells)
+        commit.row(Table.META, keys.cells_key(piece.home), value)
+        piece.cells.saved = piece.count, piece.cells.retired
+        size += len(value)
+    return 0
+
+
+def step(reader: Reader, piece: Slice, seq: int, rows: int) -> bool:
+    """Count so many more rows of a slice; whether it is done, with or without its cells (some rows cannot be
+    read). `seq`: the last one issued. While no group is open, for all its rows have to be readable.
+
+    Raises what reading raises.
+    """
+    cells = piece.cells
+    if cells is None:
+        cells = piece.cells = Cells(piece.start_ms, piece.end_ms)
+        cells.begin(seq)
+    for looked, (place, _, value) in enumerate(reader.read(cells.upto, before(piece.end_ms)), 1):
+        if not is_stub(value):
+            cells.add(place)
+        if looked == rows:
+            cells.upto = Position(place + 1)
+            return False
+    cells.upto = END
+    if cells.total != piece.live:
+        piece.cells = None
+    return True
