@@ -12,8 +12,6 @@ The server saves what has changed every few seconds and when it stops. It counts
 whoever asks reads rows. A crash leaves rows and numbers of one moment, as they are in one batch.
 """
 
-import sys
-from array import array
 from struct import Struct, error
 
 from timeline.cells import Cells
@@ -33,7 +31,8 @@ _HEAD = Struct(">QQI")
 
 def cells_value(piece: Slice, cells: Cells) -> bytes:
     """Rows (8) · live ones (8) · width of a cell, ms (4) · of each cell (4)."""
-    return _HEAD.pack(piece.count, piece.live, cells.width_ms) + _swapped(cells.counts).tobytes()
+    counts = Struct(f">{len(cells.counts)}I").pack(*cells.counts)
+    return _HEAD.pack(piece.count, piece.live, cells.width_ms) + counts
 
 
 def restore_cells(store: Store, directory: Directory) -> None:
@@ -62,17 +61,9 @@ def _cells_from(value: bytes, piece: Slice) -> Cells | None:
     cells = Cells(piece.start_ms, piece.end_ms, width_ms)
     if len(value) != _HEAD.size + 4 * len(cells.counts):
         return None
-    cells.counts = _swapped(array("I", value[_HEAD.size :]))
+    cells.counts = list(Struct(f">{len(cells.counts)}I").unpack_from(value, _HEAD.size))
     cells.saved = rows, 0
     return cells if cells.total == live else None
-
-
-def _swapped(counts: "array[int]") -> "array[int]":
-    """From the machine's order of bytes to big-endian, or back."""
-    counts = counts[:]
-    if sys.byteorder == "little":
-        counts.byteswap()
-    return counts
 
 
 def is_changed(piece: Slice) -> bool:

@@ -300,7 +300,7 @@ class OpenGroup:
             piece.count += 1
             cells = piece.cells
             if cells is not None:
-                cells.counts[at // cells.width_ms - cells.first] += 1
+                cells.counts[(at - cells.base_ms) // cells.width_ms] += 1
             touched[shard.prefix] = shard
             if position < lowest:
                 lowest = position

@@ -35,8 +35,8 @@ WIDTHS = ((2 * DAY_MS, 15 * MINUTE_MS), (60 * DAY_MS, 360 * MINUTE_MS), (1 << 62
 """(up to this distance from T, this wide), ms."""
 SHARDS_MAX = 0xFFFE
 NARROWEST_MS = WIDTHS[0][1]
-CELLED_MAX = 4_096
-"""Slices of which the cells are kept, in 12 MiB of memory at most: usually there are 900 ahead."""
+CELLED_MAX = 2_048
+"""Slices that have cells, 26 MB at the very most: messages over ten years make 900 slices and 1 to 6 MB."""
 WATCH_MAX = 250_000
 """Rows that may become stubs while a job counts a slice: 2 MB."""
 

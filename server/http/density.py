@@ -1,6 +1,6 @@
 """How many messages are pending in each stretch of time, exactly; asked for it, how many have been there too.
 
-A slice knows how many live messages it holds in each minute, a wide one in each quarter of an hour
+A slice knows how many live messages it holds in each minute, a wide one in each hour
 (timeline/cells.py). Buckets that end with a minute are sums of those numbers, however many messages there
 are. Rows are read only of the minutes that a bucket's end or the horizon cuts, of slices that are still being
 counted, or when a topic filter decides, and then only of shards whose structure can hold such a topic.
