@@ -52,6 +52,17 @@ def test_a_cut_is_the_whole_split(split: Split) -> None:
     split.check(ALL.replace("5 6", "5 new 6"))
 
 
+def test_counts_by_time_are_divided_without_a_read(split: Split) -> None:
+    split.cancel(5)
+    split.split(FAR + 4_500, FAR + 8_000)
+    split.check("0 1 2 3 4 - 6 7 8 9 10 11")
+    assert [piece.cells is not None and piece.cells.total for piece in split.slices()] == [5, 2, 4]
+    assert split.put(5.5, "new")
+    split.cancel(0)
+    assert [piece.cells is not None and piece.cells.total for piece in split.slices()] == [4, 3, 4]
+    split.check("- 1 2 3 4 - new 6 7 8 9 10 11")
+
+
 def test_no_message_is_written_and_none_is_deleted(split: Split) -> None:
     rows = list(split.store.scan(Table.MESSAGES, b"", keys.LAST))
     begun = split.begin()
