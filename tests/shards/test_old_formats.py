@@ -10,6 +10,7 @@ from server.core import Core
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.config import load
+from shards.cells import step
 from shards.dead import DEAD
 from shards.keys import GROUP_PREFIX, message_of, owned
 from shards.memory import MemoryStore
@@ -85,6 +86,11 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
         assert [decode(value).stub for value in left] == ([MOVED] if version == "format-4" else [])
     assert core.opened.retries == len(retries)
     assert list(pointers(store, core.directory)) == []
+    for piece in core.directory:
+        assert piece.cells is None, "no older version has counts by time"
+        while not step(core.reader, piece, core.horizon.seq, 2):
+            pass
+        assert piece.cells is not None
     assert verify_counts(store, core.directory) == []
     assert verify_owners(store, core.directory, core.horizon.position) == []
     owners = [record.owner for record in records]
