@@ -38,7 +38,9 @@ class Counting:
         self._left_alone: set[Home] = set()
 
     async def look(self) -> None:
-        """Count for a while, then save for a while."""
+        """Count for a while, then save for a while. Nothing while the store fails: rows may be missing."""
+        if self._writer.broken is not None:
+            return
         try:
             for _ in range(COUNT_STEPS):
                 if not self._step():
@@ -54,7 +56,7 @@ class Counting:
 
     def _step(self) -> bool:
         """Count some rows; whether there is more to count."""
-        if self._writer.is_deciding:
+        if self._writer.is_deciding or self._writer.broken is not None:
             return True  # not all rows can be read
         piece = self._uncounted()
         if piece is None:

@@ -8,6 +8,7 @@ import pytest
 from server.engine.clock import SimulatedClock
 from server.rounds import counting
 from server.settings.config import Config
+from shards.errors import StoreFailed
 from shards.keys import CELLS, CELLS_END
 from shards.read import Reader
 from shards.store import Table
@@ -85,3 +86,17 @@ async def test_a_slice_with_unreadable_rows_is_left_alone(server: Running) -> No
     await server.app.counting.look()
     assert first.cells is None
     assert all(piece.cells is not None and piece.cells.is_exact for piece in others)
+
+
+async def test_nothing_is_counted_while_the_store_fails(server: Running) -> None:
+    await fill(server)
+    pieces = list(server.app.core.directory)
+    for piece in pieces:
+        piece.cells = None
+    writer = server.app.core.writer
+    writer.broken = StoreFailed("full")
+    await server.app.counting.look()
+    writer.broken = None
+    assert [piece.cells for piece in pieces] == [None] * len(pieces)
+    await server.app.counting.look()
+    assert all(piece.cells is not None for piece in pieces)
