@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from timeline.cells import MINUTE_MS, WIDE_MS
 from timeline.position import Position, at_of
 
 from ...delivery.settling.steering import Steering
@@ -102,13 +103,15 @@ class TimelineRoutes:
     def _buckets(self, request: web.Request) -> tuple[int, int, int]:
         """(start, end, width), ms. Raises FieldError."""
         start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
+        width_ms = delay_ms("bucket", request.query.get("bucket", "PT1M"))
         if start_ms is None:
-            start_ms = self._clock.wall_ms()
+            # Nothing has to be read for buckets that begin with a cell (timeline/cells.py).
+            cell_ms = MINUTE_MS if width_ms % WIDE_MS else WIDE_MS
+            start_ms = self._clock.wall_ms() // cell_ms * cell_ms
         if end_ms is None:
             end_ms = start_ms + DAY_MS
         if not start_ms < end_ms <= INSTANT_MS_MAX:
             raise FieldError("to", "must be later than from, and within the year 9999")
-        width_ms = delay_ms("bucket", request.query.get("bucket", "PT1M"))
         if not width_ms or (end_ms - start_ms) / width_ms > BUCKETS_MAX:
             raise FieldError("bucket", f"must be long enough for at most {BUCKETS_MAX} buckets")
         return start_ms, end_ms, width_ms

@@ -9,6 +9,7 @@ import pytest
 
 from server.http import density
 from server.settings.config import Config, Shards
+from server.settings.times import format_ms
 from shards.read import Reader
 from tests.support.build import OPENED
 
@@ -160,3 +161,18 @@ async def test_a_day_from_now_by_default(server: Running) -> None:
 )
 async def test_refusals_name_the_field(server: Running, query: dict[str, object], field: str) -> None:
     assert (await asked(server, 422, **query))["errors"][0]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("bucket", "start_ms"), [("PT1M", MINUTE_MS), ("PT90S", MINUTE_MS), ("PT2H", HOUR_MS)]
+)
+async def test_it_begins_with_the_minute_or_hour_that_has_begun(
+    server: Running, bucket: str, start_ms: int
+) -> None:
+    await server.pass_time(100_001)
+    now_ms = server.clock.now_ms
+    assert now_ms % MINUTE_MS
+    await server.schedule("t", deliver_in=60)
+    found = await asked(server, bucket=bucket)
+    assert found["from"] == format_ms(now_ms // start_ms * start_ms)
+    assert found["total"] == 1
