@@ -13,7 +13,7 @@ from typing import TextIO
 from tests.support.receiver import receiving
 
 from .ledger import Ledger
-from .program import CALM, WILD, Program, Steps
+from .program import CALM, STEPPED, WILD, Program, Steps
 from .rules import RULES, Rules
 from .world import Tamper, World, honest
 
@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--runs", type=int, default=1, help="so many seeds, one after the other")
     parser.add_argument("--calm", action="store_true", help="without absence, deletion and replay")
+    parser.add_argument("--stepped", action="store_true", help="mostly schedules, and steps of the clock")
     parser.add_argument("--journal", type=argparse.FileType("w"), help="write each call and its answer there")
     names = [one.name for one in fields(Rules)]
     parser.add_argument("--on", action="append", default=[], choices=names, help="hold it to this rule too")
@@ -72,7 +73,7 @@ def main() -> int:
                     Path(home),
                     seed,
                     given.steps,
-                    CALM if given.calm else WILD,
+                    CALM if given.calm else STEPPED if given.stepped else WILD,
                     journal=given.journal,
                     rules=rules,
                 )

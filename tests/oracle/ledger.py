@@ -13,8 +13,20 @@ does moves the set. What the server shows must be in the set, and narrows it; if
 An example: a worker leases a message {flight}, sends the ack, and the server is killed before it answers. The
 set is {flight, done, waiting}. If the message is given again it was not done: {flight}.
 
-Times are ms of the server's simulated clock. It stands still but for one call, so its bounds are known: `low`
-before that call, `high` behind it. A lease and the sync of an ack take real time (`mono`, seconds).
+Times are ms of the server's wall clock. It stands still but for walks and steps, so its bounds are known:
+`low` before one, `high` behind it. `top` is the latest time that it has ever shown. What holds when it is
+stepped, ahead or back:
+
+    messages   None is given before the clock has shown its due since it was accepted. None is lost and none
+               doubled: what was out by `top` stays out. A new message that is due between the clock and `top`
+               waits for the clock, but for a step of a second, which is waited out.
+    retries    None is given before the clock has shown its time since the nack.
+    leases     They, the expiry of places and retention are counted in running time (`ran`), which walks and
+               real time move, and steps do not.
+    schedules  None sends an instant twice, wherever the clock was meanwhile. Each goes on with the first
+               instant after now that was not sent, and says so if that is not the next one of its rule.
+
+A lease and the sync of an ack take real time (`mono`, seconds).
 """
 
 from collections import Counter
@@ -51,6 +63,10 @@ SURE_S = 2.5
 """So long after it was sent, an ack without an answer of its own is on disk, also if the server is killed."""
 FREE_RETURNS = 10
 """So many returns in order of one message are no tries."""
+WAITED_OUT_MS = 1_000
+"""A step back of so much is waited out."""
+SLACK_MS = 60_000
+"""Of real time, which is part of the running time and is known here only as of the last step."""
 
 
 @dataclass(slots=True)
@@ -65,6 +81,16 @@ class Message:
     is_cancelled: bool = False
     epoch: int = 0
     """How often the clock had been set back when it was accepted."""
+    is_now: bool = False
+    """It was due when it was accepted, so it went out at once."""
+    is_held: bool = False
+    """The clock had been set back, so it waits until the wall clock shows its due."""
+    is_late: bool = False
+    """Nobody was to get it late, and it was; it is unread until it is passed over."""
+    out_at: int | None = None
+    """Running time when it went out, at the earliest."""
+    latest: int = 0
+    """Its place at the latest; of a schedule's, nobody has seen when it was written."""
 
 
 @dataclass(slots=True)
@@ -77,6 +103,8 @@ class Stake:
     """It has been seen in somebody's hands."""
     not_before: int = 0
     """No delivery before then: a nack has named it."""
+    epoch: int = 0
+    """How often the clock had been set back at that nack."""
     since: float = 0.0
     """When the last step was sent that has no answer (mono); a kill may undo it for `SURE_S`."""
     lapses: float | None = None
@@ -84,7 +112,7 @@ class Stake:
     is_leased: bool = False
     """Whoever has or had it last leases, so no connection and no restart ends that."""
     until: int = 0
-    """The same by the server's clock: of what is leased, its running time counts after a restart."""
+    """The same in running time, which counts for what is leased after a restart."""
     was_finished: bool = False
     """A dead letter may stand beside it until it is read: the place was set back."""
     readings: int = 0
@@ -121,9 +149,12 @@ class Place:
     since: int
     max_tries: int
     expiry: int | None
-    """ms with nobody there; None: it stays until it is deleted."""
+    """ms of running time with nobody there; None: it stays until it is deleted."""
     is_open: bool = True
     left_at: int = 0
+    """Running time."""
+    behind: frozenset[str] = frozenset()
+    """Messages that were out when it was made."""
     stakes: dict[str, Stake] = field(default_factory=dict)
     passed_over: dict[str, list[int]] = field(default_factory=dict)
     """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
@@ -165,6 +196,8 @@ class Ledger:
         """The latest time that the clock has shown, since each step back."""
         self.step = 0
         self.mono = 0.0
+        self.walked = 0
+        """ms of running time that walks of the clock have made."""
         self.messages: dict[str, Message] = {}
         self.places: list[Place] = []
         self.faults: list[Fault] = []
@@ -174,8 +207,10 @@ class Ledger:
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
         self.solo: dict[str, Message] = {}
         """By key, the message that has it: one at a time."""
-        self.fired = set[tuple[str, int]]()
-        """Of each schedule: the instants of its messages."""
+        self.fired: dict[tuple[str, int], str] = {}
+        """Of each schedule: the instants of its messages, and which message that is."""
+        self.spared = set[tuple[str, int]]()
+        """Instants that may be sent, or count as sent."""
         self.seen = Counter[str]()
         self.tell: Callable[[Fault], object] = lambda _: None
 
@@ -194,40 +229,88 @@ class Ledger:
 
     # -- time
 
+    @property
+    def top(self) -> int:
+        """The latest time that the clock has ever shown."""
+        return max(self.shown_by_epoch)
+
+    @property
+    def ran(self) -> int:
+        """Running time of the server, ms: at least, but for what passes in this step."""
+        return self.walked + round(1_000 * self.mono)
+
     def advance(self, to: int) -> None:
-        """The clock is about to go there: what is due on the way may come now."""
+        """The clock is about to go there, or is set ahead: what is due on the way may come now."""
         self.high = max(to, self.high)
         self.shown_by_epoch[-1] = max(to, self.shown_by_epoch[-1])
         for message in self.messages.values():
-            if message.at <= self.high:
-                self._place(message)
+            self._place(message)
+
+    def walk(self, by: int) -> None:
+        """The same for a clock that runs."""
+        self.advance(self.high + by)
+        self.walked += by
 
     def arrived(self, now: int) -> None:
         if now < self.shown_by_epoch[-1]:
             self.fault(1, "clock went back", f"it shows {now}, and has shown {self.high}")
         self.advance(now)
-        self.low = self.shown_by_epoch[-1]
+        self.low = self.high
 
     def set_clock_back(self, now: int) -> None:
         """Everything that has been shown stays due; what is accepted from now on waits for the clock."""
         self.shown_by_epoch.append(now)
-        self.low = now
+        self.low = self.high = now
+
+    @property
+    def epoch(self) -> int:
+        return len(self.shown_by_epoch) - 1
 
     def has_shown(self, time: int, epoch: int) -> bool:
         """Whether the clock has been there since it was set back so often."""
         return time <= max(self.shown_by_epoch[epoch:])
 
+    def is_out(self, message: Message, by: int = 0) -> bool:
+        """Whether it counts as dispatched, or will when the clock has gone on by so much."""
+        if message.is_now:
+            return True
+        if message.is_held:
+            return self.has_shown(message.due, message.epoch) or message.due <= self.high + by
+        return message.at <= self.top + by
+
+    def is_ahead(self, message: Message) -> bool:
+        return not message.is_cancelled and not self.is_out(message)
+
+    def age(self, message: Message) -> int:
+        """For how long it may have been out, ms of running time."""
+        return 0 if message.out_at is None else self.ran - message.out_at
+
+    def _put(self, message: Message) -> None:
+        """Where it lies: docs/concepts.md, when the clock is wrong."""
+        message.epoch, message.at = self.epoch, message.due
+        message.is_now = message.due <= self.low
+        message.is_held = False
+        if message.is_now:
+            message.at = self.top + 1  # behind what has been dispatched, and due now
+        elif message.due <= self.top:
+            message.is_held = self.top - self.low > WAITED_OUT_MS
+            message.at = message.due if message.is_held else self.top + 1
+        self._place(message)
+
     def _place(self, message: Message) -> None:
-        if message.is_cancelled:
+        """Whoever is to get it has it undone, if it is out."""
+        if message.is_cancelled or not self.is_out(message):
             return
+        if message.out_at is None:
+            message.out_at = self.ran
         for place in self.open():
-            if message.id not in place.stakes and place.is_for(message) and message.at > place.since:
+            if message.id not in place.stakes and message.id not in place.behind and place.is_for(message):
                 place.stakes[message.id] = Stake(message)
 
     def lapse(self, mono: float) -> None:
         self.mono = mono
         for place, stake in self.all_stakes():
-            if stake.lapses is not None and (mono >= stake.lapses or self.high >= stake.until):
+            if stake.lapses is not None and (mono >= stake.lapses or self.ran >= stake.until):
                 self._let_go(place, stake, keep=FLIGHT)
 
     # -- messages
@@ -237,11 +320,7 @@ class Ledger:
             return
         self.seen["accepted"] += 1
         self.messages[message.id] = message
-        message.epoch = len(self.shown_by_epoch) - 1
-        if message.at <= self.low:
-            message.at = self.low + 1  # behind what has been dispatched, and due now
-            message.due = min(message.due, self.low)
-            self._place(message)
+        self._put(message)
         self._catch_up(message.id)
 
     def _catch_up(self, key: str) -> None:
@@ -252,35 +331,75 @@ class Ledger:
 
     def accepted_of_schedule(self, message: Message, schedule: str) -> None:
         """Found by listing. If it went out late it may be behind a place that was made after its time."""
-        if (schedule, message.due) in self.fired:
-            self.fault(7, "fired twice", f"{message.id} of {schedule} at {message.due}")
-        self.fired.add((schedule, message.due))
+        if message.is_late:
+            self.spared.add((schedule, message.due))
+        elif (schedule, message.due) in self.fired:
+            former = self.fired[schedule, message.due]
+            self.fault(7, "fired twice", f"{message.id} of {schedule} at {message.due}, as {former}")
+        if not message.is_late:
+            self.fired[schedule, message.due] = message.id
         self.messages[message.id] = message
-        for place in self.open():
-            if message.due <= min(place.since, self.high) and place.is_for(message):
-                place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
-        self.advance(self.high)
+        self._put(message)
+        if message.is_now:  # or long ago
+            message.at, message.latest = message.due, message.at
+            for place in self.open():
+                if message.id in place.stakes and (message.is_late or message.due <= place.since):
+                    place.stakes[message.id].may = frozenset({WAITING, DROPPED})
         self._catch_up(message.id)
+
+    def not_fired(self, schedule: str, key: str) -> None:
+        """Cancelled, which counts as sent, or taken back or dropped because it was late, which does not."""
+        for instant in [one for one, its in self.fired.items() if its == key]:
+            del self.fired[instant]
+            self.spared.add(instant)
+
+    def goes_on(self, schedule: str, following: int, every: int, *, is_told: bool) -> None:
+        """Its next instant is the first one after now that was not sent."""
+        if (schedule, following) not in self.fired:
+            return  # moved, or not listed yet
+        first, was_sent = following, False
+        while first - every > self.high + WAITED_OUT_MS:
+            first -= every
+            key = self.fired.get((schedule, first))
+            was_sent |= (
+                key is not None and self.is_out(self.messages[key]) and self.messages[key].due == first
+            )
+            if key is None and (schedule, first) not in self.spared:
+                self.fault(7, "an instant is left out", f"{first} of {schedule}, before {following}")
+                return
+        if was_sent and not is_told:
+            self.fault(7, "silent without a word", f"{schedule} until {following}, and it is {self.high}")
+
+    def too_late(self, message: Message) -> None:
+        """It came late, and says that nobody gets it then."""
+        message.is_late = True
+        for place, stake in self.stakes_of(message.id):
+            if stake.number and not stake.is_reported:
+                self.blame(7, "late and given", place, stake)
+            stake.may |= {DROPPED}
+
+    def forgotten(self, schedule: str) -> None:
+        """Deleted, or resumed from now: what it sent does not count any more."""
+        self.fired = {one: key for one, key in self.fired.items() if one[0] != schedule}
 
     def moving(self, message: Message, due: int) -> None:
         """It is about to be moved there; if that is now it may be given before the move is answered."""
         if due <= self.low:
-            message.due, message.at = due, self.low + 1
-            for place in self.open():
-                if place.is_for(message):
-                    place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
+            message.due = due
+            self._put(message)
+            for _, stake in self.stakes_of(message.id):
+                stake.may = frozenset({WAITING, DROPPED})
 
     def moved(self, message: Message, due: int) -> None:
         """200, or as GET shows it if the answer was lost."""
-        message.due, message.at = due, due if due > self.low else self.low + 1
-        for place in self.open():
-            stake = place.stakes.get(message.id)
-            if stake is not None and due > self.low:
-                del place.stakes[message.id]
-            elif stake is not None:
-                stake.may -= {DROPPED} if WAITING in stake.may else set()
-        if due <= self.low:
-            self._place(message)
+        message.due = due
+        if due > self.low:
+            for place in self.open():
+                place.stakes.pop(message.id, None)
+            message.out_at = None
+        for _, stake in self.stakes_of(message.id):
+            stake.may -= {DROPPED} if WAITING in stake.may else set()
+        self._put(message)
 
     def cancelled(self, message: Message) -> None:
         """204."""
@@ -292,7 +411,7 @@ class Ledger:
 
     def not_cancelled(self, message: Message, left: list[tuple[str, str]] | None) -> None:
         """409: it counts as dispatched. `left`: (place, state) as the problem names them."""
-        if message.due > self.high + BOUND_MS:
+        if not self.is_out(message, by=BOUND_MS):
             self.fault(4, "409 ahead of time", f"{message.id} is due at {message.due}, and it is {self.high}")
         named = {name for name, state in left or () if SHOWN[state] & (UNDONE | {DEAD})}
         for name, state in left or ():
@@ -312,9 +431,9 @@ class Ledger:
     def is_taken(self, key: str) -> bool:
         """For certain."""
         message = self.solo.get(key)
-        if message is None or message.is_cancelled or self._is_old(message):
+        if message is None or message.is_cancelled or self.is_old(message):
             return False
-        return message.due > self.high or any(
+        return self.is_ahead(message) or any(
             place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
             for place, stake in self.stakes_of(message.id)
             if not self._may_die(place, stake)
@@ -325,7 +444,7 @@ class Ledger:
         message = self.solo.get(key)
         if message is None or message.is_cancelled:
             return True
-        if message.at > self.low or self._is_old(message):
+        if not self.is_out(message) or self.is_old(message):
             return False
         return not any(
             stake.may & UNDONE
@@ -366,7 +485,7 @@ class Ledger:
         attempt: int | None = None,
     ) -> None:
         """`attempt`: which one the server says that it is."""
-        high = high or self.high
+        high = high or self.top
         message = self.messages.get(key)
         if message is None:
             self.unknown.append((place, key, high))
@@ -374,6 +493,9 @@ class Ledger:
         self.seen["given"] += 1
         if message.is_cancelled:
             self.fault(4, "given after a cancel", f"{key} to {place}: the cancel was answered 204")
+            return
+        if message.is_late:
+            self.fault(7, "late and given", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
         if message.due > high or not self.has_shown(message.due, message.epoch):
             self.fault(1, "early", f"{key} to {place}, due at {message.due}, and it is {high}")
@@ -391,7 +513,7 @@ class Ledger:
                 DROPPED: (4, "given after it was dropped"),
             }.get(first, (5, "given after it was finished"))
             self.blame(rule, kind, place, stake)
-        elif stake.not_before > high:
+        elif stake.not_before > high or not self.has_shown(stake.not_before, stake.epoch):
             self.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
         self._note(stake, "given")
         stake.tries, stake.was_given, stake.is_read = stake.tries + 1, True, True
@@ -449,7 +571,7 @@ class Ledger:
     def leased(self, stake: Stake, lapses: float | None) -> None:
         stake.lapses, stake.is_leased = lapses, lapses is not None
         if lapses is not None:
-            stake.until = self.high + round(1_000 * (lapses - self.mono)) - NEAR_MS
+            stake.until = self.walked + round(1_000 * lapses) - NEAR_MS
 
     def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
         """Given back in order: that is not a try, for the first ten times."""
@@ -483,7 +605,8 @@ class Ledger:
         stake.lapses, stake.since = None, mono
         is_last = place.max_tries and stake.tries >= place.max_tries
         stake.may = frozenset({WAITING, DEAD} if is_last else {WAITING})
-        stake.not_before, stake.is_exact = not_before, is_exact and not is_last
+        stake.not_before, stake.epoch = not_before, self.epoch
+        stake.is_exact = is_exact and not is_last
         if stake.readings:
             stake.not_before, stake.is_exact = 0, False
 
@@ -497,12 +620,13 @@ class Ledger:
     def again(self, stake: Stake) -> None:
         """Requeued: a retry that is due now."""
         self._becomes(stake, WAITING)
-        stake.tries, stake.not_before, stake.is_exact, stake.is_read = 0, self.low, True, True
+        stake.tries, stake.is_read = 0, True
+        stake.not_before, stake.epoch, stake.is_exact = self.low, self.epoch, True
 
     def tried(self, stake: Stake, at: int) -> None:
         """`:try` has moved its next try there."""
         self._note(stake, "try moved")
-        stake.not_before, stake.is_exact = at, True
+        stake.not_before, stake.epoch, stake.is_exact = at, self.epoch, True
 
     def sending_to(self, place: Place, message: Message) -> tuple[Stake, frozenset[str]]:
         """A dead letter is about to be requeued to another place. Returns its stake there, as it was."""
@@ -549,7 +673,7 @@ class Ledger:
 
     def left(self, place: Place, *, orderly: bool = False) -> None:
         """The only one there has gone: what it had in flight goes to whoever comes."""
-        place.left_at = self.low
+        place.left_at = self.ran
         for stake in place.stakes.values():
             if FLIGHT in stake.may and not stake.is_leased:
                 if orderly:
@@ -588,7 +712,8 @@ class Ledger:
 
     def opened(self, kind: str, name: str, text: str, *, max_tries: int, expiry: int | None) -> Place:
         number = 1 + sum((place.kind, place.name) == (kind, name) for place in self.places)
-        place = Place(kind, name, text, number, self.low, max_tries, expiry, left_at=self.low)
+        out = frozenset(message.id for message in self.messages.values() if self.is_out(message))
+        place = Place(kind, name, text, number, self.top, max_tries, expiry, left_at=self.ran, behind=out)
         self.places.append(place)
         return place
 
@@ -617,12 +742,12 @@ class Ledger:
         """:replay. What was before its time is read again if it is asked for, so it may come."""
         self.advance(self.high)
         for message in self.messages.values():
-            if message.is_cancelled or not place.is_for(message) or message.at > self.high + 1:
+            if message.is_cancelled or not place.is_for(message) or not self.is_out(message):
                 continue
             stake = place.stakes.get(message.id)
             if stake is None:
                 place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
-            elif message.at < to:
+            elif message.at < to and message.latest < to:
                 if stake.tries:  # it may be read again where its retry was
                     self._note(stake, "perhaps set back")
                     stake.may |= {WAITING}
@@ -642,7 +767,8 @@ class Ledger:
             if stake.message.at > to or stake.may <= {FLIGHT}:
                 continue
             self._note(stake, f"skipped, {undone}")
-            if stake.may <= UNDONE and is_sure and not stake.is_read and stake.message.at < to:
+            at = max(stake.message.at, stake.message.latest)
+            if stake.may <= UNDONE and is_sure and not stake.is_read and at < to:
                 stake.may = self._ends(place, stake, undone)
                 stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
             elif WAITING in stake.may and not (is_sure and stake.is_exact):
@@ -686,7 +812,7 @@ class Ledger:
             is_lost = place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
             if is_lost and not self._excused():
                 self.blame(1, "unknown and undone", place, stake, "; GET answers 404")
-        if message.at > self.low and not message.is_cancelled:
+        if self.is_ahead(message):
             self.fault(1, "lost before its time", f"{message.id} is due at {message.due}; GET answers 404")
 
     def _narrow(self, place: Place, stake: Stake, allowed: frozenset[str], why: str) -> None:
@@ -714,7 +840,7 @@ class Ledger:
 
     def _may_die(self, place: Place, stake: Stake) -> bool:
         """Whether it may be a dead letter though no client has asked for that."""
-        is_old = self._is_old(stake.message)
+        is_old = self.is_old(stake.message)
         is_tried = 0 < place.max_tries <= stake.tries
         return is_old or is_tried or self._has_expired(stake.message) or self._has_ended(place)
 
@@ -722,15 +848,15 @@ class Ledger:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
         return self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
 
-    def _is_old(self, message: Message) -> bool:
+    def is_old(self, message: Message) -> bool:
         """Retention may have passed it."""
-        return self.high - message.at > KEPT_MS
+        return self.age(message) > KEPT_MS - SLACK_MS
 
     def _has_expired(self, message: Message) -> bool:
-        return message.expires is not None and message.due + message.expires <= self.high
+        return message.expires is not None and self.has_shown(message.due + message.expires, message.epoch)
 
     def _has_ended(self, place: Place) -> bool:
-        return place.expiry is not None and self.high - place.left_at >= place.expiry
+        return place.expiry is not None and self.ran - place.left_at >= place.expiry - SLACK_MS
 
     def _excused(self) -> bool:
         if not self.counted_away:
@@ -757,7 +883,7 @@ class Ledger:
             elif count > len(dead) + sum(stake.readings > 0 for _, stake in mine):
                 self.blame(2, "two dead letters", *dead[-1], f": {count} of one message and place")
         for place, stake in self.all_stakes():
-            is_kept = self.high - stake.message.at < DEAD_MS
+            is_kept = self.age(stake.message) < DEAD_MS
             is_there = (place.name, stake.message.id) in found
             if is_kept and stake.may == {DEAD} and not is_there and not self._excused():
                 kind = "a dead letter is gone" if place.is_open else "ended without a word"
@@ -802,7 +928,7 @@ class Ledger:
         """What is due at a place for certain, and whether it is a retry."""
         stakes = [s for s in place.stakes.values() if s.may == {WAITING} and not s.is_reported]
         retries = [(s, True) for s in stakes if s.is_exact and s.not_before <= self.low]
-        unread = [(s, False) for s in stakes if not s.is_read and s.message.at <= self.low]
+        unread = [(s, False) for s in stakes if not s.is_read and self.is_out(s.message)]
         return retries + unread
 
     def took(self, place: Place, given: Collection[str], waited: Sequence[tuple[Stake, bool]]) -> None:

@@ -3,8 +3,8 @@
     python -m tests.oracle --seed 7 --steps 400
 
 The same seed makes the same choices; the order of what the server sends is its own. `CALM` has no days of
-absence, and its places stay where they are; `SOLO` has keys that are taken one at a time, too; `WILD` has
-places that end, begin anew and are set back.
+absence, and its places stay where they are; `SOLO` has keys that are taken one at a time, too; `STEPPED` has
+a clock that is set ahead and back, and schedules; `WILD` has places that end, begin anew and are set back.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.support.http import Answer
 from tests.support.mqtt import Closed, dial, user
 
 from .ledger import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING, Message, Place, Stake
-from .world import GONE, World, iso, ms_of, name_of
+from .world import EVERY, GONE, World, iso, ms_of, name_of
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 TOPICS = tuple(f"jobs/{a}/{b}" for a in "abc" for b in "xyz")
@@ -58,7 +58,12 @@ CALM: dict[str, float] = {
     "look": 3,
 }
 SOLO = CALM | {"one_at_a_time": 25}
+STEPS = (700, 5 * SECOND, MINUTE, 2 * HOUR, DAY, 8 * DAY)
+"""By so much the clock is wrong, ahead or back."""
+STEPPED = CALM | {"step_clock": 14, "timetable": 12, "extend": 4, "look": 6}
 WILD = SOLO | {
+    "step_clock": 4,
+    "timetable": 3,
     "away": 2,
     "long_away": 0.3,
     "down": 1,
@@ -111,6 +116,10 @@ class Program:
         self.held: list[Held] = []
         self.ghosts: list[Held] = []
         self.count = 0
+        self.rules: dict[str, object] = {}
+        """Of the schedules of `timetable`."""
+        self.wrong = 0
+        """What the clock is ahead of where it was before somebody set it."""
 
     async def run(self, steps: int) -> None:
         for name in PLACES:
@@ -234,7 +243,7 @@ class Program:
         await self.world.settle()
         undone, back = self.chance.choice(("dead", "drop")), self.chance.choice((0, 0, 10 * MINUTE, DAY))
         body = {"to": f"{back // SECOND}s" if back else "now", "undone": undone}
-        to = self.ledger.high - back if back else self.ledger.high + 2
+        to = self.ledger.high - back if back else self.ledger.top + 2
         got = await self.world.call("POST", f"/v1/{place.kind}s/{place.name}:skip", body)
         if got is not None and got.status == 200:
             self.world.count(place, got.body["undone"])
@@ -266,10 +275,9 @@ class Program:
             return
         due = ms_of(got.body["deliver_at"])
         expires = body.get("expires_in")
-        at = max(due, self.ledger.low)
         to = body.get("deliver_to", "")
         topic = body.get("topic", f"$deliver/{to}")
-        self.ledger.accepted(Message(got.body["id"], topic, due, at, to, expires and expires * 1_000))
+        self.ledger.accepted(Message(got.body["id"], topic, due, due, to, expires and expires * 1_000))
 
     async def one_at_a_time(self) -> None:
         """Under a key that is taken while something of its message is undone."""
@@ -292,7 +300,7 @@ class Program:
             return
         due = ms_of(got.body["deliver_at"])
         to = str((got.body if "topic" in got.body else body).get("deliver_to", ""))
-        message = Message(got.body["id"], got.body.get("topic", topic), due, max(due, self.ledger.low), to)
+        message = Message(got.body["id"], got.body.get("topic", topic), due, due, to)
         self.ledger.key_given(key, message)
         self.ledger.accepted(message)
 
@@ -317,9 +325,9 @@ class Program:
         if ack.reason or key is None:
             self.ledger.fault(1, "refused", f"a publish to {topic}: {ack}")
             return
-        due = int(key[:12], 16)  # an key begins with its place on the timeline
-        if due < before + delay:
-            self.ledger.fault(1, "placed early", f"{key} at {due}, asked for {before + delay}")
+        due, at = before + delay, int(key[:12], 16)  # a key begins with its place on the timeline
+        if at < due:
+            self.ledger.fault(1, "placed early", f"{key} at {at}, asked for {due}")
         self.ledger.accepted(Message(key, topic, due, due))
 
     async def repeat(self) -> None:
@@ -331,6 +339,32 @@ class Program:
             await self.world.insist("PUT", f"/v1/schedules/{name}", body)
         else:
             await self.world.insist("DELETE", f"/v1/schedules/{name}")
+        await self.world.settle()
+
+    async def timetable(self) -> None:
+        """A schedule is made, gets another message or another rule, goes on from now, or ends."""
+        name, roll = self.chance.choice(("t1", "t2", "t3")), self.chance.random()
+        path = f"/v1/schedules/{name}"
+        await self.world.settle()
+        if roll < 0.75:
+            rule = self.chance.choice(list(EVERY))
+            kind = "cron" if "*" in str(rule) else "every"
+            body = {"topic": f"jobs/sched/{name}", "payload": self.count, kind: rule, "limit": 40}
+            body["timezone"] = "UTC"
+            body["misfire"] = self.chance.choice(("fire_once", "fire_all", "skip"))
+            if rule != self.rules.get(name):
+                self.ledger.forgotten(name)
+            self.rules[name] = rule
+            got = await self.world.insist("PUT", path, body)
+            if got.status not in (200, 201):
+                self.ledger.fault(1, "refused", f"{path} {body}: {got.status} {got.body}")
+        elif roll < 0.9:
+            await self.world.insist("DELETE", path)
+            self.ledger.forgotten(name)
+            self.rules.pop(name, None)
+        elif name in self.rules:
+            await self.world.insist("POST", f"{path}:resume", {"from": "now"})
+            self.ledger.forgotten(name)
         await self.world.settle()
 
     async def cancel(self) -> None:
@@ -355,17 +389,17 @@ class Program:
         await self.world.insist("POST", "/v1/messages:cancel", {"filter": {"topic": "#"}})
         await self.world.settle()  # what schedules have written is found, as cancelled
         for message in self.ledger.messages.values():
-            if message.due > self.ledger.high and not message.is_cancelled:
+            if self.ledger.is_ahead(message):
                 got = await self.world.insist("GET", f"/v1/messages/{message.id}")
                 if got.body["state"] == "cancelled":
                     self.ledger.cancelled(message)
-                elif message.due > self.ledger.high + BOUND_MS and not message.topic.startswith(
+                elif not self.ledger.is_out(message, by=BOUND_MS) and not message.topic.startswith(
                     "jobs/sched"
                 ):  # it may have been written since
                     self.ledger.fault(4, "everything is not all", f"{message.id} of {message.topic}")
 
     async def move(self) -> None:
-        ahead = [m for m in self.ledger.messages.values() if m.due > self.ledger.high and not m.is_cancelled]
+        ahead = [m for m in self.ledger.messages.values() if self.ledger.is_ahead(m)]
         if ahead:
             message, delay = self.chance.choice(ahead), self.chance.choice(DELAYS)
             self.ledger.moving(message, self.ledger.low + delay)
@@ -572,7 +606,7 @@ class Program:
         found = [
             (place, stake)
             for place, stake in self.ledger.all_stakes()
-            if place.is_open and stake.may <= {*may} and self.ledger.high - stake.message.at < DEAD_MS
+            if place.is_open and stake.may <= {*may} and self.ledger.age(stake.message) < DEAD_MS
         ]
         return self.chance.choice(found) if found else None
 
@@ -613,7 +647,7 @@ class Program:
         for place, stake in self.ledger.all_stakes():
             others = [s for p, s in self.ledger.stakes_of(stake.message.id) if p.name == place.name]
             is_alone = not any(s.may & {DEAD} or s.was_finished for s in others if s is not stake)
-            is_fresh = self.ledger.high - stake.message.at < DEAD_MS
+            is_fresh = self.ledger.age(stake.message) < DEAD_MS
             if stake.may <= {DEAD} and is_alone and is_fresh and is_open in (None, place.is_open):
                 found.append((place, stake))
         return found
@@ -726,6 +760,16 @@ class Program:
         await self.world.advance(self.chance.choice((1, SECOND, 30 * SECOND, 10 * MINUTE, HOUR)))
         await self.world.settle()
 
+    async def step_clock(self) -> None:
+        """Somebody sets the clock wrong, or right again."""
+        await self.world.settle()
+        by = -self.wrong
+        if not by or self.chance.random() < 0.2:
+            by += self.chance.choice(STEPS) * self.chance.choice((1, -1))
+        self.wrong += by
+        await self.world.step(by)
+        await self.world.settle()
+
     async def away(self, days: float | None = None) -> None:
         """Everybody is away; the server runs."""
         await self.world.settle()
@@ -747,7 +791,9 @@ class Program:
 
     async def down(self) -> None:
         await self.world.settle()
-        await self.world.restart(kill=self.chance.random() < 0.5, away_ms=self.chance.choice((HOUR, 2 * DAY)))
+        away = self.chance.choice((HOUR, 2 * DAY, -2 * HOUR))
+        self.wrong += min(0, away)
+        await self.world.restart(kill=self.chance.random() < 0.5, away_ms=away)
 
     async def look(self) -> None:
         await self.world.look()
@@ -758,6 +804,9 @@ class Program:
         """Everybody does all the work there is, until every delay is over. Then nothing may be left."""
         await self.world.look()
         self.world.all_is_well = True
+        behind = self.ledger.top - self.ledger.high
+        await (self.world.advance if behind < 2 * DAY else self.world.step)(behind)
+        await self.world.settle()
         for place in self.ledger.open():
             if place.kind == "endpoint":
                 await self.world.insist("POST", f"/v1/endpoints/{place.name}:resume")

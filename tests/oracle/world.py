@@ -2,7 +2,8 @@
 
 Nothing happens beside the steps of the program but posts of webhooks, deliveries over MQTT, and a kill in the
 middle of a call. So each answer is known, or known to be missing: `call` gives None then, and the server runs
-again. `tamper` stands between the program and the server: it is how faults are planted (planted.py).
+again. The clock runs when it is told (`advance`), and is set while the server runs (`step`). `tamper` stands
+between the program and the server: it is how faults are planted (planted.py).
 """
 
 import asyncio
@@ -24,8 +25,9 @@ from tests.support.http import Answer, Http
 from tests.support.mqtt import Closed, Peer, dial, user
 from tests.support.receiver import Got, Receiver, answer, drop
 from tests.support.server import ServerProcess
+from tests.support.stepped import WALL, Wall
 
-from .ledger import KEPT_MS, UNDONE, Ledger, Message, Place, Stake
+from .ledger import UNDONE, Ledger, Message, Place, Stake
 from .rules import RULES, Rules
 
 START_MS = 1_772_445_600_000  # 2026-03-02T10:00:00Z
@@ -39,6 +41,8 @@ RESULTS = ((200, 12), (500, 4), (0, 1), (429, 1), (410, 0.3))
 """What a receiver answers, and how often; 0: it cuts the connection."""
 PULL = "(pull)"
 """Who has what was leased, as deliveries say."""
+EVERY: dict[object, int] = {"1h": 3_600_000, "6h": 21_600_000, "0 */2 * * *": 7_200_000}
+"""Rules of schedules, and how far apart their instants are, ms."""
 LINE = 4_000
 """Characters of a line of the journal."""
 Forward = Callable[[], Awaitable[Answer]]
@@ -71,6 +75,8 @@ class World:
     ) -> None:
         self.home, self.receiver, self.seed, self.tamper = home, receiver, seed, tamper
         self.ledger = Ledger(START_MS, rules)
+        self.ledger.mono = time.monotonic()
+        self.wall = Wall(home / "wall")
         self.journal = journal
         """Every call and its answer are written there."""
         self.ledger.tell = lambda fault: self.write("FAULT", fault)
@@ -93,11 +99,16 @@ class World:
     # -- the process
 
     async def start(self, away_ms: int = 0) -> None:
+        """`away_ms`: what the wall clock has gone on meanwhile, or was set back."""
         self.lives += 1
-        clock = ("--clock", "simulated", "--clock-start", iso(self.ledger.high + away_ms))
-        self.ledger.advance(self.ledger.high + away_ms)
+        self._set(away_ms)
+        clock = ("--clock", "simulated", "--clock-start", iso(self.ledger.high), WALL, str(self.wall.file))
         self.server = ServerProcess(
-            self.home / "data", *clock, settings=SETTINGS, log=self.home / "server.log"
+            self.home / "data",
+            *clock,
+            settings=SETTINGS,
+            log=self.home / "server.log",
+            program=("tests.support.stepped",),
         )
         await self.server.ready()
         timeout = aiohttp.ClientTimeout(total=30)
@@ -124,7 +135,7 @@ class World:
         await self.session.close()
         for place, peer in self.members.values():
             peer.drop()
-            place.left_at = self.ledger.low
+            place.left_at = self.ledger.ran
         self.members, self.inbox = {}, []
         await self.receiver_idle()
         self.ledger.restarted(time.monotonic(), was_killed=kill)
@@ -183,9 +194,25 @@ class World:
             cursor = f"&cursor={quote(body['next'])}"
 
     async def advance(self, by_ms: int) -> None:
-        self.ledger.advance(self.ledger.high + by_ms)
-        answer_ = await self.insist("POST", "/v1/clock:advance", {"by": by_ms / 1_000})
-        self.ledger.arrived(ms_of(answer_.body["now"]))
+        """The clock runs; everything that is due on the way goes out in its time."""
+        got = None
+        while got is None:
+            self.ledger.walk(by_ms)
+            got = await self.call("POST", "/v1/clock:advance", {"by": by_ms / 1_000})
+        self.ledger.arrived(ms_of(got.body["now"]))
+
+    async def step(self, by_ms: int) -> None:
+        """Somebody sets the clock while the server runs."""
+        self.write("the clock is stepped", by_ms)
+        self._set(by_ms)
+        await self.advance(0)
+
+    def _set(self, by_ms: int) -> None:
+        if by_ms < 0:
+            self.ledger.set_clock_back(self.ledger.high + by_ms)
+        else:
+            self.ledger.advance(self.ledger.high + by_ms)
+        self.wall.now_ms = self.ledger.high
 
     # -- what comes by itself
 
@@ -268,15 +295,20 @@ class World:
 
     async def _adopt(self) -> None:
         """Messages of schedules: nobody has posted them, so they are found by listing."""
-        for one in await self.pages("/v1/messages?topic=jobs/sched/%23&state=all&", "messages"):
-            due = ms_of(one["deliver_at"])
+        listed = await self.pages("/v1/messages?topic=jobs/sched/%23&state=all&", "messages")
+        for one in listed:
             known = self.ledger.messages.get(one["id"])
-            if known is not None:
-                known.is_cancelled |= one["state"] == "cancelled"
-                if known.is_cancelled:
-                    self.ledger.fired.discard((one["schedule"], due))
-            elif one["state"] != "cancelled":
-                self.ledger.accepted_of_schedule(Message(one["id"], one["topic"], due, due), one["schedule"])
+            if known is None or one["state"] not in ("cancelled", "expired"):
+                continue
+            known.is_cancelled |= one["state"] == "cancelled"
+            if one["state"] == "expired" and not known.is_late:
+                self.ledger.too_late(known)
+            self.ledger.not_fired(one["schedule"], one["id"])
+        for one in listed:
+            if one["id"] not in self.ledger.messages and one["state"] != "cancelled":
+                due, is_late = ms_of(one["deliver_at"]), one["state"] == "expired"
+                message = Message(one["id"], one["topic"], due, due, is_late=is_late)
+                self.ledger.accepted_of_schedule(message, one["schedule"])
 
     async def look(self) -> None:
         """A quiet point: everything that the server shows is held against the ledger."""
@@ -287,14 +319,21 @@ class World:
         self._counted = counted
         await self._look_at_places()
         await self._look_at_lists()
+        await self._look_at_schedules()
         for message in list(self.ledger.messages.values()):
-            if message.at <= self.ledger.low + 1 and not message.is_cancelled:
+            if self.ledger.is_out(message) and not message.is_cancelled:
                 await self._look_at(message)
+
+    async def _look_at_schedules(self) -> None:
+        for one in await self.pages("/v1/schedules?", "schedules"):
+            every, following = EVERY.get(one.get("every") or one.get("cron")), one["next"]
+            if following is not None and every is not None:
+                is_told = one["silent"] is not None
+                self.ledger.goes_on(one["name"], ms_of(following["at"]), every, is_told=is_told)
 
     async def _look_at(self, message: Message) -> None:
         stakes = self.ledger.stakes_of(message.id)
-        is_old = self.ledger.high - message.at > KEPT_MS
-        if is_old and not any(p.is_open and s.may & UNDONE for p, s in stakes):
+        if self.ledger.is_old(message) and not any(p.is_open and s.may & UNDONE for p, s in stakes):
             return
         got = await self.insist("GET", f"/v1/messages/{message.id}")
         if got.status == 404:
@@ -401,14 +440,11 @@ class World:
             self._tries(one)
 
     def _tries(self, one: dict[str, Any]) -> None:
-        """The last tries that failed, oldest first, 20 at most."""
+        """The last tries that failed, oldest first, 20 at most; by a clock that may have been set back."""
         tries = one.get("tries") or []
         times = [each["at"] for each in tries]
-        if (
-            len(tries) > 20
-            or times != sorted(times)
-            or any(each["at"] > iso(self.ledger.high) for each in tries)
-        ):
+        is_in_order = times == sorted(times) or self.ledger.epoch > 0
+        if len(tries) > 20 or not is_in_order or any(each["at"] > iso(self.ledger.top) for each in tries):
             self.ledger.fault(6, "tries are wrong", f"{one['id']} of {name_of(one)}: {tries}")
 
     async def _metric(self, name: str) -> float:

@@ -7,6 +7,7 @@ with an id, an environment, a working directory and files of its own, that ends 
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -28,11 +29,19 @@ def can_fork(env: Mapping[str, str]) -> bool:
 class Forked:
     """What `subprocess.Popen` would be of `python -m server`, as far as the tests ask it."""
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], out: Path) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        out: Path,
+        module: str = "server.__main__",
+    ) -> None:
+        """`module`: has the `main` that runs."""
         sys.audit("subprocess.Popen", "server", arguments, cwd, None)
         out.touch()
         self._process = _context.Process(
-            target=_main, args=(list(arguments), str(cwd), dict(env), str(out)), daemon=True
+            target=_main, args=(module, list(arguments), str(cwd), dict(env), str(out)), daemon=True
         )
         self._process.start()
         assert self._process.pid is not None
@@ -58,7 +67,7 @@ class Forked:
         self._process.kill()
 
 
-def _main(arguments: list[str], cwd: str, env: dict[str, str], out: str) -> None:
+def _main(module: str, arguments: list[str], cwd: str, env: dict[str, str], out: str) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -66,6 +75,4 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], out: str) -> None
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
-    from server.__main__ import main
-
-    sys.exit(main(arguments))
+    sys.exit(import_module(module).main(arguments))

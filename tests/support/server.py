@@ -20,6 +20,8 @@ from .forked import Forked, can_fork
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
 STOP_S = 60.0
+FORKED = {("server",): "server.__main__", ("tests.support.stepped",): "tests.support.stepped"}
+"""Programs that run as forks, and where their `main` is."""
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
 
 
@@ -45,8 +47,8 @@ class ServerProcess:
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         self.process: subprocess.Popen[bytes] | Forked
         given, env = ("--data", str(data), *LOOPBACK, *arguments), environment(settings or {})
-        if program == ("server",) and can_fork(env):
-            self.process = Forked(given, ROOT, env, self.log)
+        if (module := FORKED.get(tuple(program))) and can_fork(env):
+            self.process = Forked(given, ROOT, env, self.log, module)
             return
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
