@@ -29,7 +29,7 @@ from shards.fields import Record
 from shards.outcome import Control, Outcome
 from shards.read import Found
 from shards.record import decode, topic_of
-from shards.state import DISPATCHED
+from shards.state import DISPATCHED, EXPIRED
 from shards.tables import DedupeRow
 from timeline.position import MessageId, Position, id_position, id_text
 
@@ -444,6 +444,8 @@ class Messages:
                 self._refuse(message, control)
             place, record, when = id_position(message), known, {}
         told, is_cut = self._told(message, place, record, rights_of(request))
+        if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
+            told = []  # it was dropped as late: whoever has not read so far will not get it
         left = [delivery_view(one) for one in told if one.state not in OVER]
         raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
 

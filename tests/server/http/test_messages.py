@@ -288,6 +288,20 @@ async def test_one_that_was_past_its_time_to_live_has_expired(server: Running) -
     assert link.topics == ["t/20"]
 
 
+async def test_a_cancel_of_what_was_dropped_as_late_names_nobody(server: Running) -> None:
+    """A group that has not read so far will not get it."""
+    await server.call("PUT", "/v1/groups/g", {"filter": "#"}, status=201)
+    dropped = await server.schedule("t/dropped", deliver_in="1m", late="drop")
+    waits = await server.schedule("t/waits", deliver_in="1m")
+    await server.pass_time(MINUTE_MS + 2_500)
+    left = {
+        name: (await server.call("DELETE", f"/v1/messages/{name}", status=409)).body["deliveries"]
+        for name in (dropped, waits)
+    }
+    assert left[dropped] == []
+    assert [one["state"] for one in left[waits]] == ["waiting"]
+
+
 async def test_what_was_dropped_as_late_has_expired_for_as_long_as_it_is_kept(server: Running) -> None:
     _, link = await server.connect("c", "#")
     dropped = await server.schedule("t/dropped", deliver_in="1m", late="drop")
