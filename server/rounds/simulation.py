@@ -67,9 +67,13 @@ class Simulation:
                 return target_ms
 
     async def _reach(self, by_ms: int) -> None:
-        """One durable bound for the whole walk, instead of one sync for every two seconds of it."""
+        """One durable bound for the whole walk, instead of one sync for every two seconds of it.
+
+        No farther than the walk goes: after a kill, no message up to there can be cancelled.
+        """
         horizon = self._core.horizon
-        horizon.ahead_ms = by_ms + BOUND_MS
+        behind_ms = horizon.clock_ms - self._core.clock.wall_ms()
+        horizon.ahead_ms = max(0, by_ms - behind_ms) + BOUND_MS
         try:
             await self._ask(lambda commit: None)
         finally:

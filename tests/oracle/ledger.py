@@ -113,6 +113,8 @@ class Stake:
     """Whoever has or had it last leases, so no connection and no restart ends that."""
     until: int = 0
     """The same in running time, which counts for what is leased after a restart."""
+    wall_until: int = 0
+    """The same by the wall clock, which no lease goes by."""
     was_finished: bool = False
     """A dead letter may stand beside it until it is read: the place was set back."""
     readings: int = 0
@@ -380,7 +382,14 @@ class Ledger:
 
     def forgotten(self, schedule: str) -> None:
         """Deleted, or resumed from now: what it sent does not count any more."""
-        self.fired = {one: key for one, key in self.fired.items() if one[0] != schedule}
+        self.fired = {
+            one: key for one, key in self.fired.items() if one[0] != schedule or self._waits(one, key)
+        }
+
+    def _waits(self, instant: tuple[str, int], key: str) -> bool:
+        """Pending, and nobody has moved it: it stays, or is seen as cancelled."""
+        message = self.messages[key]
+        return self.is_ahead(message) and message.due == instant[1]
 
     def moving(self, message: Message, due: int) -> None:
         """It is about to be moved there; if that is now it may be given before the move is answered."""
@@ -572,6 +581,7 @@ class Ledger:
         stake.lapses, stake.is_leased = lapses, lapses is not None
         if lapses is not None:
             stake.until = self.walked + round(1_000 * lapses) - NEAR_MS
+            stake.wall_until = self.high + round(1_000 * (lapses - self.mono))
 
     def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
         """Given back in order: that is not a try, for the first ten times."""
@@ -675,7 +685,7 @@ class Ledger:
         """The only one there has gone: what it had in flight goes to whoever comes."""
         place.left_at = self.ran
         for stake in place.stakes.values():
-            if FLIGHT in stake.may and not stake.is_leased:
+            if FLIGHT in stake.may and not stake.is_leased and not stake.may_be_nobodys:
                 if orderly:
                     self._come_back(place, stake)
                 self._let_go(place, stake)
@@ -683,7 +693,7 @@ class Ledger:
     def restarted(self, mono: float, *, was_killed: bool) -> None:
         """After a kill the last steps that had no answer may be undone."""
         for place, stake in self.all_stakes():
-            if self.rules.leases_survive and stake.is_leased:
+            if self.rules.leases_survive and (stake.is_leased or stake.may_be_nobodys):
                 continue
             if not was_killed:
                 self._come_back(place, stake)
@@ -792,6 +802,8 @@ class Ledger:
             return
         if state == "leased" and FLIGHT in stake.may:
             return  # it may be over at any moment
+        if state == "dead" and stake.was_finished and WAITING in stake.may:
+            return  # its letter stands until it is read again
         self._narrow(place, stake, SHOWN[state], f"; the server says {state}")
 
     def _strange(self, kind: str, place: Place, message: Message) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.http import Answer
 
 from .ledger import DEAD, FLIGHT, UNDONE
-from .world import Forward, World, name_of
+from .world import EVERY, START_MS, Forward, World, iso, ms_of, name_of
 
 Plant = Callable[[World, str, Any, Forward], Awaitable[Answer | None]]
 
@@ -298,6 +298,71 @@ async def old_nack(w: World, path: str, body: Any, forward: Forward) -> Answer |
     return Answer(200, {"nacked": 1, "dead": 0, "gone": []}, {}) if got.body["gone"] else None
 
 
+# -- the clock is stepped
+
+
+async def early_after_a_step(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """What waits because the clock was set back is given all the same."""
+    held = (m for m in w.ledger.messages.values() if m.is_held and w.ledger.is_ahead(m))
+    return await _leased_too(forward, [m.id for m in held])
+
+
+async def lapsed_by_wall(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """The clock was set ahead, so a lease of an hour counts as over: its message is given to another."""
+    mine = (place for place in w.ledger.open() if place.name == path.split("/")[3])
+    stakes = [stake for place in mine for stake in place.stakes.values()]
+    over = [s for s in stakes if s.may == {FLIGHT} and s.is_leased and s.wall_until <= w.ledger.low]
+    return await _leased_too(forward, [stake.message.id for stake in over])
+
+
+async def ended_by_wall(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """The clock was set ahead by a week, so a session of which nobody is there ends."""
+    for place in w.ledger.open():
+        is_away = place.kind == "session" and place.name not in w.members
+        if is_away and place.expiry and w.ledger.low - w.ledger.walked - START_MS >= place.expiry:
+            await w.http.call("DELETE", f"/v1/sessions/{place.name}", status=204)
+            return await forward()
+    return None
+
+
+async def fired_again(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """The clock was ahead, and what was sent then is sent once more in its time."""
+    got = await forward()
+    for one in got.body["messages"]:
+        is_again = one["state"] == "dispatched" and one["deliver_at"] > iso(w.ledger.low)
+        if is_again and w.ledger.fired.get((one["schedule"], ms_of(one["deliver_at"]))) == one["id"]:
+            again = {**one, "id": f"{one['id'][:-4]}dead", "state": "pending"}
+            return with_(got, messages=[*got.body["messages"], again])
+    return None
+
+
+async def silent(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A schedule does not say that it is silent."""
+    got = await forward()
+    for one in got.body["schedules"]:
+        if one["silent"] is not None:
+            one["silent"] = None
+            return got
+    return None
+
+
+async def high_water(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+    """A schedule goes on behind the latest instant that it has ever sent."""
+    got = await forward()
+    for one in got.body["schedules"]:
+        every = EVERY.get(one.get("every") or one.get("cron"))
+        last = max((due for name, due in w.ledger.fired if name == one["name"]), default=0)
+        passed = {(one["name"], last - every)} if every and one["next"] else set()
+        if (
+            passed
+            and last - every > ms_of(one["next"]["at"])
+            and not passed & {*w.ledger.fired, *w.ledger.spared}
+        ):
+            one["next"] = {**one["next"], "at": iso(last)}
+            return got
+    return None
+
+
 PLANTS: dict[str, tuple[str, Plant, set[str]]] = {
     "early": ("messages:lease", early, {"early"}),
     "twice at a time": ("messages:lease", twice_at_a_time, {"given twice at a time"}),
@@ -328,6 +393,12 @@ PLANTS: dict[str, tuple[str, Plant, set[str]]] = {
     "requeued nowhere": ("dead:requeue", requeued_nowhere, {"lost", "dropped by nobody"}),
     "another reason": ("GET /v1/dead?", other_reason, {"another reason"}),
     "a release is lost": ("messages:release", release_lost, {"leased by nobody"}),
+    "early after a step": ("messages:lease", early_after_a_step, {"early"}),
+    "leases by wall time": ("messages:lease", lapsed_by_wall, {"given twice at a time"}),
+    "sessions by wall time": ("clock:advance", ended_by_wall, {"a place is gone", "lost"}),
+    "fired again": ("GET /v1/messages?topic=jobs/sched", fired_again, {"fired twice"}),
+    "silent": ("GET /v1/schedules?", silent, {"silent without a word"}),
+    "high water": ("GET /v1/schedules?", high_water, {"an instant is left out"}),
     "an old nack": ("messages:nack", old_nack, {"an earlier try counts", "a lease is gone"}),
 }
 """Each plant: which calls it may strike, and the kinds of fault of which the oracle has to name one."""
@@ -362,6 +433,12 @@ STEERED_RUNS = (
     (1, ("ended anyway",)),
 )
 """The same of those who steer what is undone."""
+STEPPED_RUNS = (
+    (28, ("leases by wall time", "fired again", "early after a step")),
+    (6, ("sessions by wall time", "high water")),
+    (5, ("silent",)),
+)
+"""The same of a clock that is stepped both ways."""
 RUNS_BY_RULE = {
     "releases": ("a release is lost",),
     "leases_name_tries": ("an old nack",),

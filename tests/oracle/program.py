@@ -407,7 +407,10 @@ class Program:
             if (await self.world.call("PATCH", path, {"deliver_in": delay / 1_000})) is None:
                 await self.world.settle()
             got = await self.world.insist("GET", path)
-            self.ledger.moved(message, ms_of(got.body["deliver_at"]))
+            if got.status == 404:
+                self.ledger.not_found(message)
+            else:
+                self.ledger.moved(message, ms_of(got.body["deliver_at"]))
 
     # -- workers
 

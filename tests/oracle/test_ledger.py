@@ -375,9 +375,136 @@ def early_after_a_step_back(s: Story) -> None:
     s.ledger.given(s.group, "n")
 
 
+def a_small_step_back_is_waited_out(s: Story) -> None:
+    """It goes behind what has been shown, and is not held until its due."""
+    s.ledger.arrived(NOW + HOUR)
+    s.ledger.set_clock_back(NOW + HOUR - 700)
+    s.ledger.accepted(Message("n", "jobs/1", NOW + HOUR - 600, NOW + HOUR - 600))
+    s.ledger.arrived(NOW + HOUR - 500)
+    assert "n" not in s.group.stakes
+    s.ledger.arrived(NOW + HOUR + 1)
+    s.ledger.given(s.group, "n")
+
+
+def what_was_out_stays_out(s: Story) -> None:
+    """The clock was ahead when it went out."""
+    s.ledger.accepted(Message("n", "jobs/1", NOW + HOUR, NOW + HOUR))
+    s.ledger.arrived(NOW + HOUR)
+    s.ledger.set_clock_back(NOW + 2)
+    s.ledger.given(s.group, "n")
+
+
+def a_retry_early_after_a_step_back(s: Story) -> None:
+    """Its time has been shown, but not since the nack."""
+    s.ledger.arrived(NOW + 2 * HOUR)
+    s.ledger.set_clock_back(NOW + 2)
+    s.lease()
+    s.nack(HOUR)
+    s.lease()
+
+
+def a_retry_that_waits_for_the_clock(s: Story) -> None:
+    s.ledger.arrived(NOW + 2 * HOUR)
+    s.ledger.set_clock_back(NOW + 2)
+    s.lease()
+    s.nack(HOUR)
+    s.ledger.arrived(NOW + 2 + HOUR)
+    s.lease()
+
+
+def a_lease_that_ends_with_a_step_ahead(s: Story) -> None:
+    s.lease()
+    s.ledger.advance(NOW + 1_000 * HOUR)
+    s.ledger.arrived(NOW + 1_000 * HOUR)
+    s.ledger.lapse(2.0)
+    s.lease()
+
+
+def a_lease_that_ends_in_running_time(s: Story) -> None:
+    s.lease(lapses=3_600.0)
+    s.ledger.walk(HOUR)
+    s.ledger.arrived(NOW + 2 + HOUR)
+    s.ledger.lapse(2.0)
+    s.lease()
+
+
+def a_session(s: Story) -> Place:
+    return s.ledger.opened("session", "c", "jobs/#", max_tries=0, expiry=24 * HOUR)
+
+
+def a_session_that_ends_with_a_step_ahead(s: Story) -> None:
+    place = a_session(s)
+    s.ledger.arrived(NOW + 30 * HOUR)
+    s.ledger.missing(place)
+
+
+def a_session_that_ends_in_running_time(s: Story) -> None:
+    place = a_session(s)
+    s.ledger.walk(30 * HOUR)
+    s.ledger.set_clock_back(NOW)
+    s.ledger.missing(place)
+
+
+def a_dead_letter_that_ends_with_a_step_ahead(s: Story) -> None:
+    s.ledger.buried(s.stake)
+    s.ledger.arrived(NOW + 40 * 24 * HOUR)
+    s.ledger.dead_letters([])
+
+
+def fires(s: Story, *hours: int, name: str = "o") -> None:
+    for hour in hours:
+        due = NOW + hour * HOUR
+        s.ledger.accepted_of_schedule(Message(f"{name}{hour}", "jobs/sched/s", due, due), "s")
+
+
+def ahead_and_back(s: Story) -> None:
+    """Every hour; the clock was five hours ahead, and what it missed on the way came as one message."""
+    fires(s, 1)
+    s.ledger.arrived(NOW + 5 * HOUR)
+    fires(s, 5, 6)
+    s.ledger.not_fired("s", "o6")
+    s.ledger.set_clock_back(NOW + 2)
+
+
+def goes_on(s: Story, hour: int, *, is_told: bool = True) -> None:
+    s.ledger.goes_on("s", NOW + hour * HOUR, HOUR, is_told=is_told)
+
+
+def with_the_first_that_was_not_sent(s: Story) -> None:
+    ahead_and_back(s)
+    fires(s, 2, name="p")
+    goes_on(s, 2)
+    s.ledger.arrived(NOW + 4 * HOUR)
+    fires(s, 3, 4, 6, name="p")
+    goes_on(s, 6)
+
+
+def behind_the_latest_that_was_sent(s: Story) -> None:
+    ahead_and_back(s)
+    fires(s, 6, name="p")
+    goes_on(s, 6)
+
+
+def silent_without_a_word(s: Story) -> None:
+    ahead_and_back(s)
+    fires(s, 2, name="p")
+    goes_on(s, 2, is_told=False)
+
+
 def fired_twice(s: Story) -> None:
     for name in ("o1", "o2"):
         s.ledger.accepted_of_schedule(Message(name, "jobs/sched/s", NOW + 10, NOW + 10), "s")
+
+
+def fired_again_in_its_time(s: Story) -> None:
+    ahead_and_back(s)
+    fires(s, 2, 3, 4, 5, name="p")
+
+
+def late_and_given(s: Story) -> None:
+    """Its schedule says that nobody gets what is late."""
+    s.ledger.accepted_of_schedule(Message("l", "jobs/sched/s", NOW, NOW, is_late=True), "s")
+    s.ledger.given(s.group, "l")
 
 
 KEEPS: tuple[Callable[[Story], None], ...] = (
@@ -396,6 +523,12 @@ KEEPS: tuple[Callable[[Story], None], ...] = (
     a_lost_connection_counts,
     an_earlier_try_touches_nothing,
     held_until_the_clock_is_there,
+    a_small_step_back_is_waited_out,
+    what_was_out_stays_out,
+    a_retry_that_waits_for_the_clock,
+    a_lease_that_ends_in_running_time,
+    a_session_that_ends_in_running_time,
+    with_the_first_that_was_not_sent,
 )
 BREAKS: dict[Callable[[Story], None], str] = {
     a_retry_at_another_time: "retry at another time",
@@ -424,7 +557,15 @@ BREAKS: dict[Callable[[Story], None], str] = {
     an_ack_that_counts_twice: "an ack counts twice",
     an_ack_that_ends_what_was_set_back: "given again after its ack",
     early_after_a_step_back: "early",
+    a_retry_early_after_a_step_back: "retry early",
+    a_lease_that_ends_with_a_step_ahead: "given twice at a time",
+    a_session_that_ends_with_a_step_ahead: "a place is gone",
+    a_dead_letter_that_ends_with_a_step_ahead: "a dead letter is gone",
+    behind_the_latest_that_was_sent: "an instant is left out",
+    silent_without_a_word: "silent without a word",
     fired_twice: "fired twice",
+    fired_again_in_its_time: "fired twice",
+    late_and_given: "late and given",
 }
 
 

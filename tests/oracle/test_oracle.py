@@ -13,8 +13,8 @@ import pytest
 from tests.support.soak import SOAK
 
 from .__main__ import play, report
-from .planted import PLANTS, RUNS, RUNS_BY_RULE, STEERED_RUNS, Planter
-from .program import CALM, RULED, SOLO, STEERED, WILD, Steps
+from .planted import PLANTS, RUNS, RUNS_BY_RULE, STEERED_RUNS, STEPPED_RUNS, Planter
+from .program import CALM, RULED, SOLO, STEERED, STEPPED, WILD, Steps
 from .rules import RULES
 
 SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
@@ -32,6 +32,17 @@ async def test_calm_work_has_no_fault(tmp_path: Path, record_property: Record) -
     record_property("counted", report(ledger))
     assert not ledger.faults, report(ledger)
     assert ledger.seen["accepted"] > 5
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")
+@pytest.mark.parametrize("number", range(10))
+async def test_work_under_a_stepped_clock_has_no_fault(
+    number: int, tmp_path: Path, record_property: Record
+) -> None:
+    print(f"FASTI_SEED={SEED}", flush=True)
+    ledger = await play(tmp_path, SEED + number, 200, STEPPED)
+    record_property("counted", report(ledger))
+    assert not ledger.faults, f"seed {SEED + number}: {report(ledger)}"
 
 
 @pytest.mark.parametrize("number", range(RUNS_WILD))
@@ -55,6 +66,13 @@ async def test_planted_faults_of_steering_are_found(
     seed: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     await plant(names, seed, STEERED_STEPS, STEERED, tmp_path)
+
+
+@pytest.mark.parametrize(("seed", "names"), STEPPED_RUNS if SOAK else STEPPED_RUNS[:1])
+async def test_planted_faults_of_a_stepped_clock_are_found(
+    seed: int, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    await plant(names, seed, 70, STEPPED, tmp_path)
 
 
 @pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")

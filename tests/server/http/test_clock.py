@@ -14,6 +14,7 @@ from server.rounds.app import App
 from server.settings.config import Config, Slices
 from server.site import build_site
 from shards.rocks import RocksStore
+from timeline.horizon import BOUND_MS
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running
 
@@ -42,6 +43,16 @@ async def test_a_step_of_nothing_dispatches_what_is_due(server: Running) -> None
     name = await server.schedule()
     await server.call("POST", ADVANCE, {"by": 0})
     assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "dispatched"
+
+
+async def test_a_walk_behind_the_latest_time_seen_reaches_no_farther(server: Running) -> None:
+    """What it reaches counts as dispatched after a kill; the clock had been set back."""
+    horizon = server.app.core.horizon
+    server.clock.now_ms -= HOUR_MS
+    await server.call("POST", ADVANCE, {"by": "30m"})
+    assert horizon.bound_ms <= START_MS + BOUND_MS
+    await server.call("POST", ADVANCE, {"by": "40m"})
+    assert horizon.bound_ms <= START_MS + HOUR_MS // 6 + BOUND_MS
 
 
 async def test_a_session_expires_on_the_way(server: Running) -> None:
