@@ -412,6 +412,7 @@ LASTING = {
     "a retry twice",
     "dead and waits",
     "# is not all",
+    "a release is lost",
 }
 """What is asked once more before it is called a fault is wrong each time."""
 RUNS = (
@@ -427,7 +428,7 @@ has a seed in which they find their occasion."""
 STEERED_RUNS = (
     (2, ("a retry is gone", "not buried")),
     (5, ("a try is lost", "counted more", "undone is untrue")),
-    (2, ("a try drops", "# is not all", "nothing left", "another reason")),
+    (6, ("a try drops", "# is not all", "nothing left", "another reason")),
     (1, ("a retry twice", "requeued nowhere")),
     (1, ("dead and waits",)),
     (1, ("ended anyway",)),

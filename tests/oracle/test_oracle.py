@@ -72,7 +72,7 @@ async def test_planted_faults_of_steering_are_found(
 async def test_planted_faults_of_a_stepped_clock_are_found(
     seed: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    await plant(names, seed, 70, STEPPED, tmp_path)
+    await plant(names, seed, 100 if SOAK else 60, STEPPED, tmp_path)
 
 
 @pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")
