@@ -697,6 +697,8 @@ class Ledger:
                 continue
             if not was_killed:
                 self._come_back(place, stake)
+            elif FLIGHT in stake.may and stake.tries <= 1:
+                stake.was_given = False  # the server may have forgotten that: it is unread again
             self._let_go(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for _, stake in self.all_stakes():
             if was_killed and stake.since and mono - stake.since < SURE_S:
