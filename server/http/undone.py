@@ -84,7 +84,8 @@ def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_r
         lag["lag_messages"] > 0
         or not lag["lag_messages_is_exact"]
         or bool(subscriber.session.flights)
-        or timeline.retries_of(subscriber.whose)[0] > 0
+        or bool(subscriber.flying_retries())
+        or retries_of(subscriber, timeline)[0] > 0
     )
 
 

@@ -246,3 +246,16 @@ async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:  # noqa: F8
     keyed.add("reader", "read")
     await keyed.call("reader", "POST", f"{RETRIES}:drop", {"ids": [name]}, status=403)
     assert await keyed.body("app", "POST", f"{RETRIES}:drop", {"ids": [name]}) == ONE
+
+
+async def test_a_group_is_deleted_without_a_word_once_its_retry_is_acked(server: Running) -> None:
+    """The row of the retry goes with the next cursor, which may be later."""
+    await fail(server, "1")
+    assert (await server.call("DELETE", "/v1/groups/workers", status=409)).slug == "undone"
+    await server.pass_time(MINUTE_MS)
+    subscriber = server.app.core.sessions.get("w")
+    assert isinstance(subscriber, Subscriber)
+    assert (await server.call("DELETE", "/v1/groups/workers", status=409)).slug == "undone"
+    (packet_id,) = subscriber.session.flights
+    server.app.core.settling.ack(subscriber, packet_id)
+    await server.call("DELETE", "/v1/groups/workers", status=204)
