@@ -305,6 +305,8 @@ class Ledger:
             return
         if message.out_at is None:
             message.out_at = self.ran
+            if message.is_held:  # it lies where the clock has ever been, not where it is due
+                message.latest = self.top + 1
         for place in self.open():
             if message.id not in place.stakes and message.id not in place.behind and place.is_for(message):
                 place.stakes[message.id] = Stake(message)
