@@ -299,6 +299,10 @@ class Session:
         """Up to where the session has read, when the horizon is there."""
         return horizon if self.tailing else self.read
 
+    def is_ahead(self, place: Position, horizon: Position) -> bool:
+        """Whether what stands there is still to be read, if it is asked for."""
+        return place > self.read_at(horizon) and place not in self.finished
+
     # -- subscriptions
 
     def subscribe(self, wanted: Subscription, horizon: Position, replay_from: Position | None = None) -> bool:
@@ -358,7 +362,7 @@ class Session:
     def finish_ahead(self, place: Position, horizon: Position) -> bool:
         """Pass over what stands there when it is come to; False if it has been read."""
         self.forget_finished(horizon)
-        if place <= self.read_at(horizon) or place in self.finished:
+        if not self.is_ahead(place, horizon):
             return False
         self.finished[place] = None
         if len(self.finished) > FINISHED_MAX:

@@ -154,8 +154,8 @@ class Deliveries:
         receivers = self._router.route(record.topic), self._router.posted(record.deliver_to)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
             session = one.session
-            is_unread = place > session.read_at(horizon) and place not in session.finished
-            if is_unread and any(subscription.since < place for subscription in subscriptions):
+            is_asked = any(subscription.since < place for subscription in subscriptions)
+            if is_asked and session.is_ahead(place, horizon):
                 return True
             lent = _lent(one) if record.qos == 2 else []
             looks -= 1 + len(session.flights) + sum(map(len, lent))
@@ -233,7 +233,7 @@ class Deliveries:
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"
             return _told(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
-        if place > subscriber.session.read_at(self._horizon.position) and subscriber.is_group:
+        if subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position):
             return _told(subscriber, "waiting", 0)
         if dead is not None:
             return _kept(dead, "dead")

@@ -243,9 +243,7 @@ class Retries(Rider):
         flights = chain(session.flights.values(), one.lent_alone())
         if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
             return True
-        if place <= session.read_at(self._horizon.position) or place in session.finished:
-            return False
-        return one.wants(place, record)
+        return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
     def may_read(self, one: Subscriber, message: Message) -> bool:
         """Whether a place that was set back is to be sent a message that it may have had; what it has kept of

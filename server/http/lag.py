@@ -50,7 +50,8 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
         for place, _, value in rows:
             looked += 1
             size += len(value)
-            if not is_stub(value) and _is_wanted(router, subscriber, place, value):
+            is_left = place not in session.finished and not is_stub(value)
+            if is_left and _is_wanted(router, subscriber, place, value):
                 count += 1
                 first = first or place
             if looked >= look_rows or size >= LOOK_ROW_BYTES * look_rows:

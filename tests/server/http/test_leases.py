@@ -339,3 +339,18 @@ async def test_acks_that_come_late_are_refused_when_too_many_wait(
     assert answer.slug == "over-quota"
     monkeypatch.undo()
     assert (await server.call("POST", f"{PATH}:ack", _ids(leased), status=200)).body["acked"] == 1
+
+
+async def test_what_is_acked_after_its_place_was_set_back_is_undone_no_more(server: Running) -> None:
+    """The group reads past it when it goes on, and gives it to nobody."""
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    id_ = await server.schedule("jobs/1")
+    await server.pass_time(1_000)
+    leased = await _lease(server)
+    await server.call("POST", "/v1/groups/workers:pause")
+    await server.call("POST", "/v1/groups/workers:replay", {"from": "PT1H"})
+    await server.call("POST", f"{PATH}:ack", _ids(leased))
+    (told,) = (await server.call("GET", f"/v1/messages/{id_}")).body["deliveries"]
+    (group,) = (await server.call("GET", "/v1/groups/workers")).body["groups"]
+    assert (told["state"], group["lag_messages"]) == ("done", 0)
+    await server.call("DELETE", "/v1/groups/workers", status=204)
