@@ -874,6 +874,15 @@ class Ledger:
     def _has_ended(self, place: Place) -> bool:
         return place.expiry is not None and self.ran - place.left_at >= place.expiry - SLACK_MS
 
+    def _came_before(self, place: Place, stake: Stake) -> bool:
+        """Whether a message was out when a place that has expired was there, for certain."""
+        end = place.left_at + (place.expiry or 0) - SLACK_MS
+        return stake.message.out_at is not None and stake.message.out_at < end
+
+    def may_be_gone(self, place: Place) -> bool:
+        """It may have expired, and nobody has looked since."""
+        return not place.is_open or self._has_ended(place)
+
     def _excused(self) -> bool:
         if not self.counted_away:
             return False
@@ -982,7 +991,7 @@ class Ledger:
         if not self._has_ended(place):
             self.fault(1, "a place is gone", f"{place}, with {len(undone)} undone")
         for stake in undone:
-            must_tell = place.kind != "session" and self._has_ended(place)
+            must_tell = place.kind != "session" and self._has_ended(place) and self._came_before(place, stake)
             self._note(stake, "place gone")
             stake.may = (stake.may - UNDONE) | ({DEAD} if must_tell else {DROPPED, DEAD})
 

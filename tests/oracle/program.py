@@ -641,7 +641,8 @@ class Program:
     async def requeue(self) -> None:
         if found := self._some(DEAD):
             place, stake = found
-            if await self._change("/v1/dead:requeue", place, stake, self.ledger.again) == 0:
+            changed = await self._change("/v1/dead:requeue", place, stake, self.ledger.again)
+            if changed == 0 and not self.ledger.may_be_gone(place):
                 self.ledger.blame(1, "a dead letter is gone", place, stake, "; requeue changes nothing")
 
     def _letters(self, *, is_open: bool | None) -> list[tuple[Place, Stake]]:
