@@ -22,7 +22,11 @@ DEAD = Kept(Table.DEAD, META_DEAD, _whose, is_counted=False)
 
 
 def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> int:
-    """In the writer: keep a dead letter, and drop the oldest ones beyond the bounds; how many went."""
+    """In the writer: keep a dead letter, and drop the oldest ones beyond the bounds; how many went.
+
+    It takes the place of an earlier one of the same message and place.
+    """
+    remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
     DEAD.put(commit.open_group, position(commit.horizon.clock_ms, commit.horizon.issue()), row)
     return _drop_oldest(commit, max_messages, max_bytes)
 

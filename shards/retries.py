@@ -88,6 +88,11 @@ def note_dropped(commit: Commit, row: KeptRow) -> None:
         commit.row(Table.RETRIES, keys.dropped(row.id, _whose(row)), encode_row(left))
 
 
+def end_dropped(commit: Commit, row: KeptRow) -> None:
+    """In the writer: its place is to have the message after all."""
+    commit.row(Table.RETRIES, keys.dropped(row.id, _whose(row)), None)
+
+
 def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
     """The places that have dropped it."""
     start = keys.dropped(keys.message(message), b"\0")

@@ -20,7 +20,7 @@ from itertools import chain, count
 
 from shards import keys
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.dead import DEAD, remove_of
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.kept import Letter
@@ -89,9 +89,11 @@ class Retries(Rider):
     def put(self, commit: Commit, one: Subscriber, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
         """In the writer: have the place try the message again at `due_ms`; where that stands.
 
-        `is_owed`: it was promised before. Raises Refused, before anything is changed.
+        A dead letter that the place has of it goes. `is_owed`: it was promised before. Raises Refused, before
+        anything is changed.
         """
         place = put_retry(commit, row, due_ms, is_owed=is_owed)
+        remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
         self._fresh.append((one, place))
         self._placing[place] = one, keys.message_of(row.id)
         return place

@@ -28,7 +28,7 @@ from shards.fields import TryRow
 from shards.kept import NONE, Letter
 from shards.keys import message as id_key
 from shards.record import decode, encode
-from shards.retries import RETRIES, note_dropped
+from shards.retries import RETRIES, end_dropped, note_dropped
 from shards.store import Store
 from shards.tables import KeptRow, KeptTotals
 from timeline.filters import SHARE_PREFIX
@@ -191,7 +191,9 @@ class Letters:
         self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
         for at, one in older:
             self._retries.take(commit, subscriber, at, one)
-        return DEAD.remove(commit.open_group, place, row)
+        end_dropped(commit, again)
+        DEAD.remove(commit.open_group, place, row)
+        return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
         """Forget it; False if it is there no more, or that is not allowed. Raises Corrupt."""

@@ -259,3 +259,34 @@ async def test_a_group_is_deleted_without_a_word_once_its_retry_is_acked(server:
     (packet_id,) = subscriber.session.flights
     server.app.core.settling.ack(subscriber, packet_id)
     await server.call("DELETE", "/v1/groups/workers", status=204)
+
+
+async def twins(server: Running) -> tuple[str, str]:
+    """A dead letter of two groups: which message it is, and the calls of the second group."""
+    await server.call("PUT", "/v1/groups/twins", {"filter": "jobs/#"}, status=201)
+    (name,) = await fail(server, "1")
+    await act(server, "bury", ids=[name])
+    path = "/v1/groups/twins/messages"
+    (leased,) = (await server.call("POST", f"{path}:lease", {"max": 1})).body["messages"]
+    nack = {"lease_ids": [leased["lease_id"]], "delay": "never"}
+    assert (await server.call("POST", f"{path}:nack", nack)).body["dead"] == 1
+    return name, path
+
+
+async def test_a_place_that_gets_a_dead_letter_of_another_has_its_own_no_more(server: Running) -> None:
+    name, _ = await twins(server)
+    body = {"filter": {"id": name, "group": TEXT}, "to": "twins"}
+    assert (await server.call("POST", "/v1/dead:requeue", body)).body == ONE
+    assert (await server.call("GET", "/v1/dead")).body["messages"] == []
+
+
+async def test_what_a_place_had_dropped_and_then_does_is_done(server: Running) -> None:
+    name, path = await twins(server)
+    theirs = {"filter": {"id": name, "group": "twins"}}
+    assert (await server.call("POST", "/v1/dead:drop", theirs)).body == ONE
+    body = {"filter": {"id": name, "group": TEXT}, "to": "twins"}
+    assert (await server.call("POST", "/v1/dead:requeue", body)).body == ONE
+    (leased,) = (await server.call("POST", f"{path}:lease", {"max": 1})).body["messages"]
+    await server.call("POST", f"{path}:ack", {"lease_ids": [leased["lease_id"]]})
+    told = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
+    assert [one["state"] for one in told if one["group"] == "twins"] == ["done"]
