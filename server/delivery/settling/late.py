@@ -159,8 +159,8 @@ class Late:
             places.update(retries)
             ended += len(retries)
             ended += remove_of(commit, message, *whose)
-        for place in places:
-            flight = self._flights[group].get(place)
+        for one in places:
+            flight = self._flights[group].get(one)
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position

@@ -354,3 +354,19 @@ async def test_what_is_acked_after_its_place_was_set_back_is_undone_no_more(serv
     (group,) = (await server.call("GET", "/v1/groups/workers")).body["groups"]
     assert (told["state"], group["lag_messages"]) == ("done", 0)
     await server.call("DELETE", "/v1/groups/workers", status=204)
+
+
+async def test_an_ack_after_a_nack_and_a_replay_ends_the_retry_and_the_unread_message(
+    server: Running,
+) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    ids = [await server.schedule(f"jobs/{n}") for n in range(8)]
+    await server.pass_time(1_000)
+    leased = await _lease(server)
+    await server.call("POST", f"{PATH}:nack", _ids(leased) | {"delay": "1h"})
+    for what, body in (("pause", None), ("replay", {"from": "PT1H"})):
+        await server.call("POST", f"/v1/groups/workers:{what}", body)
+    assert (await server.call("POST", f"{PATH}:ack", _ids(leased))).body["acked"] == 8
+    told = [(await server.call("GET", f"/v1/messages/{id_}")).body["deliveries"] for id_ in ids]
+    assert [one["state"] for (one,) in told] == ["done"] * 8
+    await server.call("DELETE", "/v1/groups/workers", status=204)
