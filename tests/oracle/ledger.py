@@ -551,7 +551,8 @@ class Ledger:
 
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
-        if not stake.may & {DONE, DROPPED} and place.is_open:
+        may_be_forgotten = DEAD in stake.may and self.age(stake.message) >= DEAD_MS
+        if not (stake.may & {DONE, DROPPED} or may_be_forgotten) and place.is_open:
             self.blame(1, "an ack is gone", place, stake, ", and nobody has finished it")
 
     def has(self, stake: Stake, number: int) -> bool:
