@@ -231,6 +231,8 @@ class Program:
     async def set_back(self) -> None:
         place = self.any_place(self.chance.choice(("group", "endpoint", "session")))
         await self.world.settle()
+        if await self._is_gone(place):
+            return
         to = self.ledger.high - self.chance.choice((MINUTE, HOUR, DAY))
         self.ledger.set_back(place, to)  # before: it may come before the answer
         await self.world.insist("POST", f"/v1/{place.kind}s/{place.name}:replay", {"from": iso(to)})
@@ -241,6 +243,8 @@ class Program:
         if not self.world.can(f"/v1/{place.kind}s/", ":skip"):
             return
         await self.world.settle()
+        if await self._is_gone(place):
+            return
         undone, back = self.chance.choice(("dead", "drop")), self.chance.choice((0, 0, 10 * MINUTE, DAY))
         body = {"to": f"{back // SECOND}s" if back else "now", "undone": undone}
         to = self.ledger.high - back if back else self.ledger.top + 2
@@ -252,6 +256,14 @@ class Program:
             self.ledger.skipped(place, then, to, is_sure=got is not None)
         else:
             self.ledger.fault(1, "refused", f"{place}:skip {body}: {got.status} {got.body}")
+
+    async def _is_gone(self, place: Place) -> bool:
+        """Whether it has expired, and nobody has looked since."""
+        if self.ledger.may_be_gone(place):
+            got = await self.world.insist("GET", f"/v1/{place.kind}s/{place.name}")
+            if got.status == 404:
+                self.ledger.missing(place)
+        return not place.is_open
 
     async def resume(self) -> None:
         """An endpoint may have been paused, by a 410."""
