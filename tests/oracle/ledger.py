@@ -641,9 +641,13 @@ class Ledger:
         self._note(stake, "try moved")
         stake.not_before, stake.epoch, stake.is_exact = at, self.epoch, True
 
-    def sending_to(self, place: Place, message: Message) -> tuple[Stake, frozenset[str]]:
-        """A dead letter is about to be requeued to another place. Returns its stake there, as it was."""
+    def sending_to(self, place: Place, message: Message, total: int) -> tuple[Stake, frozenset[str]]:
+        """A dead letter is about to be requeued to another place. Returns its stake there, as it was.
+
+        It may come before the answer. `total`: as for `sent_to`.
+        """
         stake = place.stakes.setdefault(message.id, Stake(message, frozenset({DROPPED})))
+        stake.total = max(stake.total, total)
         before = stake.may
         stake.may, stake.not_before, stake.is_exact, stake.is_read = before | {WAITING}, 0, False, True
         return stake, before

@@ -677,7 +677,7 @@ class Program:
         to = self.any_place(self.chance.choice(("group", "endpoint")))
         if to.name == place.name:
             return
-        there, before = self.ledger.sending_to(to, stake.message)
+        there, before = self.ledger.sending_to(to, stake.message, stake.total)
         number = there.number
         body = {"filter": self._named(place, stake), "to": to.name}
         got = await self.world.call("POST", "/v1/dead:requeue", body)

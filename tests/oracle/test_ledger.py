@@ -207,7 +207,7 @@ def a_cancel_that_names_what_is_over(s: Story) -> None:
 
 
 def send(s: Story) -> tuple[Stake, frozenset[str], int]:
-    there, before = s.ledger.sending_to(s.endpoint, s.stake.message)
+    there, before = s.ledger.sending_to(s.endpoint, s.stake.message, s.stake.total)
     return there, before, there.number
 
 
