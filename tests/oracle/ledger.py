@@ -207,6 +207,8 @@ class Ledger:
         """Given before the answer to its publish had come here."""
         self.counted_away = 0
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
+        self.listed_at = 0
+        """Running time when all messages of schedules were known: those that are not are from after that."""
         self.solo: dict[str, Message] = {}
         """By key, the message that has it: one at a time."""
         self.fired: dict[tuple[str, int], str] = {}
@@ -346,6 +348,7 @@ class Ledger:
         self._put(message)
         if message.is_now:  # or long ago
             message.at, message.latest = message.due, message.at
+            message.out_at = self.listed_at
             for place in self.open():
                 if message.id in place.stakes and (message.is_late or message.due <= place.since):
                     place.stakes[message.id].may = frozenset({WAITING, DROPPED})
@@ -536,6 +539,12 @@ class Ledger:
         if attempt is not None and attempt > stake.total:
             self.blame(6, "counted too often", place, stake, f"; attempt {attempt} of {stake.total}")
 
+    def acked_unheard(self, place: Place, stake: Stake, mono: float) -> None:
+        """Acked by who gets no answer. What retention has taken from a session is dead all the same."""
+        self.finished(stake, mono)
+        if place.kind == "session" and self.is_old(stake.message):
+            stake.may |= {DEAD}
+
     def finished(self, stake: Stake, mono: float = 0.0, *, number: int | None = None) -> None:
         """Acked. `mono`: when, if nothing says that it is durable. `number`: of which delivery."""
         self.seen["finished"] += 1
@@ -707,10 +716,12 @@ class Ledger:
             elif FLIGHT in stake.may and stake.tries <= 1:
                 stake.was_given = False  # the server may have forgotten that: it is unread again
             self._let_go(place, stake, *([DONE] if place.kind == "endpoint" else []))
-        for _, stake in self.all_stakes():
+        for place, stake in self.all_stakes():
             if was_killed and stake.since and mono - stake.since < SURE_S:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
             stake.since = 0.0
+            if was_killed and place.kind == "session" and WAITING in stake.may and self.is_old(stake.message):
+                stake.may |= {DROPPED}  # counted, and the number died with the server
         self.unknown = []
         if was_killed:
             for place in self.open():

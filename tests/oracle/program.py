@@ -606,7 +606,7 @@ class Program:
                 roll = 0.0  # somebody else has finished it: whatever is said of it changes nothing
             if roll < 0.6:
                 self.world.puback(peer, packet)
-                self.ledger.finished(stake, time.monotonic())
+                self.ledger.acked_unheard(place, stake, time.monotonic())
             elif roll < 0.8:
                 self.world.puback(peer, packet, "5m")
                 until = self.ledger.low + 5 * MINUTE

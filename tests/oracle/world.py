@@ -130,8 +130,10 @@ class World:
         self.write("kill" if kill else "stop")
         if kill:
             self.server.kill()
-        elif await self.server.stopped():
-            self.ledger.fault(1, "a bad end", self.server.output[-500:])
+        else:
+            await self._count_away()
+            if await self.server.stopped():
+                self.ledger.fault(1, "a bad end", self.server.output[-500:])
         await self.session.close()
         for place, peer in self.members.values():
             peer.drop()
@@ -295,6 +297,7 @@ class World:
 
     async def _adopt(self) -> None:
         """Messages of schedules: nobody has posted them, so they are found by listing."""
+        ran = self.ledger.ran
         listed = await self.pages("/v1/messages?topic=jobs/sched/%23&state=all&", "messages")
         for one in listed:
             known = self.ledger.messages.get(one["id"])
@@ -309,20 +312,24 @@ class World:
                 due, is_late = ms_of(one["deliver_at"]), one["state"] == "expired"
                 message = Message(one["id"], one["topic"], due, due, is_late=is_late)
                 self.ledger.accepted_of_schedule(message, one["schedule"])
+        self.ledger.listed_at = ran
 
     async def look(self) -> None:
         """A quiet point: everything that the server shows is held against the ledger."""
         await self.settle()
         self.ledger.lapse(time.monotonic())
-        counted = await self._metric("fasti_undone_dropped_total")
-        self.ledger.counted_away += round(counted - self._counted)
-        self._counted = counted
+        await self._count_away()
         await self._look_at_places()
         await self._look_at_lists()
         await self._look_at_schedules()
         for message in list(self.ledger.messages.values()):
             if self.ledger.is_out(message) and not message.is_cancelled:
                 await self._look_at(message)
+
+    async def _count_away(self) -> None:
+        counted = await self._metric("fasti_undone_dropped_total")
+        self.ledger.counted_away += round(counted - self._counted)
+        self._counted = counted
 
     async def _look_at_schedules(self) -> None:
         for one in await self.pages("/v1/schedules?", "schedules"):
