@@ -56,6 +56,8 @@ class BurialRow(msgspec.Struct, frozen=True, array_like=True):
     """How many dead letters there may be yet, and their bytes; None: it has not begun."""
     buried: Whole = 0
     dropped: Whole = 0
+    reread: bytes = b""
+    """Up to here it may have a retry or a dead letter of what it had not read: it had been set back."""
 
     @property
     def floor(self) -> Position:

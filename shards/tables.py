@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from timeline.position import ID_BYTES, MessageId, Position
+from timeline.position import ID_BYTES, MessageId, Position, id_position
 from timeline.slices import Counts, Shard, Slice
 
 from . import keys
@@ -228,6 +228,11 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     stood_as: bytes = b""
     """The id of the row that was delivered, if the message has another one, as it had been moved: whoever
     names it by where it stood finds it still when its slice has gone."""
+
+    @property
+    def origin(self) -> Position:
+        """Where the row that was delivered stands, or stood."""
+        return id_position(keys.message_of(self.stood_as or self.id))
 
 
 class KeptTotals(msgspec.Struct, frozen=True):

@@ -171,6 +171,7 @@ class Burials(Rider):
             has_retries=False,
             reason=reason,
             is_dead=is_dead,
+            reread=keys.place(subscriber.reread),
         )
 
     def _add(self, row: BurialRow, *, flights: Sequence[tuple[bytes, int, int]], has_retries: bool) -> None:

@@ -29,7 +29,7 @@ from shards.fate import is_too_late
 from shards.read import Reader, Row
 from shards.record import deliver_to_of, encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import START, MessageId, Position, id_position
+from timeline.position import START, MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
@@ -343,8 +343,8 @@ class Replay:
             elif subscriber.offer(message, asked):
                 subscriber.dirty.add(subscriber)
                 if subscriber.reread:  # it has still to be read again: it comes once
-                    first = id_position(MessageId(message.record.id))
-                    subscriber.session.finish_ahead(first, self._horizon.position)
+                    origin = self._retries.origin(subscriber, place)
+                    subscriber.session.finish_ahead(origin, self._horizon.position)
             else:
                 del subscriber.retrying[place]
                 return False

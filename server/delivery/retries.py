@@ -15,6 +15,7 @@ which it is in flight no more (cursors.py). RAM: one entry for each place that h
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import chain, count
 
@@ -231,17 +232,23 @@ class Retries(Rider):
 
     # -- what is read anyway, and again
 
-    @staticmethod
-    def in_flight(one: Subscriber) -> list[Position]:
+    def in_flight(self, one: Subscriber) -> list[Position]:
         """Where the messages stand on the timeline that a place has in flight, also those of its retries."""
         flights = chain(one.session.flights.values(), one.lent_alone())
         own = [flight.position for flight in flights if 0 <= flight.shard < RETRY_SHARD]
-        flying = one.flying_retries()
-        return own + [id_position(name) for place, name in one.retrying.items() if place in flying]
+        return own + [self.origin(one, place) for place in one.flying_retries() if place in one.retrying]
 
-    def is_to_come(self, one: Subscriber, message: MessageId, record: Record) -> bool:
+    def origin(self, one: Subscriber, place: Position) -> Position:
+        """Where the message of a retry that is in flight stands on the timeline."""
+        with suppress(Corrupt):
+            row = RETRIES.stored_at(self._store, place)
+            if row is not None:
+                return row.origin
+        return id_position(one.retrying[place])
+
+    def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
         """Whether a place has a message in flight by its own row, or has still to read it."""
-        session, place = one.session, id_position(message)
+        session = one.session
         flights = chain(session.flights.values(), one.lent_alone())
         if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
             return True

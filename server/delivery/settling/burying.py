@@ -17,12 +17,14 @@ there were.
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value
 from shards.commit import Commit
+from shards.dead import DEAD
 from shards.errors import Corrupt
 from shards.fate import is_over
 from shards.fields import Record
@@ -141,7 +143,7 @@ class Burying:
             read = place
             name = self._wanted(commit, row, place, shard, value)
             if name is not None:
-                row = self._settle(commit, row, name, value, 0)
+                row = self._settle(commit, row, name, value, 0, message_id(place, shard, self._node))
                 settled += 1
             if settled == STEP or looked == LOOK:
                 break
@@ -190,7 +192,8 @@ class Burying:
         due_ms = record.due_ms or place >> 48
         if is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
             return None
-        return id_at(place, shard, self._node, record.id)
+        name = id_at(place, shard, self._node, record.id)
+        return None if keys.place(place) <= row.reread and _has_kept(commit, row, name) else name
 
     def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
         count = 0
@@ -242,6 +245,13 @@ class Burying:
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
         note_dropped(commit, letter)
         return msgspec.structs.replace(row, dropped=row.dropped + 1)
+
+
+def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
+    """Whether the place has a retry or a dead letter of a message: that stays, or ends, as what it is."""
+    whose = row.addressee, row.incarnation
+    found = (kept.of_message_in(commit.open_group, message) for kept in (RETRIES, DEAD))
+    return any((one.addressee, one.incarnation) == whose for _, one in chain(*found))
 
 
 def _fits(row: BurialRow, place: Position, value: bytes) -> bool:

@@ -176,7 +176,7 @@ class Letters:
         older = self._retries.of_in(commit, subscriber, message)
         if any(at in subscriber.retrying for at, _ in older):
             return False  # it would have it twice
-        if self._retries.is_to_come(subscriber, message, stored):
+        if self._retries.is_to_come(subscriber, row.origin, stored):
             return False  # so it would
         record = msgspec.structs.replace(stored, due_ms=due_ms, key=b"", zone=b"")
         again = msgspec.structs.replace(

@@ -290,3 +290,32 @@ async def test_what_a_place_had_dropped_and_then_does_is_done(server: Running) -
     await server.call("POST", f"{path}:ack", {"lease_ids": [leased["lease_id"]]})
     told = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
     assert [one["state"] for one in told if one["group"] == "twins"] == ["done"]
+
+
+async def set_back(server: Running) -> None:
+    """The group has its messages still to read, and nobody gives them out."""
+    for what, body in (("pause", None), ("replay", {"from": "PT1H"})):
+        await server.call("POST", f"/v1/groups/workers:{what}", body)
+
+
+async def test_what_is_set_back_and_skipped_stays_the_retry_or_the_dead_letter_that_it_is(
+    server: Running,
+) -> None:
+    dead, waiting = await fail(server, "1", "2")
+    await act(server, "bury", ids=[dead])
+    await set_back(server)
+    await server.call("POST", "/v1/groups/workers:skip", {"to": "now", "undone": "dead"})
+    await server.app.quiet()
+    letters = (await server.call("GET", "/v1/dead")).body["messages"]
+    assert [(one["id"], one["reason"]) for one in letters] == [(dead, "buried; db is down")]
+    assert [one["id"] for one in await listed(server)] == [waiting]
+
+
+async def test_what_is_set_back_and_ends_with_its_group_is_one_dead_letter(server: Running) -> None:
+    names = await fail(server, "1", "2")
+    await act(server, "bury", ids=names[:1])
+    await set_back(server)
+    await server.call("DELETE", "/v1/groups/workers?undone=dead", status=204)
+    await server.app.quiet()
+    letters = (await server.call("GET", "/v1/dead")).body["messages"]
+    assert sorted(one["id"] for one in letters) == sorted(names)
