@@ -370,3 +370,22 @@ async def test_an_ack_after_a_nack_and_a_replay_ends_the_retry_and_the_unread_me
     told = [(await server.call("GET", f"/v1/messages/{id_}")).body["deliveries"] for id_ in ids]
     assert [one["state"] for (one,) in told] == ["done"] * 8
     await server.call("DELETE", "/v1/groups/workers", status=204)
+
+
+async def test_the_retry_of_a_moved_message_that_is_set_back_comes_once(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    first = await server.schedule("jobs/0")
+    id_ = await server.schedule("jobs/1", deliver_in=60)
+    await server.call("PATCH", f"/v1/messages/{id_}", {"deliver_in": 1})
+    await server.pass_time(2_000)
+    leased = await _lease(server)
+    await server.call("POST", f"{PATH}:ack", _ids(leased[:1]))
+    await server.call("POST", f"{PATH}:nack", _ids(leased[1:]) | {"delay": "10m"})
+    await server.call("POST", "/v1/groups/workers:pause")
+    await server.call("POST", "/v1/groups/workers:replay", {"from": "PT1H"})
+    await server.call("POST", "/v1/retries:try", {"ids": [id_]})
+    await server.call("POST", "/v1/groups/workers:resume")
+    again = await _lease(server, 1)
+    assert [(one["id"], one["attempt"]) for one in again] == [(id_, 2)]
+    await server.call("POST", f"{PATH}:ack", _ids(again))
+    assert [one["id"] for one in await _lease(server)] == [first]
