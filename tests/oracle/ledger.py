@@ -836,14 +836,14 @@ class Ledger:
 
     def not_shown(self, place: Place, key: str) -> None:
         stake = place.stakes[key]
-        if stake.may <= UNDONE and not self._may_end(place, stake) and not self._excused():
+        if stake.may <= UNDONE and not self._may_end(place, stake) and not self._excused(stake):
             self.blame(1, "lost", place, stake, "; GET does not name the place")
 
     def not_found(self, message: Message) -> None:
         """GET answers 404."""
         for place, stake in self.stakes_of(message.id):
             is_lost = place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
-            if is_lost and not self._excused():
+            if is_lost and not self._excused(stake):
                 self.blame(1, "unknown and undone", place, stake, "; GET answers 404")
         if self.is_ahead(message):
             self.fault(1, "lost before its time", f"{message.id} is due at {message.due}; GET answers 404")
@@ -900,10 +900,13 @@ class Ledger:
         """It may have expired, and nobody has looked since."""
         return not place.is_open or self._has_ended(place)
 
-    def _excused(self) -> bool:
+    def _excused(self, stake: Stake) -> bool:
+        """Whether the server has counted it as dropped; it may, once each."""
         if not self.counted_away:
             return False
         self.counted_away -= 1
+        self._note(stake, "counted away")
+        stake.may |= {DROPPED}
         return True
 
     def dead_letters(self, listed: Iterable[tuple[str, str, str]]) -> None:
@@ -927,7 +930,7 @@ class Ledger:
         for place, stake in self.all_stakes():
             is_kept = self.age(stake.message) < DEAD_MS
             is_there = (place.name, stake.message.id) in found
-            if is_kept and stake.may == {DEAD} and not is_there and not self._excused():
+            if is_kept and stake.may == {DEAD} and not is_there and not self._excused(stake):
                 kind = "a dead letter is gone" if place.is_open else "ended without a word"
                 self.blame(1, kind, place, stake)
             elif is_there and stake.may == {DEAD}:
@@ -1020,7 +1023,7 @@ class Ledger:
                 and stake.may <= UNDONE
                 and not self._may_end(place, stake)
                 and not stake.may_be_nobodys
-                and not self._excused()
+                and not self._excused(stake)
             ):
                 self.blame(1, "lost", place, stake, "; it never came, whoever asked for it")
         for place, key, _ in self.unknown:
