@@ -154,6 +154,8 @@ class Late:
         places = {place}
         ended = 0
         if message is not None:
+            place = _origin(commit, message, place)
+            places.add(place)
             whose = group.session.client_id, group.incarnation
             retries = end_retries(commit, message, *whose)
             places.update(retries)
@@ -202,6 +204,15 @@ class Late:
         told, ack.told = ack.told, _nobody
         told(None)
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None
+
+
+def _origin(commit: Commit, message: MessageId, place: Position) -> Position:
+    """Where a message stands by now. `place`: where its id says, which a moved one has left."""
+    try:
+        found = commit.find(message)
+    except Corrupt:
+        return place
+    return place if found is None or found.shard is None else found.position
 
 
 def _nobody(_: bool | None) -> None:

@@ -389,3 +389,19 @@ async def test_the_retry_of_a_moved_message_that_is_set_back_comes_once(server: 
     assert [(one["id"], one["attempt"]) for one in again] == [(id_, 2)]
     await server.call("POST", f"{PATH}:ack", _ids(again))
     assert [one["id"] for one in await _lease(server)] == [first]
+
+
+async def test_a_late_ack_of_the_retry_of_a_moved_message_that_is_set_back_ends_it(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    id_ = await server.schedule("jobs/1", deliver_in=60)
+    await server.call("PATCH", f"/v1/messages/{id_}", {"deliver_in": 1})
+    await server.pass_time(2_000)
+    for delay in ("0s", "1h"):
+        leased = await _lease(server)
+        await server.call("POST", f"{PATH}:nack", _ids(leased) | {"delay": delay})
+        await server.pass_time(1_000)
+    await server.call("POST", "/v1/groups/workers:pause")
+    await server.call("POST", "/v1/groups/workers:replay", {"from": "PT1H"})
+    assert (await server.call("POST", f"{PATH}:ack", _ids(leased))).body["acked"] == 1
+    await server.call("POST", "/v1/groups/workers:resume")
+    assert await _lease(server) == []
