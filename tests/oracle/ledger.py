@@ -733,7 +733,7 @@ class Ledger:
             if WAITING in stake.may:
                 stake.tries, stake.total, stake.is_read = stake.tries + 1, stake.total + 1, True
                 stake.returns += 1
-                stake.is_exact = stake.is_exact and stake.not_before > self.high  # or it may have failed since
+                stake.is_exact &= stake.not_before > self.high  # else it may have failed since
                 if self.rules.leases_survive and is_leased:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
                 if place.max_tries and stake.tries >= place.max_tries:
