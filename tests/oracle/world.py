@@ -43,6 +43,8 @@ PULL = "(pull)"
 """Who has what was leased, as deliveries say."""
 EVERY: dict[object, int] = {"1h": 3_600_000, "6h": 21_600_000, "0 */2 * * *": 7_200_000}
 """Rules of schedules, and how far apart their instants are, ms."""
+COUNTED = 'fasti_undone_dropped_total{reason="kept too long"}'
+"""What retention takes of sessions, which is told by a number alone."""
 LINE = 4_000
 """Characters of a line of the journal."""
 Forward = Callable[[], Awaitable[Answer]]
@@ -115,7 +117,7 @@ class World:
         self.session = aiohttp.ClientSession(base_url=self.server.url, timeout=timeout)
         self.http = Http(self.session)
         await self.advance(0)
-        self._counted = await self._metric("fasti_undone_dropped_total")
+        self._counted = await self._metric(COUNTED)
         if not self.paths:
             described = (await self.http.call("GET", "/openapi.json", status=200)).body["paths"]
             self.paths = set(described)
@@ -327,7 +329,7 @@ class World:
                 await self._look_at(message)
 
     async def _count_away(self) -> None:
-        counted = await self._metric("fasti_undone_dropped_total")
+        counted = await self._metric(COUNTED)
         self.ledger.counted_away += round(counted - self._counted)
         self._counted = counted
 
