@@ -61,6 +61,9 @@ BOUND_MS = 2_000
 """So far ahead a message may count as dispatched after a start."""
 SURE_S = 2.5
 """So long after it was sent, an ack without an answer of its own is on disk, also if the server is killed."""
+BACKOFF_MAX = 4_320_000
+"""The longest pause before a next try that nobody has named: an hour, and a fifth. What expires before that
+is dead at once."""
 FREE_RETURNS = 10
 """So many returns in order of one message are no tries."""
 WAITED_OUT_MS = 1_000
@@ -626,7 +629,11 @@ class Ledger:
         self._note(stake, "failed")
         stake.lapses, stake.since = None, mono
         is_last = place.max_tries and stake.tries >= place.max_tries
-        stake.may = frozenset({WAITING, DEAD} if is_last else {WAITING})
+        expires = stake.message.expires
+        would_expire = (
+            expires is not None and stake.message.due + expires <= max(not_before, self.high + BACKOFF_MAX)
+        )
+        stake.may = frozenset({WAITING, DEAD} if is_last or would_expire else {WAITING})
         stake.not_before, stake.epoch = not_before, self.epoch
         stake.is_exact = is_exact and not is_last
         if stake.readings:
