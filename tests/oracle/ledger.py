@@ -630,8 +630,8 @@ class Ledger:
         stake.lapses, stake.since = None, mono
         is_last = place.max_tries and stake.tries >= place.max_tries
         expires = stake.message.expires
-        would_expire = (
-            expires is not None and stake.message.due + expires <= max(not_before, self.high + BACKOFF_MAX)
+        would_expire = expires is not None and stake.message.due + expires <= max(
+            not_before, self.high + BACKOFF_MAX
         )
         stake.may = frozenset({WAITING, DEAD} if is_last or would_expire else {WAITING})
         stake.not_before, stake.epoch = not_before, self.epoch
