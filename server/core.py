@@ -314,6 +314,7 @@ class Core:
             self.horizon,
             self.directory,
             self.burials,
+            self.retries,
         )
         self.clients = Clients(
             clock,

@@ -19,16 +19,17 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from sortedcontainers import SortedDict
 
-from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
+from .position import POSITION_BYTES, RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
-FINISHED_MAX = 1_000
-"""Positions ahead of its own that a session remembers to have done with."""
+FINISHED_MAX = PACKET_ID_MAX
+"""Positions that a session remembers to pass over: as many as it may have in flight when it is set back."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
 """`Flight.fate`: it can be acked; it came to nothing, and what becomes of it is to be decided; that has been
 decided in a batch that is not durable yet."""
@@ -186,6 +187,38 @@ class Resends:
             self._returned.waiting += more
 
 
+class Finished(dict[Position, bytes]):
+    """The positions ahead of a read position that are passed over, each with its stored form.
+
+    Holds at most FINISHED_MAX. One more drives out the first, whose message then comes once more. `add` is
+    O(log n), as is each position that `forget` takes out.
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self, places: Iterable[Position] = ()) -> None:
+        super().__init__((place, place.to_bytes(POSITION_BYTES, "big")) for place in places)
+        self._order = list(self)
+        """A heap of them."""
+        heapify(self._order)
+
+    def add(self, place: Position) -> bool:
+        """False: it is here already."""
+        if place in self:
+            return False
+        self[place] = place.to_bytes(POSITION_BYTES, "big")
+        heappush(self._order, place)
+        if len(self._order) > FINISHED_MAX:
+            del self[heappop(self._order)]
+        return True
+
+    def forget(self, read: Position) -> None:
+        """Take out what is read by now."""
+        order = self._order
+        while order and order[0] <= read:
+            del self[heappop(order)]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How a subscription wants its deliveries tried; None: as the server's settings have it."""
@@ -274,9 +307,8 @@ class Session:
         """Packet ids of messages that were given up before the client had ended the exchange: it may hold the
         id still, and would take another message under it for the same, or end that one by its ack. The oldest
         first, at most RETIRED_MAX."""
-        self.finished: dict[Position, None] = {}
-        """What is ahead of the read position and done: it is passed over. The oldest first, at most
-        FINISHED_MAX; one beyond comes once more."""
+        self.finished = Finished()
+        """What is ahead of the read position and done, or in flight since before it was set back."""
         self.changes = 0
         """How often its subscriptions have changed: what is stored of them goes with the cursor."""
         self._last_id = 0
@@ -335,7 +367,7 @@ class Session:
             wanted.since = to
         self.read = min(old, to)
         if wanted is None:
-            self.finished = {place: None for place in self.finished if place <= to}
+            self.finished = Finished(place for place in self.finished if place <= to)
         self.tailing = False
         self.changes += 1
 
@@ -362,18 +394,11 @@ class Session:
     def finish_ahead(self, place: Position, horizon: Position) -> bool:
         """Pass over what stands there when it is come to; False if it has been read."""
         self.forget_finished(horizon)
-        if not self.is_ahead(place, horizon):
-            return False
-        self.finished[place] = None
-        if len(self.finished) > FINISHED_MAX:
-            del self.finished[next(iter(self.finished))]
-        return True
+        return self.is_ahead(place, horizon) and self.finished.add(place)
 
     def forget_finished(self, horizon: Position) -> None:
         """What has been read by now need not be remembered."""
-        read = self.read_at(horizon)
-        if self.finished:
-            self.finished = {place: None for place in self.finished if place > read}
+        self.finished.forget(self.read_at(horizon))
 
     # -- in flight
 

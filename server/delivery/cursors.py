@@ -387,7 +387,7 @@ class Cursors(Rider):
             row = cursor_row(one, self._horizon.position)
             commit.row(Table.CURSORS, key, row)
             size += len(row)
-            cost += ROW_COST + len(session.flights)
+            cost += ROW_COST + len(session.flights) + len(session.finished)
             one.stored_at = mono
             one.is_entangled = one.has_given_back = False
             self.dirty.discard(one)
@@ -423,7 +423,8 @@ class Cursors(Rider):
 
 def cursor_cost(subscriber: Subscriber) -> int:
     """Of its cursor and its row, if all that it subscribes to is one filter, as a group does."""
-    return 2 * ROW_COST + SUBSCRIPTION_COST + len(subscriber.session.flights)
+    session = subscriber.session
+    return 2 * ROW_COST + SUBSCRIPTION_COST + len(session.flights) + len(session.finished)
 
 
 def _nothing(_: Commit) -> None:

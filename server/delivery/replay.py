@@ -137,15 +137,13 @@ class Replay:
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
         """In the writer: the session or group reads again from `to`, or from where retention begins.
 
-        What it has in flight stays in flight, and is passed over when it is come to (FINISHED_MAX of it):
-        else a message that is acked before that would be sent once more.
+        What it has in flight stays in flight, and is passed over when it is come to.
         """
         session, horizon = subscriber.session, self._horizon.position
-        subscriber.reread = max(subscriber.reread, session.read_at(horizon))
+        before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
-        for place in self._retries.in_flight(subscriber):
-            session.finish_ahead(place, horizon)
+        self._retries.set_back(subscriber, before)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 

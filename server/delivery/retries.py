@@ -232,11 +232,11 @@ class Retries(Rider):
 
     # -- what is read anyway, and again
 
-    def in_flight(self, one: Subscriber) -> list[Position]:
-        """Where the messages stand on the timeline that a place has in flight, also those of its retries."""
-        flights = chain(one.session.flights.values(), one.lent_alone())
-        own = [flight.position for flight in flights if 0 <= flight.shard < RETRY_SHARD]
-        return own + [self.origin(one, place) for place in one.flying_retries() if place in one.retrying]
+    def set_back(self, one: Subscriber, before: Position) -> None:
+        """It reads again what it may have had, up to `before`: without what it has in flight."""
+        retried = [self.origin(one, place) for place in one.flying_retries() if place in one.retrying]
+        one.reread = max(one.reread, before)
+        one.pass_over_flights(self._horizon.position, retried)
 
     def origin(self, one: Subscriber, place: Position) -> Position:
         """Where the message of a retry that is in flight stands on the timeline."""
@@ -261,8 +261,6 @@ class Retries(Rider):
         Not what it has in flight.
         """
         if message.position in one.session.finished:
-            return False
-        if any(flight.position == message.position for flight in one.session.flights.values()):
             return False
         name = message.id(self._node)
         if name in one.retrying.values() and self._is_flying(one, name):

@@ -18,7 +18,7 @@ from shards.tables import (
     encoded_rows,
 )
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Finished, Flight, Loan, Subscription, Terms
 
 from .shared import Group
 from .subscriber import Subscriber
@@ -120,7 +120,7 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
     if subscriber.reread <= session.read_at(horizon):
         subscriber.reread = Position(0)
     reread = keys.place(subscriber.reread) if subscriber.reread else b""
-    return encode_row((*row, [keys.place(one) for one in session.finished], reread))
+    return encode_row((*row, list(session.finished.values()), reread))
 
 
 def _flight_row(flight: Flight) -> bytes:
@@ -162,7 +162,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
     subscriber.asked.restore(session.subscriptions.values(), cursor.asked, cursor.topic)
     session.retire(cursor.retired)
     session.read = keys.place_of(cursor.place)
-    session.finished = dict.fromkeys(map(keys.place_of, cursor.finished))
+    session.finished = Finished(map(keys.place_of, cursor.finished))
     subscriber.reread = keys.place_of(cursor.reread) if cursor.reread else Position(0)
     session.restore(
         [
@@ -183,3 +183,5 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
             for f in cursor.flights
         ]
     )
+    if subscriber.reread:  # an older version remembered 1,000 of them
+        subscriber.pass_over_flights(session.read)

@@ -260,6 +260,14 @@ class Subscriber:
         flying = self.flying_retries()
         return [place for place in self.retrying if place not in flying]
 
+    def pass_over_flights(self, horizon: Position, retried: Iterable[Position] = ()) -> None:
+        """Have the messages that it has in flight passed over when they are come to: one that is acked before
+        that would be sent once more. `retried`: where those stand that it has in flight as retries."""
+        own = [flight for flight in self.session.flights.values() if flight.loan is None]
+        firsts = [one.position for one in (*own, *self.lent_alone()) if one.shard != RETRY_SHARD]
+        for place in (*firsts, *retried):
+            self.session.finish_ahead(place, horizon)
+
     def flying_retries(self) -> set[Position]:
         """Where its retries stand that are in flight."""
         return {

@@ -21,6 +21,7 @@ from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
 from .cursors import Cursors
 from .membership import Membership
+from .retries import Retries
 from .router import Router
 from .sessions import Sessions
 from .subscriber import Rights, Subscriber
@@ -49,6 +50,7 @@ class Subscriptions:
         horizon: Horizon,
         directory: Directory,
         burials: Burials,
+        retries: Retries,
     ) -> None:
         self._config = config
         self._sessions = sessions
@@ -58,6 +60,7 @@ class Subscriptions:
         self._horizon = horizon
         self._directory = directory
         self._burials = burials
+        self._retries = retries
 
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why the client may not subscribe to a filter; None: it may. `text`: the filter with `$share`."""
@@ -108,11 +111,13 @@ class Subscriptions:
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self._router.discard(subscriber, wanted.filter)
+        horizon = self._horizon.position
+        before = subscriber.session.read_at(horizon)
         if replay_from is not None:
             replay_from = max(replay_from, self._burials.passing)
-            read = subscriber.session.read_at(self._horizon.position)
-            subscriber.reread = max(subscriber.reread, read)
-        subscriber.session.subscribe(wanted, self._horizon.position, replay_from)
+        subscriber.session.subscribe(wanted, horizon, replay_from)
+        if replay_from is not None:
+            self._retries.set_back(subscriber, before)
         self._router.add(subscriber, wanted)
         if not subscriber.session.tailing:
             self._groups.read_on(subscriber)

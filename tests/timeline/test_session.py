@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.soak import SOAK
-from timeline.position import Position
+from timeline.position import POSITION_BYTES, START, Position
 from timeline.session import PACKET_ID_MAX, RETIRED_MAX, Flight, Loan, Resends, Session, Subscription
 
 
@@ -401,3 +401,18 @@ class SessionMachine(RuleBasedStateMachine):
 
 TestSession = pytest.mark.long(SessionMachine.TestCase)
 TestSession.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=40, deadline=None)
+
+
+def test_what_is_passed_over_is_bounded_and_forgotten_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("timeline.session.FINISHED_MAX", 3)
+    session = make(read=10)
+    places = [Position(place) for place in (50, 20, 40, 20, 5, 30)]
+    assert [session.finish_ahead(place, START) for place in places] == [True, True, True, False, False, True]
+    assert sorted(session.finished) == [30, 40, 50]
+    session.read = Position(30)
+    session.forget_finished(START)
+    assert sorted(session.finished) == [40, 50]
+    session.rewind(None, Position(45), START)
+    assert list(session.finished.values()) == [Position(40).to_bytes(POSITION_BYTES, "big")]

@@ -49,7 +49,7 @@ class Missed:
                 if not one.is_group
                 and (one.session.read if not one.session.tailing else horizon) < place
                 and place not in one.session.finished
-                and _asks(one, place, found)
+                and any(theirs.qos and theirs.since < place for theirs in found)
             ]
             if not missing:
                 return 0
@@ -62,16 +62,6 @@ class Missed:
             return 0
         own = record.publisher
         return sum(not own or _takes_own(one, own, place, targets[one]) for one in missing)
-
-
-def _asks(one: Subscriber, place: Position, found: Sequence[Subscription]) -> bool:
-    """Whether one of the subscriptions `found` leads what stands there to a session at QoS 1 or 2.
-
-    Not what it has in flight there, when it has been set back.
-    """
-    if place <= one.reread and any(flight.position == place for flight in one.session.flights.values()):
-        return False
-    return any(theirs.qos and theirs.since < place for theirs in found)
 
 
 def _takes_own(one: Subscriber, publisher: bytes, place: Position, found: Sequence[Subscription]) -> bool:

@@ -724,3 +724,37 @@ def test_what_is_read_again_ends_a_retry_that_is_being_placed_at_that_moment() -
     peer.ack(wire.PUBACK, again.packet_id)
     rig.pass_ms(10_000)
     assert (peer.inbox, retries(rig)) == ([], [])
+
+
+def test_each_of_many_that_a_session_has_in_flight_when_it_is_set_back_comes_once() -> None:
+    rig = Rig(config(max_in_flight=3_000))
+    peer = rig.lasting("a", receive_maximum=3_000)
+    peer.subscribe("t", qos=1)
+    publisher = rig.connected("p")
+    for number in range(1_500):
+        publisher.publish("t", str(number), 1, pump=number % 50 == 49)
+    came = peer.publishes()
+    assert len(came) == 1_500
+    rewind(rig, "a", pump=False)
+    rig.compose()
+    for packet in came:
+        peer.send(Ack(wire.PUBACK, packet.packet_id), pump=False)
+    rig.pump()
+    assert peer.take_all() == []
+    rig.kill()
+    assert rig.lasting("a").take_all() == []
+
+
+def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription() -> None:
+    """The member and the group are two places."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t", qos=1)
+    peer.subscribe(GROUP, qos=1)
+    rig.connected("p").publish1("t", "x")
+    own, lent = peer.publishes()
+    peer.send(Ack(wire.PUBACK, own.packet_id))
+    rewind(rig, "a")
+    assert len(peer.publishes()) == 1
+    peer.send(Ack(wire.PUBACK, lent.packet_id))
+    assert peer.publishes() == []

@@ -12,6 +12,7 @@ from server.delivery.settling.undone import NEVER
 from server.delivery.shared import Group
 from server.delivery.terms import Keeping
 from server.engine.writer import Busy
+from server.pull.lease_id import LeaseId
 from server.pull.pull import IDLE_S, LEASE_MS
 from server.settings.config import Http
 from shards import keys
@@ -838,3 +839,56 @@ def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name
     requeue(None)
     requeue(again)
     assert answers == [False, True]
+
+
+def _leased(count: int) -> tuple[Rig, Puller, list[LeaseId]]:
+    rig, puller = _rig(count)
+    leases = [lease for _ in range(-(-count // 500)) for lease in puller.lease(500, lease_ms=600_000)]
+    assert len(leases) == count
+    return rig, puller, leases
+
+
+def _rewind(rig: Rig, *, pump: bool = True) -> None:
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
+    if pump:
+        rig.pump()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("acked", [0, 700, 2_500])
+def test_each_of_many_that_are_leased_at_a_replay_is_given_once(acked: int, *, is_killed: bool) -> None:
+    """Whether it is acked before it would be read again or after that; a kill in between changes nothing.
+
+    Nobody asks for messages when the group is set back, so that it does not read on at once.
+    """
+    rig, puller, leases = _leased(2_500)
+    rig.kill()
+    _rewind(rig)
+    if is_killed:
+        rig.kill()
+    assert sum(one.done for one in puller.ack(leases[:acked])) == acked
+    if is_killed:
+        rig.kill()
+    assert puller.ask().payloads == []
+    assert _in_flight(rig) == 2_500 - acked
+    assert sum(one.done for one in puller.ack(leases[acked:])) == 2_500 - acked
+    rig.pass_ms(700_000)
+    assert puller.ask().payloads == []
+    assert _in_flight(rig) == 0
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_while_a_group_with_many_leases_is_set_back_loses_and_doubles_nothing(survivors: int) -> None:
+    for steps in range(6):
+        rig, puller, leases = _leased(1_500)
+        rig.kill()
+        _rewind(rig, pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        assert sum(one.done for one in puller.ack(leases)) == 1_500
+        assert puller.ask().payloads == [], steps
+        assert _in_flight(rig) == 0
