@@ -31,7 +31,7 @@ from shards.fields import Record
 from shards.kept import size_of
 from shards.read import Reader
 from shards.record import decode, deliver_to_of, encode, id_at, is_moved, is_stub, topic_of
-from shards.retries import RETRIES, end_retry, note_dropped, whose
+from shards.retries import RETRIES, end_retry, is_dropped, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
@@ -139,9 +139,11 @@ class Burying:
         """Between what has been gone through and `upto`."""
         settled = 0
         read, upto = keys.place_of(row.read), keys.place_of(row.upto)
+        finished = frozenset(row.finished)
         for looked, (place, shard, value) in enumerate(self._unread(row), 1):
             read = place
-            name = self._wanted(commit, row, place, shard, value)
+            is_done = keys.place(place) in finished
+            name = None if is_done else self._wanted(commit, row, place, shard, value)
             if name is not None:
                 row = self._settle(commit, row, name, value, 0, message_id(place, shard, self._node))
                 settled += 1
@@ -180,7 +182,7 @@ class Burying:
         self, commit: Commit, row: BurialRow, place: Position, shard: int, value: bytes
     ) -> MessageId | None:
         """What a message is called that the place had still to get; None: another one, or over by now."""
-        if is_stub(value) or is_moved(value) or keys.place(place) in row.finished:
+        if is_stub(value) or is_moved(value):
             return None
         try:
             if not _fits(row, place, value):
@@ -196,7 +198,7 @@ class Burying:
         return None if keys.place(place) <= row.reread and _has_kept(commit, row, name) else name
 
     def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
-        count = 0
+        count, finished = 0, frozenset(row.finished)
         for place, kept in RETRIES.of(self._store, whose(row.addressee, row.incarnation)):
             if count == STEP:
                 return row
@@ -206,7 +208,7 @@ class Burying:
                 continue
             if (kept.addressee, kept.incarnation) != (row.addressee, row.incarnation):
                 continue
-            if end_retry(commit, place, kept) and keys.place(place) not in row.finished:
+            if end_retry(commit, place, kept) and keys.place(place) not in finished:
                 letter = msgspec.structs.replace(
                     kept, reason=row.reason, running_ms=commit.open_group.running_ms
                 )

@@ -10,6 +10,7 @@ from server.codec.packets import Ack
 from server.delivery.burials import SKIPPED
 from server.delivery.shared import Group
 from server.settings.config import Config
+from shards.commit import Commit
 from shards.record import decode, id_at
 from shards.retries import RETRIES, dropped_of
 from tests.support.rig import Peer, Rig, props
@@ -187,3 +188,60 @@ def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own() -> None:
     rig.pump()
     assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [("t", "kept too long")]
     assert floor.needed > places[3]
+
+
+@pytest.mark.parametrize("ends", ["skip", "drop", "deleted"])
+def test_what_is_left_behind_after_a_replay_is_in_one_place(ends: str) -> None:
+    """`0` waits, `1` is dead, `2` was dropped, `3` is done, `4` is in flight when the group is set back."""
+    rig = Rig()
+    worker = rig.lasting("worker")
+    worker.subscribe(GROUP, qos=1)
+    publisher = rig.connected("publisher")
+    for number in range(5):
+        publisher.publish1("t", str(number))
+    came = worker.publishes()
+    for packet, wait in zip(came[:3], ("1h", "never", "never"), strict=False):
+        worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", wait),))))
+    worker.ack(wire.PUBACK, came[3].packet_id)
+    place = next(place for place, row in rig.core.letters.read() if decode(row.record).payload == b"2")
+    drop = rig.core.letters.drop
+    rig.core.writer.submit(lambda commit: drop(commit, place, lambda *_: True), lambda _: None)
+    rig.pump()
+    worker.drop()
+    rig.clock.now_ms += 100
+    group, replay, disband = group_of(rig), rig.core.replay, rig.core.groups.disband
+    is_dead = ends != "drop"
+
+    def again(commit: Commit) -> None:
+        replay.rewind(commit, group, START)
+
+    def leave(commit: Commit) -> None:
+        if ends == "deleted":
+            disband(commit, group)
+        else:
+            replay.skip(commit, group, END, SKIPPED, is_dead=is_dead)
+
+    rig.core.writer.submit(again, lambda _: None)
+    rig.pump()
+    rig.core.writer.submit(leave, lambda _: None)
+    rig.pump()
+    dead = sorted((payload, why) for _, payload, why, _ in letters(rig))
+    waiting = sorted(decode(row.record).payload.decode() for _, row in RETRIES.all(rig.store))
+    dropped = [len(list(dropped_of(rig.store, name))) for name in ids(rig)]
+    if ends == "skip":
+        assert dead == [("1", "nacked with 0x80"), ("3", "skipped")]
+        assert waiting == ["0", "4"]
+        assert dropped == [0, 0, 1, 0, 0]
+    elif ends == "drop":
+        assert dead == [("1", "nacked with 0x80")]
+        assert waiting == ["0", "4"]
+        assert dropped == [0, 0, 1, 1, 0]
+    else:
+        assert dead == [
+            ("0", "group deleted"),
+            ("1", "nacked with 0x80"),
+            ("3", "group deleted"),
+            ("4", "group deleted"),
+        ]
+        assert waiting == []
+        assert dropped == [0, 0, 1, 0, 0]
