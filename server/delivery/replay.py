@@ -406,10 +406,13 @@ class Replay:
         self, subscriber: Subscriber, run: Sequence[Message], subscriptions: tuple[Subscription, ...]
     ) -> bool:
         """Send messages in their order; False: there was no room for one, and what is before it is read."""
+        is_again = run[0].position <= subscriber.reread
         if len(run) > 1 and subscriber.offer_run(Run(run), subscriptions):
             subscriber.session.read = run[-1].position
             for message in run:
                 self._note_caught(message, subscriptions)
+                if is_again:
+                    self._retries.end_former(subscriber, message)
             return True
         for message in run:
             if not subscriber.offer(message, subscriptions):
@@ -417,6 +420,8 @@ class Replay:
                 return False
             subscriber.session.read = message.position
             self._note_caught(message, subscriptions)
+            if is_again:
+                self._retries.end_former(subscriber, message)
         return True
 
     def _note_caught(self, message: Message, subscriptions: tuple[Subscription, ...]) -> None:

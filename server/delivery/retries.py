@@ -255,16 +255,16 @@ class Retries(Rider):
         return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
     def may_read(self, one: Subscriber, message: Message) -> bool:
-        """Whether a place that was set back is to be sent a message that it may have had; what it has kept of
-        it for its next try, or as a dead letter, ends then.
-
-        Not what it has in flight.
-        """
+        """Whether a place that was set back is to be sent a message that it may have had: not one that it has
+        done since, or has in flight."""
         if message.position in one.session.finished:
             return False
         name = message.id(self._node)
-        if name in one.retrying.values() and self._is_flying(one, name):
-            return False
+        return not (name in one.retrying.values() and self._is_flying(one, name))
+
+    def end_former(self, one: Subscriber, message: Message) -> None:
+        """The place has been sent it again: its old retry and dead letter go with the next cursor."""
+        name = message.id(self._node)
         for place, row in RETRIES.of_message(self._store, name):
             if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
                 one.retrying[place] = name
@@ -276,7 +276,6 @@ class Retries(Rider):
         for place, row in DEAD.of_message(self._store, name):
             if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
                 one.superseded.add(place)
-        return True
 
     def _is_flying(self, one: Subscriber, name: MessageId) -> bool:
         over = set(one.over())

@@ -31,7 +31,7 @@ from shards.fields import Record
 from shards.kept import size_of
 from shards.read import Reader
 from shards.record import decode, deliver_to_of, encode, id_at, is_moved, is_stub, topic_of
-from shards.retries import RETRIES, end_retry, is_dropped, note_dropped, whose
+from shards.retries import RETRIES, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
@@ -244,6 +244,9 @@ class Burying:
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
             self._letters.keep(commit, letter)
+            if row.reread:  # it may have been dropped before
+                dropped = keys.dropped(letter.id, whose(row.addressee, row.incarnation))
+                commit.row(Table.RETRIES, dropped, None)
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
         note_dropped(commit, letter)
         return msgspec.structs.replace(row, dropped=row.dropped + 1)

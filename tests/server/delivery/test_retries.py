@@ -758,3 +758,24 @@ def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription() 
     assert len(peer.publishes()) == 1
     peer.send(Ack(wire.PUBACK, lent.packet_id))
     assert peer.publishes() == []
+
+
+@pytest.mark.parametrize("was", ["waits", "dead"])
+def test_what_was_set_back_keeps_its_retry_or_letter_until_there_is_room_to_send_it(was: str) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    for payload in "xy":
+        rig.connected("p").publish1("t", payload)
+    for packet in peer.publishes():
+        nack(peer, packet, "1h" if was == "waits" else "never")
+    peer.disconnect()
+    peer = rig.lasting("a", receive_maximum=1)
+    rewind(rig)
+    (packet,) = peer.publishes()
+    rig.pass_ms(3_000)
+    assert len(retries(rig)) + len(letters(rig)) == 1
+    peer.ack(wire.PUBACK, packet.packet_id)
+    (packet,) = peer.publishes()
+    rig.pass_ms(3_000)
+    assert (retries(rig), letters(rig)) == ([], [])
