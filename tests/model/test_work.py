@@ -7,30 +7,48 @@ given, and for each message one word of what it is by now. Asked all the time:
   - nobody is given one that does not come again yet, that is dead, or that is done for certain;
   - deliveries are counted right;
   - when the group is set back, each message comes once more, whatever had become of it: its retry or dead
-    letter ends when it is read again;
-  - a dead letter that is requeued waits, and has all its tries again;
+    letter ends when it is read again. What is in flight then, or given back, comes once;
+  - when it is set forward, each message that it has not read is dead, or dropped, once; what had become of
+    one before the group was set back stands;
+  - a dead letter that is requeued waits, and has all its tries again; one that is requeued to another group
+    waits there alone;
+  - whoever once had a message may finish it, also when the group has been set back since;
   - in the end everything has been done or is dead.
 
 What a kill leaves open (an ack that was not on disk, a step that was under way) the server may answer either
 way; whichever it is, it is one of them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.delivery.burials import SKIPPED
+from server.delivery.retries import Retries
+from server.delivery.settling import burying
 from server.delivery.settling.settling import RETURNS_FREE
+from server.delivery.subscriber import Subscriber
+from shards.commit import Commit
 from shards.record import decode, is_stub
 from shards.retries import RETRIES
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
 from timeline.position import END, START, Position
 
-GROUP = "$share/g/t"
+GROUP, OTHER = "$share/g/t", "$share/h/other"
 MEMBERS = ("a", "b", "c")
 LEASE_MS, LOOK_MS, STEP_MS = 20_000, 250, 250
 BACKOFF_MS = (2_000, 10_000)
@@ -78,8 +96,19 @@ class Job:
     """Deliveries that count toward no bound any more: it was requeued, or its group was set back."""
     is_unread_again: bool = False
     """Its group was set back: until it is read, its retry or its dead letter is there too."""
+    old_due_ms: int = 0
+    """Of one that waited when its group was set back: when that retry comes."""
     old_until_ms: int = 0
     """By then what it was before its group was set back has ended, with the stored read position."""
+
+    def finish(self) -> None:
+        """It is done, and that is durable."""
+        self.state, self.holder, self.is_unread_again = DONE, None, False
+
+    def die_unread(self) -> None:
+        """The letter knows nothing of its tries."""
+        self.state, self.is_unread_again = DEAD, False
+        self.counted = self.spent = 0
 
     def fail(self, at_ms: int, delay_ms: int | None = None) -> None:
         if self.holder is not None:
@@ -104,7 +133,10 @@ class Work(RuleBasedStateMachine):
         """After each, deliveries are counted anew."""
         keeper = self.rig.lasting("keeper")
         keeper.subscribe(GROUP, qos=1, user_properties=TERMS)
+        keeper.subscribe(OTHER, qos=1)
         keeper.disconnect()
+        self.elsewhere: dict[str, int] = {}
+        """What the other group is to have, each with its time at the earliest."""
 
     @property
     def now(self) -> int:
@@ -122,7 +154,7 @@ class Work(RuleBasedStateMachine):
         payload = packet.payload.decode()
         job = self.jobs[payload]
         self.lapse(job)
-        assert job.state in (OPEN, WAITS, LOST_ACK), f"{payload} comes and is {job.state}"
+        assert job.state in (OPEN, WAITS), f"{payload} comes and is {job.state}"
         assert job.state != WAITS or job.due_ms <= self.now, f"{payload} comes too early"
         assert job.holder is None, f"{payload} is with {job.holder} and goes to {name}"
         job.given += 1
@@ -130,8 +162,12 @@ class Work(RuleBasedStateMachine):
         told = int(attempt or 1)
         job.counted = told
         if job.is_unread_again:
-            job.spent, job.is_unread_again = told - 1, False
+            if told == 1:
+                job.spent = 0
+            else:
+                assert job.old_due_ms <= self.now, f"{payload} comes too early"
             job.old_until_ms = self.now + STORED_MS
+            job.is_unread_again = False
         assert told <= job.given + self.kills, payload
         assert told == job.given or self.kills or self.replays, payload
         job.state, job.holder = OPEN, (name, packet.packet_id)
@@ -149,9 +185,11 @@ class Work(RuleBasedStateMachine):
     def where(self) -> tuple[dict[str, list[str]], dict[str, int]]:
         """In which places each message is, and after how many deliveries the dead ones died."""
         core = self.rig.core
-        group = core.groups.get(GROUP)
+        group, other = core.groups.get(GROUP), core.groups.get(OTHER)
         assert group is not None
+        assert other is not None
         found: dict[str, list[str]] = {}
+        elsewhere: list[str] = []
         for flight in group.session.flights.values():
             message = core.sent.message(flight)
             assert message is not None
@@ -161,9 +199,14 @@ class Work(RuleBasedStateMachine):
             if not is_stub(value) and place not in group.session.finished:
                 found.setdefault(decode(value).payload.decode(), []).append("unread")
         for place, row in RETRIES.all(core.opened.store):
+            payload = decode(row.record).payload.decode()
+            if row.addressee == other.session.client_id:
+                elsewhere.append(payload)
+                continue
             assert (row.addressee, row.incarnation) == (group.session.client_id, group.incarnation)
             if place not in group.retrying:
-                found.setdefault(decode(row.record).payload.decode(), []).append("waits")
+                found.setdefault(payload, []).append("waits")
+        assert sorted(elsewhere) == sorted(self.elsewhere)
         dead: dict[str, int] = {}
         for _, row in core.letters.read():
             payload = decode(row.record).payload.decode()
@@ -186,8 +229,8 @@ class Work(RuleBasedStateMachine):
             if self.now < job.old_until_ms:
                 continue
             assert len(places) <= 1, f"{payload} is {places}"
-            if job.state == DONE:
-                assert not places, f"{payload} is done and {places}"
+            if job.state in (DONE, LOST_ACK):
+                assert not places, f"{payload} is {job.state} and {places}"
             elif job.state == DEAD:
                 assert places == ["dead"], f"{payload} is {places}"
                 assert dead[payload] <= job.given + self.kills
@@ -254,10 +297,8 @@ class Work(RuleBasedStateMachine):
         peer.send(Ack(wire.PUBACK, packet_id))
         if is_holder:
             job.state, job.holder = LOST_ACK, None
-        elif before != DONE:
-            # In the writer, with what it has ended there.
-            job.state = LOST_ACK if before == LOST_ACK else DONE
-            job.holder = None
+        elif before not in (DONE, LOST_ACK):
+            job.finish()  # in the writer, with what it has ended there
 
     @precondition(lambda self: self.peers)
     @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None, NEVER, NEVER]))
@@ -313,46 +354,99 @@ class Work(RuleBasedStateMachine):
                 else:
                     job.fail(min(self.now, job.until_ms))
 
-    def _flies(self) -> bool:
-        """Or somebody has what was not acked in time."""
-        group = self.rig.core.groups.get(GROUP)
-        return group is None or bool(group.session.flights) or bool(group.lent)
-
-    @precondition(lambda self: self.jobs and not self._flies())
+    @precondition(lambda self: self.jobs)
     @rule()
     def replay(self) -> None:
-        """The group is set back to its beginning, while nobody has anything."""
+        """The group is set back to its beginning, whoever has what."""
         group = self.rig.core.groups.get(GROUP)
         assert group is not None
         self.collect()
-        for job in self.jobs.values():  # before: what is sent at once is seen
-            job.state, job.holder, job.had = OPEN, None, []
-            job.is_unread_again = True
+        found, _ = self.where()
+        for payload, job in self.jobs.items():  # before: what is sent at once is seen
+            self.lapse(job)
+            if "in flight" in found.get(payload, []) or job.is_unread_again:
+                continue
+            job.old_due_ms = job.due_ms if job.state == WAITS else 0
+            job.state, job.holder, job.is_unread_again = OPEN, None, True
         self.replays += 1
         rewind = self.rig.core.replay.rewind
         self.rig.core.writer.submit(lambda commit: rewind(commit, group, START), lambda _: None)
         self.rig.pump()
 
+    @precondition(lambda self: self.jobs)
+    @rule(is_dead=st.booleans())
+    def skip(self, is_dead: bool) -> None:
+        """The group leaves its backlog behind."""
+        core = self.rig.core
+        group, skip, horizon = core.groups.get(GROUP), core.replay.skip, core.horizon.position
+        assert group is not None
+        self.collect()
+        found, _ = self.where()
+        passed = {
+            decode(value).payload.decode()
+            for _, _, value in core.reader.read(START, Position(horizon + 1))
+            if not is_stub(value)
+        }
+        core.writer.submit(lambda commit: skip(commit, group, END, SKIPPED, is_dead=is_dead), lambda _: None)
+        self.rig.pump()
+        for payload in passed:
+            job, places = self.jobs[payload], found.get(payload, [])
+            if places == ["unread", "waits"]:
+                job.state, job.due_ms, job.is_unread_again = WAITS, job.old_due_ms, False
+            elif places == ["unread", "dead"]:
+                job.state, job.is_unread_again = DEAD, False
+            elif places == ["unread"] and is_dead:
+                job.die_unread()
+            elif places == ["unread"]:
+                job.finish()
+
     @precondition(lambda self: any(job.state == DEAD for job in self.jobs.values()))
     @rule(data=st.data(), ms=st.sampled_from([0, 3_000, 30_000]))
-    def requeue(self, data: st.DataObject, ms: int) -> None:
-        """A dead letter is sent again, to the group that has given it up."""
+    def requeue_elsewhere(self, data: st.DataObject, ms: int) -> None:
+        """A dead letter is sent to another group."""
+        picked = self._letter(data)
+        if picked is None:
+            return
+        place, payload, job = picked
+        other, due_ms, again = self.rig.core.groups.get(OTHER), self.now + ms, self.rig.core.letters.requeue
+        assert self._decide(lambda commit: again(commit, place, due_ms, lambda *_: True, other))
+        self.elsewhere[payload] = due_ms
+        if not job.is_unread_again:
+            job.finish()
+
+    def _decide(self, what: Callable[[Commit], bool]) -> bool:
+        """The writer's answer."""
+        told: list[bool] = []
+        self.rig.core.writer.submit(lambda commit: told.append(what(commit)), lambda _: None)
+        self.rig.pump()
+        return told == [True]
+
+    def _letter(self, data: st.DataObject) -> tuple[Position, str, Job] | None:
+        """A dead letter that is one still."""
+        self.collect()
         letters = [
             (place, decode(row.record).payload.decode()) for place, row in self.rig.core.letters.read()
         ]
-        place, payload = data.draw(st.sampled_from(letters))
-        job, due_ms = self.jobs[payload], self.now + ms
-        if job.is_unread_again or self.now < job.old_until_ms:
+        here = [one for one in letters if self.now >= self.jobs[one[1]].old_until_ms]
+        if not here:
+            return None
+        place, payload = data.draw(st.sampled_from(here))
+        return place, payload, self.jobs[payload]
+
+    @precondition(lambda self: any(job.state == DEAD for job in self.jobs.values()))
+    @rule(data=st.data(), ms=st.sampled_from([0, 3_000, 30_000]))
+    def requeue(self, data: st.DataObject, ms: int) -> None:
+        """A dead letter is sent again, to the group that has given it up; not if that is to read it again."""
+        picked = self._letter(data)
+        if picked is None:
             return
-        self.collect()
-        job.state, job.due_ms, job.had, job.spent = WAITS, due_ms, [], job.counted
-        again = self.rig.core.letters.requeue
-        changed: list[bool] = []
-        self.rig.core.writer.submit(
-            lambda commit: changed.append(again(commit, place, due_ms, lambda *_: True)), lambda _: None
+        place, payload, job = picked
+        due_ms, again, is_unread = self.now + ms, self.rig.core.letters.requeue, job.is_unread_again
+        if not is_unread:  # before: what is sent at once is seen
+            job.state, job.due_ms, job.spent = WAITS, due_ms, job.counted
+        assert self._decide(lambda commit: again(commit, place, due_ms, lambda *_: True)) != is_unread, (
+            payload
         )
-        self.rig.pump()
-        assert changed == [True], payload
 
     @rule(ms=st.sampled_from([250, 1_000, 5_000, 21_000, 65_000]))
     def pass_time(self, ms: int) -> None:
@@ -375,8 +469,6 @@ class Work(RuleBasedStateMachine):
     @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xna"))
     def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
         """At any step, with something under way or without."""
-        if any(job.is_unread_again or self.now < job.old_until_ms for job in self.jobs.values()):
-            return  # nobody could say what was read again and stored
         picked = self._pick(data) if self.peers else None
         open_job = None
         if picked is not None and what != "x":
@@ -396,6 +488,15 @@ class Work(RuleBasedStateMachine):
         found, _ = self.where()
         for payload, job in self.jobs.items():
             places = found.get(payload, [])
+            was_read_again = self.now < job.old_until_ms or (self.replays and job.state == LOST_ACK)
+            if "unread" in places and (job.is_unread_again or was_read_again):
+                # It was to be read again, or that it was is not stored.
+                assert len(places) <= 2, f"{payload} is {places}"
+                assert job.state != DONE
+                job.state, job.holder, job.had = OPEN, None, []
+                job.is_unread_again, job.old_until_ms = True, 0
+                continue
+            job.is_unread_again, job.old_until_ms = False, 0
             assert len(places) <= 1, f"{payload} is {places}"
             may_be_over = job is open_job or job.state in (DONE, LOST_ACK)
             assert places or may_be_over, f"{payload} was {job.state} and is nowhere"
@@ -429,9 +530,7 @@ class Work(RuleBasedStateMachine):
                 self.collect()  # what the ack before this one has made room for
                 self._drop_hold(job, "a", packet_id)
                 peer.send(Ack(wire.PUBACK, packet_id))
-                if job.state != DEAD or job.holder is None:
-                    job.state = DONE
-                job.holder = None
+                job.finish()
             for name in ("b", "c"):
                 if name in self.peers:
                     self.collect()  # what it was given when the one before it left
@@ -449,13 +548,61 @@ class Work(RuleBasedStateMachine):
         group = self.rig.core.groups.get(GROUP)
         assert group is not None
         assert not group.session.flights
+        last = self.rig.connected("last")
+        last.subscribe(OTHER, qos=1, pump=False)
+        self.rig.pump()
+        for _ in range(10):
+            self.rig.pass_ms(3_000)
+        came = [packet.payload.decode() for packet in last.inbox if isinstance(packet, Publish)]
+        assert sorted(came) == sorted(self.elsewhere)
         super().teardown()
 
 
-Work.TestCase.settings = settings(
-    max_examples=500 if SOAK else 40,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+def _settings(examples: int, *phases: Phase) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=phases or tuple(Phase),
+    )
+
+
+Work.TestCase.settings = _settings(500 if SOAK else 40)
 TestWork = Work.TestCase
+
+
+def _keeps_what_was(patch: pytest.MonkeyPatch) -> None:
+    """What is read again has its old retry, or dead letter, still."""
+    patch.setattr(Retries, "end_former", lambda self, one, message: None)
+
+
+def _reads_what_flies(patch: pytest.MonkeyPatch) -> None:
+    """What is in flight when a place is set back is read again, too."""
+    patch.setattr(Subscriber, "pass_over_flights", lambda self, horizon: None)
+
+
+def _buries_twice(patch: pytest.MonkeyPatch) -> None:
+    """What is left behind is buried whatever there is of it."""
+    patch.setattr(burying, "_has", lambda commit, row, name: False)
+
+
+@OPENED
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _keeps_what_was,
+        _reads_what_flies,
+        _buries_twice,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_naive_rule_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof that the machine can fail."""
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Work, settings=settings(_settings(400, Phase.generate), derandomize=True, database=None)
+        )
