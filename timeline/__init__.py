@@ -21,5 +21,6 @@ What comes again
     cron.py         cron expressions on local times
     recurrence.py   recurrence rules (RFC 5545) on local times
     sent.py         which fires were sent, as few ranges: for a clock that was ahead
+    finished.py     positions ahead of a session's read position that it passes over
     fires.py        local times made into instants: zones, jitter, misfires
 """

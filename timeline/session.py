@@ -19,17 +19,15 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 from sortedcontainers import SortedDict
 
-from .position import POSITION_BYTES, RETRY_SHARD, MessageId, Position, id_position, id_shard
+from .finished import Finished
+from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
-FINISHED_MAX = PACKET_ID_MAX
-"""Positions that a session remembers to pass over: as many as it may have in flight when it is set back."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
 """`Flight.fate`: it can be acked; it came to nothing, and what becomes of it is to be decided; that has been
 decided in a batch that is not durable yet."""
@@ -187,38 +185,6 @@ class Resends:
             self._returned.waiting += more
 
 
-class Finished(dict[Position, bytes]):
-    """The positions ahead of a read position that are passed over, each with its stored form.
-
-    Holds at most FINISHED_MAX. One more drives out the first, whose message then comes once more. `add` is
-    O(log n), as is each position that `forget` takes out.
-    """
-
-    __slots__ = ("_order",)
-
-    def __init__(self, places: Iterable[Position] = ()) -> None:
-        super().__init__((place, place.to_bytes(POSITION_BYTES, "big")) for place in places)
-        self._order = list(self)
-        """A heap of them."""
-        heapify(self._order)
-
-    def add(self, place: Position) -> bool:
-        """False: it is here already."""
-        if place in self:
-            return False
-        self[place] = place.to_bytes(POSITION_BYTES, "big")
-        heappush(self._order, place)
-        if len(self._order) > FINISHED_MAX:
-            del self[heappop(self._order)]
-        return True
-
-    def forget(self, read: Position) -> None:
-        """Take out what is read by now."""
-        order = self._order
-        while order and order[0] <= read:
-            del self[heappop(order)]
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How a subscription wants its deliveries tried; None: as the server's settings have it."""
@@ -367,7 +333,7 @@ class Session:
             wanted.since = to
         self.read = min(old, to)
         if wanted is None:
-            self.finished = Finished(place for place in self.finished if place <= to)
+            self.finished = Finished([place for place in self.finished if place <= to])
         self.tailing = False
         self.changes += 1
 

@@ -17,8 +17,9 @@ from shards.tables import (
     encode_row,
     encoded_rows,
 )
+from timeline.finished import Finished
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import SETTLED, USUAL, Finished, Flight, Loan, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
 
 from .shared import Group
 from .subscriber import Subscriber

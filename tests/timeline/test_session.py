@@ -406,7 +406,7 @@ TestSession.settings = settings(max_examples=600 if SOAK else 60, stateful_step_
 def test_what_is_passed_over_is_bounded_and_forgotten_when_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("timeline.session.FINISHED_MAX", 3)
+    monkeypatch.setattr("timeline.finished.FINISHED_MAX", 3)
     session = make(read=10)
     places = [Position(place) for place in (50, 20, 40, 20, 5, 30)]
     assert [session.finish_ahead(place, START) for place in places] == [True, True, True, False, False, True]
