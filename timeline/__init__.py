@@ -14,6 +14,7 @@ What is due
 
 Who reads it
     session.py      a read position, subscriptions, and what is in flight
+    finished.py     positions ahead of a session's read position that it passes over
     asked.py        which subscriptions are still to be sent what is retained
     filters.py      MQTT topic filters: check, match, trie
 
@@ -21,6 +22,5 @@ What comes again
     cron.py         cron expressions on local times
     recurrence.py   recurrence rules (RFC 5545) on local times
     sent.py         which fires were sent, as few ranges: for a clock that was ahead
-    finished.py     positions ahead of a session's read position that it passes over
     fires.py        local times made into instants: zones, jitter, misfires
 """
