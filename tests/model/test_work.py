@@ -584,7 +584,7 @@ def _reads_what_flies(patch: pytest.MonkeyPatch) -> None:
 
 def _buries_twice(patch: pytest.MonkeyPatch) -> None:
     """What is left behind is buried whatever there is of it."""
-    patch.setattr(burying, "_has", lambda commit, row, name: False)
+    patch.setattr(burying, "_has_kept", lambda commit, row, message: False)
 
 
 @OPENED
