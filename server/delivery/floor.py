@@ -67,7 +67,7 @@ class Floor:
         self._burials = burials
         self._undone = undone
         self._replay = replay
-        self._settled = START
+        self.settled = START
         """No session has anything undone before it."""
         self._walk: tuple[Position, deque[Subscriber]] = (START, deque())
         """Up to where flights are being ended, and of whom that is still to be done."""
@@ -75,7 +75,7 @@ class Floor:
     @property
     def free(self) -> Position:
         """What is before may go: nobody needs it, and what sessions had undone is settled."""
-        return min(self.needed, self._settled if len(self._sessions) else END)
+        return min(self.needed, self.settled if len(self._sessions) else END)
 
     @property
     def needed(self) -> Position:
@@ -139,7 +139,7 @@ class Floor:
     def settle(self, commit: Commit, before: Position) -> bool:
         """In the writer: a step towards that no session has anything undone before that position; whether
         there is more to do, in a while."""
-        if before <= self._settled:
+        if before <= self.settled:
             return False
         if self._walk[0] != before:
             if self.pass_unread(commit, before):
@@ -149,7 +149,7 @@ class Floor:
         self._end_flights(commit, walk, before)
         if walk:
             return True
-        self._settled = before
+        self.settled = before
         return False
 
     def pass_unread(self, _: Commit, before: Position) -> bool:

@@ -59,6 +59,10 @@ class Floor(Protocol):
     def free(self) -> Position:
         """What is before may go."""
 
+    @property
+    def settled(self) -> Position:
+        """No session has anything undone before it."""
+
     def settle(self, commit: Commit, before: Position) -> bool:
         """A step of what makes it free for sessions; whether there is more to do."""
 
@@ -100,8 +104,10 @@ class Expiries:
         """What sessions have not done of slices that go next becomes dead letters, or is counted. False: that
         goes on, and the slices wait for it. Raises StoreFailed, Busy."""
         end = self.end_of(self._slices.retention_ms, self._floor.needed)
+        if end is None or end <= self._floor.settled:
+            return True
         for _ in range(SETTLE_LOOKS):
-            if end is None or not await self._ask(partial(self._floor.settle, before=end)):
+            if not await self._ask(partial(self._floor.settle, before=end)):
                 return True
             await asyncio.sleep(SETTLE_PAUSE_S)
         return False

@@ -206,12 +206,24 @@ async def test_a_session_set_back_is_so_after_a_restart(
         subscriber, _ = await server.connect("c", "t/#")
         await server.schedule("t/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
+        for packet_id in list(subscriber.session.flights):
+            server.app.core.settling.ack(subscriber, packet_id)
         server.app.core.clients.leave(subscriber, is_clean=False)
         body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
         body = (await server.call("GET", f"{SESSIONS}/c")).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
+
+
+async def test_what_it_has_in_flight_is_not_behind_when_it_is_set_back(server: Running) -> None:
+    subscriber, _ = await server.connect("c", "t/#")
+    await server.schedule("t/1", deliver_in=60)
+    await server.pass_time(5 * MINUTE_MS)
+    server.app.core.clients.leave(subscriber, is_clean=False)
+    body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
+    assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 0)
+    assert body["in_flight"] == 1
 
 
 async def test_a_session_that_is_not_stored_leaves_no_rows_behind(server: Running) -> None:
