@@ -639,6 +639,15 @@ class Ledger:
         if stake.readings:
             stake.not_before, stake.is_exact = 0, False
 
+    def answered(self, place: Place, stake: Stake, status: int, mono: float) -> None:
+        """A post is about to be answered. Behind the end of its place no answer counts: the post was cut."""
+        if not place.is_open:
+            self._note(stake, "answered too late")
+        elif status == 200:
+            self.finished(stake, mono)
+        else:
+            self.failed(place, stake, mono=mono)
+
     def buried(self, stake: Stake, mono: float = 0.0, reason: str = "") -> None:
         self._becomes(stake, DEAD)
         stake.since, stake.reason = mono, reason
@@ -1020,7 +1029,8 @@ class Ledger:
         for stake in undone:
             must_tell = place.kind != "session" and self._has_ended(place) and self._came_before(place, stake)
             self._note(stake, "place gone")
-            stake.may = (stake.may - UNDONE) | ({DEAD} if must_tell else {DROPPED, DEAD})
+            ends = self._ends(place, stake, DEAD) if must_tell else {DROPPED, DEAD}
+            stake.may = (stake.may - UNDONE) | ends
 
     def at_the_end(self) -> None:
         """Everybody has taken all that there was."""

@@ -181,6 +181,61 @@ def ended_for_another_reason(s: Story) -> None:
     s.letters(reason="kept too long")
 
 
+def a_post(s: Story) -> Stake:
+    stake = s.endpoint.stakes[s.id] = Stake(s.stake.message)
+    s.ledger.given(s.endpoint, s.id)
+    return stake
+
+
+def answered_behind_the_end(s: Story) -> None:
+    """The endpoint was deleted while the receiver thought about it."""
+    stake = a_post(s)
+    s.ledger.closed(s.endpoint, DEAD)
+    s.ledger.answered(s.endpoint, stake, 500, 1.0)
+    s.ledger.dead_letters([(s.endpoint.name, s.id, "endpoint deleted")])
+
+
+def answered_behind_the_end_and_no_letter(s: Story) -> None:
+    stake = a_post(s)
+    s.ledger.closed(s.endpoint, DEAD)
+    s.ledger.answered(s.endpoint, stake, 200, 1.0)
+    s.ledger.dead_letters([])
+
+
+def with_one_that_expires(s: Story) -> Place:
+    """In a group that ends when nobody has been there for a day."""
+    place = s.ledger.opened("group", "x", "jobs/#", max_tries=3, expiry=24 * HOUR)
+    s.ledger.accepted(Message("n", "jobs/1", NOW + 3, NOW + 3, expires=5_000))
+    s.ledger.walk(1)
+    s.ledger.arrived(NOW + 3)
+    return place
+
+
+def ends_with(s: Story, place: Place) -> None:
+    """The day is over, and there is no dead letter of it."""
+    s.ledger.walk(30 * HOUR)
+    s.ledger.arrived(s.ledger.high)
+    s.ledger.missing(place)
+    s.ledger.dead_letters([])
+
+
+def unread_and_expired_before_its_group(s: Story) -> None:
+    ends_with(s, with_one_that_expires(s))
+
+
+def tried_and_expired_before_its_group(s: Story) -> None:
+    place = with_one_that_expires(s)
+    s.ledger.given(place, "n", lapses=1_000.0)
+    s.ledger.failed(place, place.stakes["n"])
+    ends_with(s, place)
+
+
+def unread_and_ended_with_its_group(s: Story) -> None:
+    place = with_one_that_expires(s)
+    place.stakes["n"].message.expires = None
+    ends_with(s, place)
+
+
 def a_retry_of_a_former_place(s: Story) -> None:
     shown_at_its_time(s)
     s.ledger.closed(s.group, DROPPED)
@@ -515,6 +570,8 @@ KEEPS: tuple[Callable[[Story], None], ...] = (
     skipped,
     a_skip_that_leaves_the_retry,
     ended_as_dead_letters,
+    answered_behind_the_end,
+    unread_and_expired_before_its_group,
     what_a_cancel_names,
     requeued_to_another,
     a_lease_outlives_the_server,
@@ -541,6 +598,9 @@ BREAKS: dict[Callable[[Story], None], str] = {
     skipped_without_a_word: "a dead letter is gone",
     a_skip_that_ends_the_retry: "dropped by nobody",
     ended_for_another_reason: "another reason",
+    answered_behind_the_end_and_no_letter: "ended without a word",
+    tried_and_expired_before_its_group: "ended without a word",
+    unread_and_ended_with_its_group: "ended without a word",
     a_retry_of_a_former_place: "a retry of a former place",
     a_cancel_that_names_nothing: "409 does not name it",
     a_cancel_that_names_what_is_over: "409 names what is over",

@@ -234,10 +234,8 @@ class World:
         self.write("post", got.path, key, got.headers["fasti-attempt"], status)
         await asyncio.sleep(roll / 100)
         stake = place.stakes.get(key)
-        if stake is not None and status == 200:
-            self.ledger.finished(stake, time.monotonic())
-        elif stake is not None:
-            self.ledger.failed(place, stake, mono=time.monotonic())
+        if stake is not None:
+            self.ledger.answered(place, stake, status, time.monotonic())
         return await (answer(status) if status else drop)(got, writer)
 
     async def receiver_idle(self) -> None:
