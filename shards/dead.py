@@ -40,7 +40,7 @@ def remove_of(commit: Commit, message: MessageId, addressee: str, incarnation: i
     return sum(
         DEAD.remove(group, place, row)
         for place, row in DEAD.of_message_in(group, message)
-        if (row.addressee, row.incarnation) == (addressee, incarnation)
+        if row.is_of(addressee, incarnation)
     )
 
 

@@ -118,5 +118,5 @@ def end_retries(commit: Commit, message: MessageId, addressee: str, incarnation:
     return [
         place
         for place, row in RETRIES.of_message_in(commit.open_group, message)
-        if (row.addressee, row.incarnation) == (addressee, incarnation) and end_retry(commit, place, row)
+        if row.is_of(addressee, incarnation) and end_retry(commit, place, row)
     ]

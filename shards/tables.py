@@ -229,6 +229,10 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     """The id of the row that was delivered, if the message has another one, as it had been moved: whoever
     names it by where it stood finds it still when its slice has gone."""
 
+    def is_of(self, addressee: str, incarnation: int) -> bool:
+        """Whether it is kept for this very place, and for no former one of the name."""
+        return self.addressee == addressee and self.incarnation == incarnation
+
     @property
     def origin(self) -> Position:
         """Where the row that was delivered stands, or stood."""

@@ -102,9 +102,8 @@ class Retries(Rider):
     @staticmethod
     def of_in(commit: Commit, one: Subscriber, message: MessageId) -> list[Letter]:
         """In the writer: those of a place and a message."""
-        whose = one.session.client_id, one.incarnation
         found = RETRIES.of_message_in(commit.open_group, message)
-        return [letter for letter in found if (letter[1].addressee, letter[1].incarnation) == whose]
+        return [letter for letter in found if letter[1].is_of(one.session.client_id, one.incarnation)]
 
     def take(self, commit: Commit, one: Subscriber, place: Position, row: KeptRow) -> bool:
         """In the writer: somebody decides otherwise about one that is not in flight; False if it is gone.
@@ -209,10 +208,7 @@ class Retries(Rider):
         for place, row in RETRIES.of(self._store, one.whose, first, end):
             if place in one.retrying or place in self._taken:
                 continue
-            if row is not None and (row.addressee, row.incarnation) != (
-                one.session.client_id,
-                one.incarnation,
-            ):
+            if row is not None and not row.is_of(one.session.client_id, one.incarnation):
                 continue
             try:
                 if row is None:
@@ -266,7 +262,7 @@ class Retries(Rider):
         """The place has been sent it again: its old retry and dead letter go with the next cursor."""
         name = message.id(self._node)
         for place, row in RETRIES.of_message(self._store, name):
-            if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
+            if row.is_of(one.session.client_id, one.incarnation):
                 one.retrying[place] = name
         for place, (whose, other) in self._placing.items():
             if whose is one and other == name:
@@ -274,7 +270,7 @@ class Retries(Rider):
         if is_dropped(self._store, name, one.whose):
             one.undropped.add(keys.dropped(keys.message(name), one.whose))
         for place, row in DEAD.of_message(self._store, name):
-            if (row.addressee, row.incarnation) == (one.session.client_id, one.incarnation):
+            if row.is_of(one.session.client_id, one.incarnation):
                 one.superseded.add(place)
 
     def _is_flying(self, one: Subscriber, name: MessageId) -> bool:

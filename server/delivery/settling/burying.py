@@ -31,7 +31,7 @@ from shards.fields import Record
 from shards.kept import size_of
 from shards.read import Reader
 from shards.record import decode, deliver_to_of, encode, id_at, is_moved, is_stub, topic_of
-from shards.retries import RETRIES, end_retry, note_dropped, whose
+from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
@@ -206,7 +206,7 @@ class Burying:
             if kept is None:
                 commit.row(Table.RETRIES, keys.kept(place), None)
                 continue
-            if (kept.addressee, kept.incarnation) != (row.addressee, row.incarnation):
+            if not kept.is_of(row.addressee, row.incarnation):
                 continue
             if end_retry(commit, place, kept) and keys.place(place) not in finished:
                 letter = msgspec.structs.replace(
@@ -244,9 +244,7 @@ class Burying:
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
             self._letters.keep(commit, letter)
-            if row.reread:  # it may have been dropped before
-                dropped = keys.dropped(letter.id, whose(row.addressee, row.incarnation))
-                commit.row(Table.RETRIES, dropped, None)
+            end_dropped(commit, letter)
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
         note_dropped(commit, letter)
         return msgspec.structs.replace(row, dropped=row.dropped + 1)
@@ -254,9 +252,8 @@ class Burying:
 
 def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
     """Whether the place has a retry or a dead letter of a message: that stays, or ends, as what it is."""
-    whose = row.addressee, row.incarnation
     found = (kept.of_message_in(commit.open_group, message) for kept in (RETRIES, DEAD))
-    return any((one.addressee, one.incarnation) == whose for _, one in chain(*found))
+    return any(one.is_of(row.addressee, row.incarnation) for _, one in chain(*found))
 
 
 def _fits(row: BurialRow, place: Position, value: bytes) -> bool:
