@@ -76,9 +76,7 @@ class Leases:
 
     def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """The member may keep it for so long from now on, whatever it might before."""
-        number, loan.number = loan.number, 0  # it is found by that all the while
-        self.end(loan)
-        loan.number = number
+        self._take_out(loan)
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
             self.give(group, member, lent, loan, for_ms)
         else:
@@ -107,10 +105,14 @@ class Leases:
 
     def end(self, loan: Loan) -> None:
         """It has come back, or is the member's own from now on."""
+        if loan.until_s and loan.number:
+            self._named.pop(loan.number, None)
+        self._take_out(loan)
+
+    def _take_out(self, loan: Loan) -> None:
+        """It does not wait for its end any more. Its number finds it still."""
         if not loan.until_s:
             return
-        if loan.number:
-            self._named.pop(loan.number, None)
         queue = self._queues.get(loan.term_ms, _NONE)
         if queue.pop(loan.lease, None) is None:
             del self._others[loan.until_s, loan.lease]
