@@ -82,6 +82,12 @@ class Flight:
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
 
+    def begin_again(self, at_ms: int) -> None:
+        """It is sent once more, at that wall time, as no answer has come to what was sent before."""
+        if self.attempts:
+            self.lost_ms = at_ms
+        self.attempts += 1
+
     def end_lease(self) -> None:
         """Of a group's flight: nobody has the message by a lease that outlives the server."""
         self.until_ms, self.number, self.stored_as = 0, 0, -1

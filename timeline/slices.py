@@ -26,10 +26,9 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from .cells import Cells
+from .cells import MINUTE_MS, Cells
 from .position import END, START, Position, at_of, before
 
-MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 WIDTHS = ((2 * DAY_MS, 15 * MINUTE_MS), (60 * DAY_MS, 360 * MINUTE_MS), (1 << 62, 8 * DAY_MS))
 """(up to this distance from T, this wide), ms."""

@@ -251,9 +251,7 @@ class Group(Subscriber):
         if not member.may_receive(message.topic):
             self.session.ack(flight.packet_id)
             return True
-        if flight.attempts:
-            flight.lost_ms = message.as_of_ms
-        flight.attempts += 1
+        flight.begin_again(message.as_of_ms)
         self.redelivered += 1
         own = self.members[member]
         qos = _qos(message, member, own)

@@ -421,9 +421,7 @@ class Subscriber:
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send again what was in flight when the last connection ended; False: there is no room for it."""
         assert self.link is not None
-        if flight.attempts:
-            flight.lost_ms = message.as_of_ms
-        flight.attempts += 1
+        flight.begin_again(message.as_of_ms)
         self.redelivered += 1
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)

@@ -47,8 +47,7 @@ class Missed:
                 one
                 for one, found in targets.items()
                 if not one.is_group
-                and (one.session.read if not one.session.tailing else horizon) < place
-                and place not in one.session.finished
+                and one.session.is_ahead(place, horizon)
                 and any(theirs.qos and theirs.since < place for theirs in found)
             ]
             if not missing:
