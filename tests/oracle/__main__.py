@@ -38,7 +38,6 @@ async def play(
             await world.session.close()
             world.server.kill()
         world.ledger.seen["lives"] = world.lives
-        world.ledger.seen["has retries"] = int(world.can("/v1/retries"))
         return world.ledger
 
 
