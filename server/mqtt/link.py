@@ -39,7 +39,7 @@ from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import Networks, Rate, network_of
-from ..net.opening import Opening, read_on
+from ..net.opening import Opening, read_on, write_to
 from ..net.outgoing import Outgoing
 from ..net.revoked import Shown
 from ..net.tls import common_name, shown_on
@@ -451,7 +451,7 @@ class MqttLink(Opening):
             if not self._is_armed and connection.is_open:
                 self._arm()
             if out and not transport.is_closing():
-                transport.write(b"".join(out))
+                write_to(transport, b"".join(out))
             if connection.is_closed:
                 self.end()
             elif out:

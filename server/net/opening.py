@@ -30,3 +30,12 @@ def read_on(transport: asyncio.ReadTransport) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def write_to(transport: asyncio.WriteTransport, data: bytes) -> bool:
+    """Have a socket send that; False if such a fault has closed it."""
+    try:
+        transport.write(data)
+    except RuntimeError:
+        return False
+    return True

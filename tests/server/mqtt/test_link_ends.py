@@ -135,10 +135,11 @@ async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> N
     served = Served()
     link, transport = await served.link("a")
 
-    def resume_reading() -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
 
-    transport.resume_reading = resume_reading  # type: ignore[method-assign]
+    transport.resume_reading = refuse  # type: ignore[method-assign]
+    transport.write = refuse  # type: ignore[assignment]
     link.shut(Closing.STOPPING)
     link.connection_lost(None)
     assert not served.links
