@@ -692,7 +692,7 @@ class Front(Opening):
             self._inner = self._desk.others(self._told)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
-        self._desk.time.charge(self.owner, AIOHTTP_S)
+        self._desk.time.charge(AIOHTTP_S)
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(b"")
@@ -794,7 +794,7 @@ class Front(Opening):
                 read_on(transport)
             self._take(data)
             if began_s:
-                time.end(self.owner, began_s)
+                time.end(began_s)
         if self._is_eof and not self._owes:
             transport.close()
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.net.loop_time import KEY, LoopTime, Paced
+from server.net.loop_time import KEY, SMALL, LoopTime, Paced
 from server.net.opening import Opening
 
 
@@ -85,7 +85,7 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-async def test_who_has_used_the_turn_waits_with_its_bytes_unread_and_others_do_not() -> None:
+async def test_one_owner_may_use_a_turn_and_another_is_next_in_the_one_after() -> None:
     time = Time()
     loop_time = LoopTime(time.mono)
     floods = [Connection(time, "10.0.0.1") for _ in range(20)]
@@ -93,30 +93,47 @@ async def test_who_has_used_the_turn_waits_with_its_bytes_unread_and_others_do_n
     honest = Connection(time, KEY + "honest")
     other, _ = paced(honest, loop_time)
     for link, _ in links:
-        link.data_received(b"x" * 100)
+        link.data_received(b"x" * 2000)
     other.data_received(b"ping")
-    assert honest.told == [b"ping"], "in the very turn"
-    assert [len(one.told) for one in floods] == [1] * 3 + [0] * 17
-    assert floods[3].unread == 100
-    assert [sock.reads for _, sock in links] == [True] * 3 + [False] * 17
+    assert [len(one.told) for one in floods] == [1] * 5 + [0] * 15
+    assert honest.told == []
+    assert floods[5].unread == 2000
+    assert [sock.reads for _, sock in links] == [True] * 5 + [False] * 15
     await turn()
-    assert sum(len(one.told) for one in floods) == 3 + 5
-    other.data_received(
-        b"ping"
-    )  # the turn is used up: it is the next one's, before the seventeenth of the flood
+    assert honest.told == [b"ping"], "in the next turn, before the fifteen that came before it"
+    assert sum(len(one.told) for one in floods) == 5 + 4
+    other.data_received(b"ping")
     await turn()
     assert honest.told == [b"ping", b"ping"]
     while any(not one.told for one in floods):
         await turn()
-    assert [one.told for one in floods] == [[b"x" * 100]] * 20
+    assert [one.told for one in floods] == [[b"x" * 2000]] * 20
     assert all(sock.reads for _, sock in links)
     assert all(one.unread == 0 for one in floods)
+
+
+async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_stops_it() -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+    inner = Connection(time, "10.0.0.1")
+    connection, sock = paced(inner, loop_time)
+    loop_time.charge(1.0)
+    connection.data_received(b"a" * SMALL)
+    assert sock.reads
+    assert inner.unread == 0
+    connection.data_received(b"b")
+    assert not sock.reads
+    assert inner.unread == SMALL + 1
+    await turn()
+    assert inner.told == [b"a" * SMALL + b"b"]
+    assert sock.reads
+    assert inner.unread == 0
 
 
 async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> None:
     time, order = Time(), list[str]()
     loop_time = LoopTime(time.mono)
-    loop_time.charge("x", 1.0)
+    loop_time.charge(1.0)
 
     def work(name: str) -> None:
         time.now_s += 0.001
@@ -136,7 +153,7 @@ async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
     loop_time = LoopTime(time.mono)
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
-    loop_time.charge(inner.owner, 1.0)
+    loop_time.charge(1.0)
     connection.data_received(b"one")
     sock.resume_reading()  # as a protocol may, that does not know
     connection.data_received(b"two")
@@ -160,7 +177,7 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
 
     (bad, sock), inner = paced(Faulty(time, "10.0.0.1"), loop_time), Connection(time, "10.0.0.2")
     good, _ = paced(inner, loop_time)
-    loop_time.charge("x", 1.0)
+    loop_time.charge(1.0)
     bad.data_received(b"x")
     good.data_received(b"y")
     await turn()
