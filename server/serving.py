@@ -94,7 +94,7 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._time = LoopTime(clock.mono)
+        self._time = LoopTime(time.monotonic)
         self._listeners = Listeners(
             app.core.mqtt, app.keyring, mqtt_tls, app.metrics, app.outgoing, self._time
         )
