@@ -101,6 +101,10 @@ class Turns(Generic[One]):
     def __bool__(self) -> bool:
         return bool(self._lines)
 
+    def __contains__(self, owner: object) -> bool:
+        """Whether something of that owner waits."""
+        return owner in self._lines
+
     def add(self, owner: str, one: One) -> None:
         """Let it wait behind what its owner has waiting."""
         self._lines.setdefault(owner, deque()).append(one)

@@ -87,8 +87,6 @@ WHOLE_MAX = 16 << 10
 BATCH_MAX = 64 << 10
 """The same for a batch."""
 BATCH_ITEMS = 300
-AIOHTTP_S = 0.0002
-"""What a call costs that aiohttp answers, mostly outside of what is timed here."""
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is read no further."""
 LARGE = 256 << 10
@@ -643,6 +641,7 @@ class Front(Opening):
     def cut(self) -> None:
         """End it, whatever it is doing."""
         transport, self._transport = self._transport, None
+        self._is_ending = True
         self._ahead = b""
         self.keep_unread(0)
         if transport is not None:
@@ -692,7 +691,6 @@ class Front(Opening):
             self._inner = self._desk.others(self._told)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
-        self._desk.time.charge(AIOHTTP_S)
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(b"")

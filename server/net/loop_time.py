@@ -8,18 +8,22 @@ owners, not of connections: one work of each, keys and strangers in turns:
     turn 1   A reads, A reads, A reads | A, A, A, C ... wait
     turn 2   C reads, A reads, A reads | ...
 
-So a client of another owner waits for one turn, some 10 ms, however many connections A has. An owner that is
+What was read is worked off later in the turn: messages are placed and dispatched, handlers of HTTP run. So
+the length of whole turns is measured. While several owners are there and turns are longer than LOOP_S, peers
+get less than TURN_S.
+
+A client of another owner waits for one turn, some 10 ms, however many connections A has. An owner that is
 alone has the whole turn: a smaller share made more and smaller group commits of the same requests (1.1 times
-the processor time of 64 single ones in flight). One piece of work is not interrupted: whoever does it bounds it
-(a few ms). Bounded: a connection waits once.
+the processor time of 64 single ones in flight). One piece of work is not interrupted: whoever does it bounds
+it (a few ms). Bounded: a connection waits once.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
+from ..fair import Turns
 from .opening import Opening, read_on
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,15 @@ KEY = "key "
 SMALL = 1024
 """Bytes of a first chunk that waits without being counted: the connection itself takes more."""
 
+LOOP_S = 0.01
+"""What a turn of the loop should take, with all that follows from what was read in it."""
+LEAST_S = 0.0005
+"""What peers may use of a turn at least, however long turns are."""
+SHARED_S = 1.0
+"""An owner is alone when no other has come for so long."""
+BUSY_S = 0.001
+"""From this on the length of a turn is measured."""
+
 Work = Callable[[], None]
 
 
@@ -42,31 +55,38 @@ class LoopTime:
         self._mono = mono
         self._spent_s = 0.0
         """In this turn."""
-        self._known: dict[str, deque[Work]] = {}
-        self._strangers: dict[str, deque[Work]] = {}
-        """What waits, by owner; the owner whose turn is next is the first. None is empty."""
+        self._budget_s = TURN_S
+        """What peers may use of it."""
+        self._last = ""
+        """The owner that came last."""
+        self._is_mixed = False
+        """Another one came before it in this turn."""
+        self._shared_until_s = 0.0
+        """Until then turns are kept short."""
+        self._began_s = 0.0
+        """When the turn before began, if nothing was waited for since; else 0.0."""
+        self._known = Turns[Work]()
+        self._strangers = Turns[Work]()
+        """What waits, by owner."""
         self._is_planned = False
 
     def begin(self, owner: str) -> float:
         """When the owner's work begins, for `end`; 0.0: it may not be done now, but has to `wait`."""
-        if self._spent_s >= TURN_S or owner in self._known or owner in self._strangers:
+        if owner != self._last:
+            self._last, self._is_mixed = owner, True
+        if self._spent_s >= self._budget_s or owner in self._known or owner in self._strangers:
             return 0.0
         return self._mono()
 
     def end(self, began_s: float) -> None:
         """The work is done."""
-        self.charge(self._mono() - began_s)
-
-    def charge(self, seconds: float) -> None:
-        """Count work that is done for a peer elsewhere in this turn."""
-        self._spent_s += seconds
+        self._spent_s += self._mono() - began_s
         if not self._is_planned:
             self._plan()
 
     def wait(self, owner: str, work: Work) -> None:
         """Have `work` done when it is the owner's turn."""
-        waiting = self._known if owner.startswith(KEY) else self._strangers
-        waiting.setdefault(owner, deque()).append(work)
+        (self._known if owner.startswith(KEY) else self._strangers).add(owner, work)
         if not self._is_planned:
             self._plan()
 
@@ -77,34 +97,36 @@ class LoopTime:
     def _turn(self) -> None:
         """A turn of the loop has begun."""
         self._is_planned = False
+        now_s = self._mono()
+        spent_s = self._spent_s
+        if self._is_mixed:
+            self._is_mixed, self._shared_until_s = False, now_s + SHARED_S
+        if self._began_s:
+            self._budget_s *= LOOP_S / max(now_s - self._began_s, LOOP_S / 2)
+            self._budget_s = min(TURN_S, max(LEAST_S, self._budget_s))
+        if now_s >= self._shared_until_s:
+            self._budget_s = TURN_S
         self._spent_s = 0.0
         first, second = self._known, self._strangers
-        now_s = self._mono()
-        while (first or second) and self._spent_s < TURN_S:
+        until_s = now_s + self._budget_s
+        ended_s = now_s
+        while (first or second) and ended_s < until_s:
             if first:
-                now_s = self._work(first, now_s)
+                ended_s = self._work(first)
             first, second = second, first
-        if (first or second) and not self._is_planned:
+        self._spent_s = ended_s - now_s
+        is_busy = spent_s + self._spent_s >= BUSY_S or self._budget_s < TURN_S
+        self._began_s = now_s if is_busy else 0.0
+        if (is_busy or first or second) and not self._is_planned:
             self._plan()
 
-    def _work(self, waiting: dict[str, deque[Work]], began_s: float) -> float:
-        """Do the next work of the owner whose turn it is, and move the owner behind the others.
-
-        Returns when the work ended.
-        """
-        owner, works = next(iter(waiting.items()))
-        work = works.popleft()
-        if not works:
-            del waiting[owner]
-        elif len(waiting) > 1:
-            waiting[owner] = waiting.pop(owner)
+    def _work(self, waiting: Turns[Work]) -> float:
+        """Do the next work; when it ended."""
         try:
-            work()
+            waiting.take()()
         except Exception:
-            log.exception("work for %s failed", owner)
-        ended_s = self._mono()
-        self.charge(ended_s - began_s)
-        return ended_s
+            log.exception("what a peer has caused failed")
+        return self._mono()
 
 
 class Paced(Opening):

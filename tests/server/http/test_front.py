@@ -304,3 +304,18 @@ async def test_what_cannot_be_answered_is_said(
     assert (status, body["type"]) == (500, "/problems/unreadable")
     wire.send(post())
     assert (await wire.answer())[0] == 201
+
+
+async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
+    server: Running, dial: Dial, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    wire = await dial()
+    wire.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await wire.answer()
+    (front,) = open_at(at)
+    front.cut()
+    front.data_received(b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert await wire.reader.read() == b""
+    assert not caplog.records

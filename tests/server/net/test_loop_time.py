@@ -117,7 +117,7 @@ async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_
     loop_time = LoopTime(time.mono)
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
-    loop_time.charge(1.0)
+    loop_time.end(time.now_s - 1.0)
     connection.data_received(b"a" * SMALL)
     assert sock.reads
     assert inner.unread == 0
@@ -133,7 +133,7 @@ async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_
 async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> None:
     time, order = Time(), list[str]()
     loop_time = LoopTime(time.mono)
-    loop_time.charge(1.0)
+    loop_time.end(time.now_s - 1.0)
 
     def work(name: str) -> None:
         time.now_s += 0.001
@@ -153,7 +153,7 @@ async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
     loop_time = LoopTime(time.mono)
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
-    loop_time.charge(1.0)
+    loop_time.end(time.now_s - 1.0)
     connection.data_received(b"one")
     sock.resume_reading()  # as a protocol may, that does not know
     connection.data_received(b"two")
@@ -177,10 +177,32 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
 
     (bad, sock), inner = paced(Faulty(time, "10.0.0.1"), loop_time), Connection(time, "10.0.0.2")
     good, _ = paced(inner, loop_time)
-    loop_time.charge(1.0)
+    loop_time.end(time.now_s - 1.0)
     bad.data_received(b"x")
     good.data_received(b"y")
     await turn()
     await turn()
     assert (sock.is_closed, inner.told) == (True, [b"y"])
     assert "could not be handled" in caplog.text
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_what_follows_from_reading_counts_while_several_owners_are_there(is_shared: bool) -> None:
+    time, done = Time(), list[int]()
+    loop_time = LoopTime(time.mono)
+
+    def work() -> None:
+        time.now_s += 0.00101
+        done[-1] += 1
+
+    for _ in range(200):
+        loop_time.wait("10.0.0.1", work)
+    for _ in range(12):
+        if is_shared:
+            loop_time.begin(KEY + "honest")
+            loop_time.begin("10.0.0.1")
+        done.append(0)
+        await turn()
+        time.now_s += 0.004 * done[-1]  # what follows from each takes four times as long
+    assert done[0] == 5
+    assert done[-1] == (2 if is_shared else 5), "2 * (1 + 4) ms is a turn of 10"
