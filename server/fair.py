@@ -1,13 +1,7 @@
 """Fairness between owners: a share of a bound, and turns. An owner is a key, or a network without keys.
 
-`may_take` says whether an owner may take one more of a bound that all share. The last eighth of the bound is
-reserved for owners that hold less than an equal share, so one owner alone can use nearly all of it, and a
-newcomer still finds room:
-
-    bound 80, A holds 70        A gets no more: 70 is the start of the reserve
-    B comes, holds 0            B gets up to 10; its equal share is 40
-
-`Share` counts what each owner holds of one such bound, and asks for the owner's own bound in the keys file.
+`Share` counts what each owner holds of a bound that all share (timeline/shares.py), and asks for the owner's
+own bound in the keys file.
 
 `Turns` is a round robin: each owner that has something waiting gives one, then the next owner does.
 """
@@ -15,21 +9,9 @@ newcomer still finds room:
 from collections import Counter, OrderedDict, deque
 from typing import Generic, Protocol, TypeVar
 
-RESERVED = 8
-"""One part in so many of a shared bound is reserved."""
+from timeline.shares import may_take
 
 One = TypeVar("One")
-
-
-def may_take(taken: int, bound: int, mine: int, owners: int) -> bool:
-    """Whether an owner that holds `mine` may take one more of a shared bound.
-
-    `taken`: what all hold together. `owners`: how many hold something, this one included. One that is alone
-    shares with the next one to come.
-    """
-    if taken >= bound:
-        return False
-    return taken < bound - bound // RESERVED or mine * max(2, owners) < bound
 
 
 class Bounds(Protocol):

@@ -7,6 +7,9 @@ Where messages stand
     structures.py   topic structures, learned: which messages of a busy slice are kept together
     retention.py    which slices may go
 
+Who may have how much
+    shares.py       a share of a bound that all owners have together
+
 What is due
     horizon.py      the dispatch cursor: what "now" is, where a new message goes, how far dispatch may move
     wheel.py        the near future in RAM: a hierarchical timing wheel

@@ -4,15 +4,18 @@
     checked     a1 b1 a2 a3 a4
 
 So what one network sends delays another one by its turns only. Bounds: WAITING_MAX different keys, of which
-no network takes the last eighth from the others (server/fair.py); NAME_WAITING of one name from one network,
-of which at most one is right. The same key from the same network is checked once for all who show it.
+no network takes the last eighth from the others (timeline/shares.py); NAME_WAITING of one name from one
+network, of which at most one is right. The same key from the same network is checked once for all who
+show it.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..fair import Turns, may_take
+from timeline.shares import may_take
+
+from ..fair import Turns
 from .aside import THREADS, Aside
 from .backoff import FREE
 

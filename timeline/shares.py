@@ -1,0 +1,23 @@
+"""A share of a bound that all owners have together. An owner is a key, or a network without keys.
+
+The last eighth of the bound is reserved for owners that hold less than an equal share, so one owner alone can
+use nearly all of it, and a newcomer still finds room:
+
+    bound 80, A holds 70        A gets no more: 70 is the start of the reserve
+    B comes, holds 0            B gets up to 10; its equal share is 40
+"""
+
+RESERVED = 8
+"""One part in so many of a shared bound is reserved."""
+
+
+def may_take(taken: int, bound: int, mine: int, owners: int, count: int = 1) -> bool:
+    """Whether an owner that holds `mine` may take `count` more of a shared bound, one at least.
+
+    `taken`: what all hold together. `owners`: how many hold something, this one included. One that is alone
+    shares with the next one to come.
+    """
+    last = taken + count - 1
+    if last >= bound:
+        return False
+    return last < bound - bound // RESERVED or (mine + count - 1) * max(2, owners) < bound
