@@ -229,7 +229,7 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
         )
     for bound in BOUNDS:
         add.add_argument(
-            f"--{bound.name}",
+            f"--{bound.name.replace('_', '-')}",
             type=int,
             default=0,
             metavar="N",

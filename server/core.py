@@ -412,6 +412,7 @@ def timeline_of(
         bytes=config.shards.cap_bytes,
         pending=config.limits.pending or UNLIMITED,
         structure_above=config.shards.structure_above,
+        is_shared=bool(config.limits.pending) and not auth.is_open,
     )
     return open_timeline(
         store,
@@ -420,6 +421,6 @@ def timeline_of(
         max_slices=config.slices.max,
         max_structures=config.shards.max_structures,
         caps=caps,
-        quota_of=lambda owner: auth.bound_of(owner.decode(), "pending"),
+        quota_of=auth.quota_of,
         is_undone=is_undone,
     )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.shares import may_take
 from timeline.slices import Slice
 
 from . import keys
@@ -120,10 +121,10 @@ class Commit:
         Raises Refused, naming the first that cannot be.
         """
         known = self.known(drafts, terms) if _has_keys(drafts) else {}
-        fresh, owner = self._admitted(drafts, known)
+        fresh, owner, size = self._admitted(drafts, known)
         group = self.open_group
         ids = group.place(fresh, group.reserve(fresh))
-        return self._told(ids, known, owner)
+        return self._told(ids, known, owner, size)
 
     def put_in_steps(
         self, drafts: Sequence[Draft], terms: Terms = AS_EVER, step: int = STEP
@@ -132,34 +133,38 @@ class Commit:
         known: dict[int, Known | int] = {}
         if _has_keys(drafts):
             known = yield from self.known_in_steps(drafts, terms, step)
-        fresh, owner = self._admitted(drafts, known)
+        fresh, owner, size = self._admitted(drafts, known)
         ids = yield from self.open_group.place_in_steps(fresh, step)
-        return self._told(ids, known, owner)
+        return self._told(ids, known, owner, size)
 
     def _admitted(
         self, drafts: Sequence[Draft], known: dict[int, Known | int]
-    ) -> tuple[Sequence[Draft], bytes]:
-        """Those of the drafts that are to be placed, and whose they are. Raises Refused for too many."""
+    ) -> tuple[Sequence[Draft], bytes, int]:
+        """Those of the drafts that are to be placed, whose they are, and their bytes if they are somebody's.
+
+        Raises Refused for too many.
+        """
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         owner = owner_of(drafts[0].value) if drafts else b""
-        self.check_pending(len(fresh), owner)
-        return fresh, owner
+        size = sum([len(draft.value) for draft in fresh]) if owner else 0
+        self.check_pending(len(fresh), owner, size)
+        return fresh, owner, size
 
     def _told(
-        self, ids: list[MessageId], known: dict[int, Known | int], owner: bytes
+        self, ids: list[MessageId], known: dict[int, Known | int], owner: bytes, size: int
     ) -> list[MessageId | Known]:
         """They have been placed: what is said of each draft."""
-        self.placed(len(ids), owner)
+        self.placed(len(ids), owner, size)
         said: list[MessageId | Known] = list(ids)
         return woven(said, known, len(ids) + len(known)) if known else said
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key, that the rest of this group may cancel or move."""
         owner = owner_of(draft.value)
-        self.check_pending(1, owner)
+        self.check_pending(1, owner, len(draft.value))
         spots = self.open_group.reserve([draft])
         (row,) = self.open_group.place([draft], spots)
-        self.placed(1, owner)
+        self.placed(1, owner, len(draft.value))
         if spots[0][1] is not None:
             self.open_group.settle(draft.value, 0)
         return row
@@ -167,7 +172,7 @@ class Commit:
     def put_owed(self, draft: Draft) -> MessageId:
         """Place one message that was promised before, however many are pending by now. Raises Refused."""
         (row,) = self.open_group.place([draft], self.open_group.reserve([draft]))
-        self.placed(1, owner_of(draft.value))
+        self.placed(1, owner_of(draft.value), len(draft.value))
         return row
 
     def cancel(self, wanted: MessageId) -> Control:
@@ -179,9 +184,10 @@ class Commit:
             assert control.found is not None
             self._retire(control.found, CANCELLED)
             self._waiting.cancelled()
-            owner = owner_of(control.found.value)
+            value = control.found.value
+            owner = owner_of(value)
             if owner:
-                self._owned.placed(owner, -1)
+                self._owned.placed(owner, -1, -len(value))
         return control
 
     def move(
@@ -198,6 +204,7 @@ class Commit:
         value = with_id(found.value, wanted, due_ms, zone)
         taken = self.taken_by(value)
         self._retire(found, MOVED)
+        self._resized(found.value, value)
         row = self.rehome(wanted, value, due_ms, spots[0], taken)
         return Control(Outcome.DONE, found, row)
 
@@ -209,45 +216,75 @@ class Commit:
         taken = self._if_readable(value)
         self._retire(found, MOVED)
         self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
+        self._resized(found.value, value)
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
     def release(self, place: Position) -> None:
         """Put a held message on the timeline: the wall clock has reached its due. Raises Refused."""
-        value = self.open_group.get(Table.HELD, keys.place(place))
-        if value is None:
+        held = self.open_group.get(Table.HELD, keys.place(place))
+        if held is None:
             return
-        record = decode(value)
+        record = decode(held)
         wanted = id_at(place, HELD_SHARD, self.open_group.node, record.id)
         # First: when it is refused the message must stay where it is.
         spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
-        value = with_id(value, wanted, record.due_ms)
+        value = with_id(held, wanted, record.due_ms)
         taken = self._if_readable(value)
         self.open_group.let_go(place)
+        if not record.stub:
+            self._resized(held, value)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
 
     # -- what requests are made of, also those of adopt.py
 
-    def check_pending(self, count: int, owner: bytes) -> None:
-        """Raise Refused if so many more would be more than may be pending, in all or of their owner."""
-        if count and self._waiting.pending + self._waiting.retries + count > self.caps.pending:
-            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
-        quota = self._quota_of(owner) if owner and count else 0
-        if quota and self._owned.pending(owner) + count > quota:
-            name = owner.decode()
-            pending = self._owned.pending(owner)
-            raise Refused("over-quota", f"{pending} messages of {name} are pending, {quota} may be")
+    def check_pending(self, count: int, owner: bytes, size: int) -> None:
+        """Raise Refused if so many more, of so many bytes, would be more than may be pending, in all or of
+        their owner, or more than its share of all."""
+        if not count:
+            return
+        caps, taken = self.caps, self._waiting.pending + self._waiting.retries
+        if taken + count > caps.pending:
+            raise Refused("over-quota", f"{caps.pending} messages are pending, as many as may be")
+        if owner:
+            most, most_bytes = self._quota_of(owner)
+            if most and (pending := self._owned.pending(owner)) + count > most:
+                text = f"{pending} messages of {owner.decode()} are pending, {most} may be"
+                raise Refused("over-quota", text)
+            if most_bytes and (pending := self._owned.pending_bytes(owner)) + size > most_bytes:
+                text = f"{pending} bytes of messages of {owner.decode()} are pending, {most_bytes} may be"
+                raise Refused("over-quota", text)
+        if caps.is_shared:
+            self._check_share(count, owner, taken)
 
-    def placed(self, count: int, owner: bytes) -> None:
-        """So many messages of an owner have been placed or re-homed that were not pending."""
+    def _check_share(self, count: int, owner: bytes, taken: int) -> None:
+        """`taken`: what is pending of all owners and of nobody, who counts as one. Raises Refused."""
+        owned = self._owned
+        nobodys = taken - owned.messages
+        mine = owned.pending(owner) if owner else nobodys
+        owners = owned.owners + (nobodys > 0) + (mine <= 0)
+        if not may_take(taken, self.caps.pending, mine, owners, count):
+            who = f"the key {owner.decode()}" if owner else "who shows no key"
+            text = f"{who} has {mine} messages pending, the last ones of limits.pending are for others"
+            raise Refused("over-quota", text)
+
+    def placed(self, count: int, owner: bytes, size: int) -> None:
+        """So many messages of an owner, with so many bytes, are there that were not pending."""
         self._waiting.placed(count)
         if owner and count:
-            self._owned.placed(owner, count)
+            self._owned.placed(owner, count, size)
 
-    def retry_kept(self, count: int, owner: bytes) -> None:
-        """So many more of an owner's messages wait for their next try; fewer, if negative."""
+    def retry_kept(self, count: int, record: bytes) -> None:
+        """One more message, 1, waits for its next try; one fewer, -1."""
         self._waiting.retry_kept(count)
+        owner = owner_of(record)
         if owner:
-            self._owned.placed(owner, count)
+            self._owned.placed(owner, count, count * len(record))
+
+    def _resized(self, before: bytes, after: bytes) -> None:
+        """A message that is pending has another row."""
+        owner = owner_of(after)
+        if owner and len(after) != len(before):
+            self._owned.placed(owner, 0, len(after) - len(before))
 
     def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
         """Which of the drafts were accepted before. Raises Refused."""

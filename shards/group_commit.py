@@ -35,3 +35,5 @@ class Caps:
     bytes: int
     pending: int
     structure_above: int
+    is_shared: bool = False
+    """Owners share `pending`: its last part is for those that have less than an equal share."""

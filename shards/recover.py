@@ -8,6 +8,7 @@ messages are still pending). Ten million pending messages open as fast as ten.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ from .errors import Corrupt, ShardsError, SharedData, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
-from .record import is_stub
+from .record import decode, is_stub, owner_of
 from .retries import RETRIES
 from .store import Store, Table
 from .tables import (
@@ -97,6 +98,10 @@ class Opened:
         pending = count_pending(self.reader, self.horizon.position)
         retries = RETRIES.stored_totals(self.store).count
         self.waiting.recounted(pending, count_held(self.reader), retries)
+        if not self.owned.has_sizes:
+            log.info("an older version did not count the bytes that each key has pending: all rows are read")
+            amounts = count_owned(self.store, self.reader, self.horizon.position)
+            self.owned.size({owner: size for owner, (_, size) in amounts.items()})
 
 
 def open_timeline(
@@ -287,6 +292,26 @@ def count_pending(reader: Reader, horizon: Position) -> int:
                 rows = reader.run(piece, shard, Position(horizon + 1), END)
                 pending += sum(1 for _, _, value in rows if not is_stub(value))
     return pending
+
+
+def count_owned(store: Store, reader: Reader, horizon: Position) -> dict[bytes, tuple[int, int]]:
+    """How many messages of each owner are pending, and their bytes; reads every row of what is."""
+    found: dict[bytes, tuple[int, int]] = {}
+    rows = chain(reader.held(), reader.read(Position(horizon + 1), END))
+    values = (value for _, _, value in rows if not is_stub(value))
+    for value in chain(values, (row.record for _, row in RETRIES.all(store))):
+        owner = _owner_if_readable(value)
+        if owner:
+            count, size = found.get(owner, (0, 0))
+            found[owner] = count + 1, size + len(value)
+    return found
+
+
+def _owner_if_readable(value: bytes) -> bytes:
+    try:
+        return decode(value).owner if owner_of(value) else b""
+    except (Corrupt, IndexError):
+        return b""
 
 
 def count_held(reader: Reader) -> int:

@@ -49,12 +49,11 @@ def put_retry(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Po
     `is_owed`: it was promised before, however many are pending by now. Raises Refused, before anything is
     changed.
     """
-    owner = owner_of(row.record)
     if not is_owed:
-        commit.check_pending(1, owner)
+        commit.check_pending(1, owner_of(row.record), len(row.record))
     place = position(due_ms, commit.horizon.issue())
     RETRIES.put(commit.open_group, place, row)
-    commit.retry_kept(1, owner)
+    commit.retry_kept(1, row.record)
     return place
 
 
@@ -62,7 +61,7 @@ def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
     """In the writer: it is no retry any more; False if it was not."""
     is_there = RETRIES.remove(commit.open_group, place, row)
     if is_there:
-        commit.retry_kept(-1, owner_of(row.record))
+        commit.retry_kept(-1, row.record)
     return is_there
 
 

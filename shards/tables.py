@@ -7,7 +7,8 @@ slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
           (before format 4: for each borrowed shard start · generation · shard · structure (2), and no counts)
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
-          "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
+          "owned/" and a name: of the messages of an owner, placed (8) · passed (8) · their bytes placed (8) ·
+          bytes passed (8); without the bytes: these are to be counted
           "cells/" and a slice: when its messages are (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
@@ -63,6 +64,7 @@ _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
+_OWNED_SIZED = Struct(">qqqq")
 _KEPT = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
 
@@ -82,6 +84,15 @@ class Applied(NamedTuple):
 
     def __str__(self) -> str:
         return f"with the log up to record {self.seq:,} of epoch {self.epoch:,}"
+
+
+class OwnedRow(NamedTuple):
+    """How much of an owner has come in, and how much of that the horizon has passed."""
+
+    placed: int
+    passed: int
+    sizes: tuple[int, int] | None
+    """Bytes of both; None: an older version did not count them."""
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -403,15 +414,19 @@ def applied_from(value: bytes) -> Applied:
     return Applied(*_unpacked(_APPLIED, value))
 
 
-def owned_value(placed: int, passed: int) -> bytes:
-    """Of the messages of an owner, how many have come in and how many the horizon has passed."""
-    return _OWNED.pack(placed, passed)
+def owned_value(placed: int, passed: int, sizes: tuple[int, int] | None = None) -> bytes:
+    """Of the messages of an owner, how many have come in and how many the horizon has passed. `sizes`: the
+    same of their bytes; None: they are to be counted."""
+    return _OWNED.pack(placed, passed) if sizes is None else _OWNED_SIZED.pack(placed, passed, *sizes)
 
 
-def owned_from(value: bytes) -> tuple[int, int]:
+def owned_from(value: bytes) -> OwnedRow:
     """Raises Corrupt."""
-    placed, passed = _unpacked(_OWNED, value)
-    return placed, passed
+    if len(value) == _OWNED.size:
+        placed, passed = _OWNED.unpack(value)
+        return OwnedRow(placed, passed, None)
+    placed, passed, placed_bytes, passed_bytes = _unpacked(_OWNED_SIZED, value)
+    return OwnedRow(placed, passed, (placed_bytes, passed_bytes))
 
 
 def kept_totals_value(totals: KeptTotals) -> bytes:

@@ -36,6 +36,7 @@ from .tables import (
     NEVER_S,
     KeptRow,
     KeptTotals,
+    OwnedRow,
     StoredCursor,
     count_value,
     cursor_row_of,
@@ -217,13 +218,14 @@ def _one_each(found: list[_Old], flying: set[Position]) -> list[_Old]:
 
 
 def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:
-    if not owner or not more:
+    """Their bytes are to be counted: the rows of retries have others."""
+    if not owner:
         return
     key = keys.owned(owner)
     with suppress(Corrupt):
         stored = store.get(Table.META, key)
-        placed, passed = (0, 0) if stored is None else owned_from(stored)
-        batch.put(Table.META, key, owned_value(placed + max(0, more), passed + max(0, -more)))
+        row = OwnedRow(0, 0, None) if stored is None else owned_from(stored)
+        batch.put(Table.META, key, owned_value(row.placed + max(0, more), row.passed + max(0, -more)))
 
 
 def _leave_stubs(batch: Batch, found: list[_Old], wall_ms: int) -> None:

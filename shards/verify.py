@@ -19,11 +19,9 @@ server counts it again. How many messages of each owner are pending is counted f
 counters in `meta` have to agree with.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from types import MappingProxyType
 
 from timeline.cells import Cells
@@ -49,8 +47,8 @@ from .keys import (
     span_range,
 )
 from .read import Reader
-from .record import decode, is_stub, owner_of
-from .retries import RETRIES
+from .record import decode, is_stub
+from .recover import count_owned
 from .schedules import schedule_of
 from .store import Store, Table
 from .tables import (
@@ -147,15 +145,19 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class OwnerFault:
-    """An owner whose counters say something else than the rows. `said`: None: they cannot be decoded."""
+    """An owner whose counters say something else than the rows. Both in messages and in bytes."""
 
     owner: bytes
-    said: int | None
-    counted: int
+    said: tuple[int, int] | None
+    """None: they cannot be decoded."""
+    counted: tuple[int, int]
 
     def __str__(self) -> str:
-        said = "nothing that can be read" if self.said is None else f"{self.said} messages are pending"
-        return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted}"
+        said, unit = "nothing that can be read", 0
+        if self.said is not None:
+            unit = int(self.said[0] == self.counted[0])
+            said = f"{self.said[unit]} {('messages', 'bytes')[unit]} are pending"
+        return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted[unit]}"
 
 
 @dataclass(slots=True)
@@ -326,40 +328,29 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
 
 def verify_owners(store: Store, directory: Directory, horizon: Position) -> list[OwnerFault]:
     """Count what each owner has pending behind the horizon."""
-    reader = Reader(store, directory, Structures(max_structures=1))
-    counted: Counter[bytes] = Counter()
-    for _, _, value in chain(reader.held(), reader.read(Position(horizon + 1), END)):
-        if not is_stub(value) and (owner := _owner_if_readable(value)):
-            counted[owner] += 1
-    for _, row in RETRIES.all(store):
-        if owner := _owner_if_readable(row.record):
-            counted[owner] += 1
+    counted = count_owned(store, Reader(store, directory, Structures(max_structures=1)), horizon)
     faults = []
     for key, value in readable(store, Table.META, OWNED, OWNED_END):
         owner = owner_in(key)
-        is_ = counted.pop(owner, 0)
+        is_ = counted.pop(owner, (0, 0))
         try:
-            placed, passed = owned_from(value)
+            row = owned_from(value)
         except Corrupt:
             faults.append(OwnerFault(owner, None, is_))
             continue
-        if placed - passed != is_:
-            faults.append(OwnerFault(owner, placed - passed, is_))
-    return faults + [OwnerFault(owner, 0, is_) for owner, is_ in counted.items()]
-
-
-def _owner_if_readable(value: bytes) -> bytes:
-    try:
-        return decode(value).owner if owner_of(value) else b""
-    except (Corrupt, IndexError):
-        return b""
+        placed, passed = row.sizes or (is_[1], 0)  # those that are not counted yet are not wrong
+        said = row.placed - row.passed, placed - passed
+        if said != is_:
+            faults.append(OwnerFault(owner, said, is_))
+    return faults + [OwnerFault(owner, (0, 0), is_) for owner, is_ in counted.items()]
 
 
 def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
     """Write what was counted; durable on return."""
     batch = store.batch()
     for fault in faults:
-        batch.put(Table.META, owned(fault.owner), owned_value(fault.counted, 0))
+        count, size = fault.counted
+        batch.put(Table.META, owned(fault.owner), owned_value(count, 0, (size, 0)))
     store.write(batch)
     store.flush()
 

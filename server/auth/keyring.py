@@ -275,6 +275,11 @@ class Keyring:
         entry = self._entries.get(owner)
         return 0 if entry is None else getattr(entry.grant, name)
 
+    def quota_of(self, owner: bytes) -> tuple[int, int]:
+        """How many messages of a key may be pending, and of how many bytes; 0: it has no such bound."""
+        entry = self._entries.get(owner.decode())
+        return (0, 0) if entry is None else (entry.grant.pending, entry.grant.pending_bytes)
+
     def used(self) -> dict[str, int]:
         """Name -> when its key was last used, wall ms; only those that were."""
         return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}

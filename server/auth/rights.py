@@ -79,7 +79,8 @@ class Bound(NamedTuple):
 
 BOUNDS = (
     Bound("rate", 1_000_000, "messages a second", "any number"),
-    Bound("pending", 1_000_000_000, "messages that may wait", "any number"),
+    Bound("pending", 1_000_000_000, "messages that may wait", "its share of limits.pending"),
+    Bound("pending_bytes", 1 << 50, "bytes of messages that may wait", "any number"),
     Bound("groups", 1_000_000, "groups and endpoints of its own", "its share of limits.groups"),
     Bound("schedules", 10_000_000, "schedules of its own", "its share of limits.schedules"),
     Bound("connections", 1_000_000, "MQTT connections at a time", "any number"),
@@ -87,7 +88,7 @@ BOUNDS = (
     Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.subscriptions"),
     Bound("retained", 100_000_000, "topics with a retained message", "its share of limits.retained"),
 )
-"""What a key may have. A share: server/fair.py."""
+"""What a key may have. A share: timeline/shares.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class Grant:
     deliver: Rules = EVERY
     rate: int = 0
     pending: int = 0
+    pending_bytes: int = 0
     groups: int = 0
     schedules: int = 0
     connections: int = 0

@@ -113,10 +113,10 @@ class Dispatch(Rider):
         *,
         node: int,
         dispatched: Callable[[int], None],
-        passed: Callable[[bytes], None],
+        passed: Callable[[bytes, int], None],
     ) -> None:
         """`dispatched`: called with the number of stored messages that a turn passed; `passed` with the owner
-        of each that has one."""
+        of each that has one, and its bytes."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
@@ -252,7 +252,7 @@ class Dispatch(Rider):
             size = message.size()
             cost += size >> COST_BITS
             if not message.is_usual and message.record.owner:
-                self._passed(message.record.owner)
+                self._passed(message.record.owner, len(value))
                 may_have = self._owners.allow(message.record)
                 if self._owners.cost:
                     cost += self._owners.take_cost()

@@ -63,6 +63,8 @@ class Auth(Bounds, Protocol):
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]: ...
 
+    def quota_of(self, owner: bytes) -> tuple[int, int]: ...
+
 
 class Open:
     """Where there are no keys."""
@@ -77,6 +79,9 @@ class Open:
 
     def bound_of(self, owner: str, name: str) -> int:  # noqa: ARG002
         return 0
+
+    def quota_of(self, owner: bytes) -> tuple[int, int]:  # noqa: ARG002
+        return 0, 0
 
 
 class Owners:

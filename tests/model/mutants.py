@@ -328,11 +328,14 @@ def a_spoilt_group_stays_in_ram(patch: pytest.MonkeyPatch) -> None:
 def what_was_passed_is_written_lazily(patch: pytest.MonkeyPatch) -> None:
     """The counters of owners go with the groups that change what was placed, not with every horizon."""
 
-    def passed(self: Owned, owner: bytes) -> None:
-        self.pending(owner)
-        self._passed[owner] += 1
+    passed = Owned.passed
 
-    patch.setattr(Owned, "passed", passed)
+    def lazy(self: Owned, owner: bytes, size: int) -> None:
+        changed = set(self._changed)
+        passed(self, owner, size)
+        self._changed = changed
+
+    patch.setattr(Owned, "passed", lazy)
 
 
 def what_was_passed_is_read_again(patch: pytest.MonkeyPatch) -> None:
@@ -340,9 +343,9 @@ def what_was_passed_is_read_again(patch: pytest.MonkeyPatch) -> None:
     reread = Owned.reread
 
     def naive(self: Owned) -> None:
-        reread(self)
-        self._passed.clear()
+        self._counts.clear()
         self._changed.clear()
+        reread(self)
 
     patch.setattr(Owned, "reread", naive)
 
@@ -355,7 +358,12 @@ def what_was_placed_is_kept(patch: pytest.MonkeyPatch) -> None:
 def a_cancelled_one_has_no_owner(patch: pytest.MonkeyPatch) -> None:
     """The horizon passes the cancelled ones, too, so that nobody need count them."""
     placed = Owned.placed
-    patch.setattr(Owned, "placed", lambda self, owner, count: placed(self, owner, max(0, count)))
+    patch.setattr(Owned, "placed", lambda self, owner, count, size: placed(self, owner, max(0, count), size))
+
+
+def a_moved_one_has_its_bytes(patch: pytest.MonkeyPatch) -> None:
+    """It is the same message: its row has an id more, which nobody counts."""
+    patch.setattr(Commit, "_resized", lambda self, before, after: None)
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -363,6 +371,7 @@ MUTANTS: tuple[Mutant, ...] = (
     what_was_passed_is_read_again,
     what_was_placed_is_kept,
     a_cancelled_one_has_no_owner,
+    a_moved_one_has_its_bytes,
     a_spoilt_group_stays_in_ram,
     no_floor,
     half_a_request_holds_nothing,

@@ -8,7 +8,6 @@ of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few d
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain
 from random import Random
 from typing import Any
 
@@ -30,7 +29,7 @@ from shards.fields import Record
 from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, decode, encode, is_stub, names_of, topic_of
-from shards.recover import count_pending, read_directory
+from shards.recover import count_owned, count_pending, read_directory
 from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
@@ -510,10 +509,9 @@ class Rig:
     def _check_owners(self) -> None:
         """What each owner has pending, by its counters and by the rows."""
         core = self.core
-        rows = chain(core.reader.read(Position(core.horizon.position + 1), END), core.reader.held())
-        owners = [decode(value).owner for _, _, value in rows if not is_stub(value)]
+        owned, amounts = core.opened.owned, count_owned(self.store, core.reader, core.horizon.position)
         for owner in filter(None, OWNERS):
-            said, counted = core.opened.owned.pending(owner), owners.count(owner)
+            said, counted = (owned.pending(owner), owned.pending_bytes(owner)), amounts.get(owner, (0, 0))
             need(said == counted, f"{owner!r} has {said} pending, counted {counted}")
 
     def _owner(self) -> bytes:

@@ -1,7 +1,8 @@
 """What each owner has pending: exact over groups that fail, kills, and what the horizon passes meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -13,19 +14,21 @@ from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.memory import MemoryStore
 from shards.owned import QuotaOf, any_number
-from shards.record import encode
+from shards.record import encode, is_stub, owner_of
 from shards.recover import (
     Opened,
+    count_owned,
     open_timeline,
     read_directory,
     read_timeline_again,
     stored_cursor,
     undo_group,
 )
+from shards.retries import RETRIES, end_retry, put_retry
 from shards.store import Table
-from shards.tables import owned_value
+from shards.tables import KeptRow, owned_value
 from shards.verify import OwnerFault, repair_owners, verify_owners
-from timeline.position import HELD_SHARD, MessageId, Position, id_position, id_shard
+from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard
 from timeline.slices import DAY_MS
 
 from .timelines import CAPS, NOW, sync
@@ -39,9 +42,14 @@ def opened_at(store: MemoryStore, wall_ms: int = NOW, quota_of: QuotaOf = any_nu
     )
 
 
-def of(owner: bytes, due_ms: int = NOW + DAY_MS, key: bytes = b"") -> Draft:
-    record = Record(b"a/b", b"x", due_ms, owner=owner, key=key)
+def of(owner: bytes, due_ms: int = NOW + DAY_MS, key: bytes = b"", payload: bytes = b"x") -> Draft:
+    record = Record(b"a/b", payload, due_ms, owner=owner, key=key)
     return Draft(due_ms, record.topic, encode(record), key, key)
+
+
+def retry(message: MessageId) -> KeptRow:
+    """One of A's messages that waits for its next try."""
+    return KeptRow("s", "s", keys.message(message), 1, "failed", "", 0, of(A).value)
 
 
 def write(opened: Opened, *requests: list[Draft], wall_ms: int = NOW) -> list[MessageId]:
@@ -54,7 +62,9 @@ def write(opened: Opened, *requests: list[Draft], wall_ms: int = NOW) -> list[Me
 
 def passed(opened: Opened, owner: bytes, message: MessageId) -> None:
     """What dispatch does."""
-    opened.owned.passed(owner)
+    found = opened.commit.find(message)
+    assert found is not None
+    opened.owned.passed(owner, len(found.value))
     opened.horizon.advance(max(opened.horizon.position, id_position(message)))
 
 
@@ -180,8 +190,8 @@ def test_a_group_that_is_given_up_counts_nothing() -> None:
     assert check(opened) == (1, 0)
 
 
-def quota(owner: bytes) -> int:
-    return 3 if owner == A else 0
+def quota(owner: bytes) -> tuple[int, int]:
+    return (3, 0) if owner == A else (0, 0)
 
 
 def refused(ask: Callable[[], object]) -> str:
@@ -231,41 +241,246 @@ def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:
     opened = opened_at(MemoryStore())
     store = opened.store
     assert isinstance(store, MemoryStore)
-    write(opened, [of(A), of(A)], [of(B)], [of(b"gone")])
+    write(opened, [of(A), of(A)], [of(B)], [of(b"gone")], [of(b"size")])
     batch = store.batch()
-    batch.put(Table.META, keys.owned(A), owned_value(9, 2))
+    batch.put(Table.META, keys.owned(A), owned_value(9, 2, (9, 2)))
     batch.put(Table.META, keys.owned(B), b"what is this")
     batch.delete(Table.META, keys.owned(b"gone"))
-    batch.put(Table.META, keys.owned(b"nobody"), owned_value(3, 1))
+    batch.put(Table.META, keys.owned(b"nobody"), owned_value(3, 1, (30, 10)))
+    batch.put(Table.META, keys.owned(b"size"), owned_value(1, 0, (7, 0)))
     store.write(batch)
     store.flush()
     again = opened_at(store)
     assert again.owned.pending(B) == 0, "what cannot be read begins anew"
     faults = verify_owners(store, again.directory, again.horizon.position)
+    bytes_of = {owner: len(of(owner).value) for owner in (A, B, b"gone", b"size")}
     assert faults == [
-        OwnerFault(A, 7, 2),
-        OwnerFault(b"nobody", 2, 0),
-        OwnerFault(B, None, 1),
-        OwnerFault(b"gone", 0, 1),
+        OwnerFault(A, (7, 7), (2, 2 * bytes_of[A])),
+        OwnerFault(b"nobody", (2, 20), (0, 0)),
+        OwnerFault(B, None, (1, bytes_of[B])),
+        OwnerFault(b"size", (1, 7), (1, bytes_of[b"size"])),
+        OwnerFault(b"gone", (0, 0), (1, bytes_of[b"gone"])),
     ]
     assert str(faults[0]) == "owner 'meter-7': says 7 messages are pending, there are 2"
     assert str(faults[2]) == "owner 'ops': says nothing that can be read, there are 1"
+    assert str(faults[3]) == f"owner 'size': says 7 bytes are pending, there are {bytes_of[b'size']}"
     repair_owners(store, faults)
     assert check(opened_at(store)) == (2, 1)
 
 
 def test_a_counter_below_nothing_is_nothing() -> None:
     opened = opened_at(MemoryStore())
-    opened.owned.passed(A)
-    assert opened.owned.pending(A) == 0
+    opened.owned.passed(A, 10)
+    assert (opened.owned.pending(A), opened.owned.pending_bytes(A)) == (0, 0)
+    assert (opened.owned.messages, opened.owned.owners) == (0, 0)
+    write(opened, [of(A), of(A)])
+    assert (opened.owned.messages, opened.owned.owners) == (1, 1)
 
 
 def test_a_store_that_cannot_be_read_says_so() -> None:
     opened = opened_at(MemoryStore())
 
-    def broken(*_: object) -> bytes:
+    def broken(*_: object) -> Iterator[tuple[bytes, bytes]]:
         raise StoreFailed("it is gone")
 
-    opened.store.get = broken  # type: ignore[method-assign]
+    opened.store.scan = broken  # type: ignore[method-assign]
     with pytest.raises(StoreFailed):
-        opened.owned.pending(A)
+        opened.owned.reread()
+
+
+def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = opened_at(MemoryStore())
+    store = opened.store
+    assert isinstance(store, MemoryStore)
+    first, *_ = write(opened, [of(A, NOW + 1), of(A), of(A)], [of(B)])
+    passed(opened, A, first)
+    write(opened, [of(b"")])
+    batch = store.batch()
+    batch.put(Table.META, keys.owned(A), owned_value(3, 1))
+    store.write(batch)
+    store.flush()
+    with caplog.at_level("INFO"):
+        again = opened_at(store)
+    assert "did not count the bytes" in caplog.text
+    size = len(of(A).value)
+    assert again.owned.pending_bytes(A) == 2 * size
+    assert check(again) == (2, 1), "an old row is not wrong"
+    again.open_group.begin(NOW)
+    again.commit.put([of(A)])
+    store.crash(0)
+    read_timeline_again(again)
+    assert again.owned.pending_bytes(A) == 2 * size, "nothing of it had been written"
+    write(again, [of(b"")])
+    caplog.clear()
+    assert opened_at(store).owned.pending_bytes(A) == 2 * size
+    assert not caplog.text
+
+
+def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
+    size = len(of(A).value)
+    opened = opened_at(MemoryStore(), quota_of=lambda owner: (0, 3 * size if owner == A else 0))
+    first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
+    opened.open_group.begin(NOW)
+    commit = opened.commit
+    text = f"{2 * size} bytes of messages of meter-7 are pending, {3 * size} may be"
+    assert refused(lambda: commit.put([of(A), of(A)])) == text
+    assert opened.open_group.is_empty
+    commit.move(first, NOW + 2 * DAY_MS)
+    refused(lambda: commit.put([of(A)]))  # its row has an id more now
+    commit.cancel(first)
+    commit.put([of(A), of(A)])
+    for ask in (
+        lambda: commit.put([of(A)]),
+        lambda: commit.put_known(of(A)),
+        lambda: adopt(commit, [of(A)], [MessageId(0)]),
+        lambda: put_retry(commit, retry(first), NOW + DAY_MS, is_owed=False),
+    ):
+        refused(ask)
+    commit.put([of(B)])
+    commit.put([of(b"")])
+    sync(opened, opened.open_group.seal())
+    assert check(opened) == (3, 6)
+
+
+SHARED = replace(CAPS, pending=80, is_shared=True)
+
+
+def held_by(opened: Opened, owner: bytes, count: int) -> None:
+    """Have them taken, or as many as there may be."""
+    opened.open_group.begin(NOW)
+    for _ in range(count):
+        opened.commit.put([of(owner)])
+    sync(opened, opened.open_group.seal())
+
+
+def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
+    opened = opened_at(MemoryStore())
+    opened.commit.caps = SHARED
+    commit, owned = opened.commit, opened.owned
+    held_by(opened, A, 60)
+    assert refused(lambda: commit.put([of(A)] * 11)).startswith("the key meter-7 has 60 messages pending")
+    held_by(opened, A, 10)
+    text = "the key meter-7 has 70 messages pending, the last ones of limits.pending are for others"
+    assert refused(lambda: commit.put([of(A)])) == text
+    held_by(opened, B, 5)
+    held_by(opened, b"", 4)
+    assert (owned.messages, owned.owners) == (75, 2)
+    opened.commit.caps = replace(SHARED, pending=83)
+    refused(lambda: commit.put([of(A)]))
+    held_by(opened, b"", 4)
+    assert refused(lambda: commit.put([of(B)])) == "83 messages are pending, as many as may be"
+
+
+def test_nobody_s_messages_are_one_owner_s() -> None:
+    opened = opened_at(MemoryStore())
+    opened.commit.caps = SHARED
+    held_by(opened, b"", 70)
+    text = "who shows no key has 70 messages pending, the last ones of limits.pending are for others"
+    assert refused(lambda: opened.commit.put([of(b"")])) == text
+    held_by(opened, A, 10)
+    opened.commit.caps = replace(SHARED, is_shared=False, pending=81)
+    held_by(opened, b"", 1)
+
+
+OWNERS = A, B, b""
+
+
+class Walk:
+    """Random requests, groups that fail, kills, dispatch: what is counted is what the rows say."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.wall_ms = NOW
+        self.store = MemoryStore()
+        self.opened = opened_at(self.store)
+        write(self.opened, [of(A)])
+        self.ids: list[MessageId] = []
+
+    def group(self) -> None:
+        """A few requests, and what becomes of their group."""
+        opened, chance = self.opened, self.chance
+        opened.open_group.begin(self.wall_ms)
+        made: list[MessageId] = []
+        for _ in range(chance.randrange(1, 6)):
+            self.request(made)
+        if chance.random() < 0.15:
+            undo_group(opened)
+            return
+        group = opened.open_group.seal()
+        if chance.random() < 0.15:
+            self.store.crash(chance.randrange(2))
+            read_timeline_again(opened)
+            return
+        sync(opened, group)
+        self.ids += made
+
+    def request(self, made: list[MessageId]) -> None:
+        commit, chance = self.opened.commit, self.chance
+        due_ms = self.wall_ms + chance.randrange(-20_000, 60_000)
+        step = chance.randrange(6)
+        if step < 2:
+            owner = chance.choice(OWNERS)
+            drafts = [of(owner, due_ms, payload=b"x" * chance.randrange(50)) for _ in range(1 + step)]
+            made += [one for one in commit.put(drafts) if isinstance(one, int)]
+        elif step == 2 and self.ids:
+            for _ in range(chance.randrange(1, 3)):
+                commit.cancel(chance.choice(self.ids))
+        elif step == 3 and self.ids:
+            commit.move(chance.choice(self.ids), due_ms, zone=chance.choice((b"", b"Europe/Rome")))
+        elif step == 4:
+            name = MessageId(chance.getrandbits(30) << 80 | 5 << 48 | chance.getrandbits(40))
+            made += [one for one in adopt(commit, [of(A, due_ms)], [name]) if isinstance(one, int)]
+        else:
+            retries = [*RETRIES.all(self.store)]
+            if retries and chance.random() < 0.5:
+                end_retry(commit, *chance.choice(retries))
+            else:
+                put_retry(commit, retry(MessageId(chance.getrandbits(127))), due_ms, is_owed=True)
+
+    def dispatch(self) -> None:
+        """The horizon passes what is due."""
+        opened = self.opened
+        horizon = opened.horizon
+        horizon.observe(self.wall_ms)
+        to = horizon.limit(END)
+        for _, _, value in opened.reader.read(Position(horizon.position + 1), Position(to + 1)):
+            owner = owner_of(value)
+            opened.waiting.dispatched(not is_stub(value))
+            if owner and not is_stub(value):
+                opened.owned.passed(owner, len(value))
+        horizon.advance(to)
+
+    def release(self) -> None:
+        """What was held and is due by now, cancelled or not."""
+        self.opened.open_group.begin(self.wall_ms)
+        for place, _, _ in [*self.opened.reader.held()]:
+            if at_of(place) <= self.wall_ms:
+                self.opened.commit.release(place)
+        sync(self.opened, self.opened.open_group.seal())
+
+    def kill(self) -> None:
+        self.store.crash(self.chance.randrange(2))
+        self.opened = opened_at(self.store, self.wall_ms)
+
+    def check(self) -> None:
+        opened, owned = self.opened, self.opened.owned
+        counted = count_owned(opened.store, opened.reader, opened.horizon.position)
+        said = {owner: (owned.pending(owner), owned.pending_bytes(owner)) for owner in (A, B)}
+        assert said == {owner: counted.get(owner, (0, 0)) for owner in (A, B)}
+        assert owned.messages == sum(count for count, _ in counted.values())
+        assert owned.owners == len(counted)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_what_is_counted_is_what_the_rows_say(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(60):
+        walk.group()
+        walk.check()
+        walk.wall_ms += walk.chance.randrange(-15_000, 25_000)
+        for step in (walk.dispatch, walk.release, walk.kill):
+            if walk.chance.random() < 0.3:
+                step()
+                walk.check()

@@ -197,7 +197,8 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_every_bound_of_a_key_is_added_and_listed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [text for number, bound in enumerate(BOUNDS, 3) for text in (f"--{bound.name}", str(number))]
+    flags = [f"--{bound.name.replace('_', '-')}" for bound in BOUNDS]
+    options = [text for number, flag in enumerate(flags, 3) for text in (flag, str(number))]
     ids = ["--client-ids", "a-*", "--client-ids", "b"]
     assert main(["keys", "add", "k", "--scope", "read", "--file", str(path), *options, *ids]) == 0
     (key,) = read_keys(path)
