@@ -16,7 +16,7 @@ from shards.fields import Record
 from shards.record import encode
 from shards.schedules import TimingRow
 from tests.support.keyed import Keyed
-from tests.support.rig import Peer, props
+from tests.support.rig import Peer, Rig, config, props
 from timeline.filters import matches
 from timeline.position import START
 
@@ -323,6 +323,34 @@ def test_a_quota_of_what_may_be_pending(rig: Keyed) -> None:
     old = rig.come("few", "old", level=4)
     old.publish(far, "x", 1)
     assert old.is_closed
+
+
+def test_a_quota_of_bytes_that_may_be_pending(rig: Keyed) -> None:
+    rig.add("few", pending_bytes=250)
+    peer = rig.come("few")
+    far, payload = "$delayed/5000/m", "x" * 80
+    assert [peer.publish1(far, payload).reason for _ in range(3)] == [0, 0, 0x97]
+    rig.crash()
+    rig.pump()
+    peer = rig.come("few")
+    assert [peer.publish1(far, text).reason for text in (payload, "x")] == [0x97, 0]
+    rig.change("few", "pending_bytes = 250", "pending_bytes = 400")
+    assert [peer.publish1("$delayed/10/m", payload).reason, peer.publish1(far, payload).reason] == [0, 0x97]
+    rig.pass_ms(11_000)
+    assert [peer.publish1(far, payload).reason for _ in range(2)] == [0, 0x97]
+
+
+def test_one_key_leaves_the_last_pending_messages_to_others(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, pending=8, allow_anonymous=True)
+    rig.add("a")
+    far = "$delayed/5000/m"
+    assert [rig.come("a").publish1(far).reason for _ in range(8)] == [0] * 7 + [0x97]
+    rig.crash()
+    rig.pump()
+    assert rig.come("a").publish1(far).reason == 0x97, "counted again at the start"
+    assert [rig.come("ops").publish1(far).reason for _ in range(2)] == [0, 0x97]
+    without = Rig(config(pending=8))
+    assert [without.connected("c").publish1(far).reason for _ in range(9)] == [0] * 8 + [0x97], "without keys"
 
 
 def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

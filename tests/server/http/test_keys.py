@@ -431,6 +431,25 @@ async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
     assert (await keyed.body("slow", "GET", "/v1/messages?state=all&count=true"))["count"] == 101
 
 
+async def test_a_key_has_so_many_bytes_pending_and_no_more(keyed: Keyed) -> None:
+    keyed.add("few", pending_bytes=3_200)
+    body = {"topic": "t", "payload": "x" * 1_000, "deliver_in": 3_600}
+    answer = await keyed.call("few", "POST", "/v1/messages:batch", [body] * 4, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    assert answer.body["detail"] == "0 bytes of messages of few are pending, 3200 may be"
+    name, *_ = (await keyed.body("few", "POST", "/v1/messages:batch", [body] * 3, status=201))["ids"]
+    await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    await keyed.schedule("few", "t")
+    await keyed.schedule("ops", "t", payload="x" * 5_000)
+    await keyed.call("few", "PATCH", f"/v1/messages/{name}", {"deliver_in": 7_200})
+    await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    await keyed.call("ops", "DELETE", f"/v1/messages/{name}", status=204)
+    await keyed.call("few", "POST", "/v1/messages", body, status=201)
+    await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    await keyed.server.pass_time(3_601_000)
+    await keyed.call("few", "POST", "/v1/messages:batch", [body] * 3, status=201)
+
+
 async def test_a_key_has_so_many_messages_pending_and_no_more(keyed: Keyed) -> None:
     keyed.add("few", pending=3)
     keyed.add("boss", "admin", pending=1)
