@@ -44,6 +44,8 @@ VALUE_BYTES_MAX = 255
 """Of a name or client id that is put into a rule."""
 _WIDENING = frozenset("/+#\0")
 _BEGIN = re.compile("[^%+#]*")
+_MADE_ID = re.compile("fasti-[0-9a-f]+")
+"""What the server calls a client that has no id (server/mqtt/state.py); it may come again under that."""
 Fits = Callable[[str], bool]
 """Whether a rule matches a topic."""
 
@@ -150,9 +152,11 @@ class Principal:
         return scope in self.grant.scopes
 
     def may_be(self, client_id: str) -> bool:
-        """Whether its clients may have this client id."""
+        """Whether its clients may have this client id. All may have one that the server has made."""
         patterns = self.grant.client_ids
-        return not patterns or any(_is_like(client_id, pattern) for pattern in patterns)
+        if not patterns or _MADE_ID.fullmatch(client_id):
+            return True
+        return any(_is_like(client_id, pattern) for pattern in patterns)
 
     def fits(self, text: str) -> "Fits":
         """What a rule of a client matches, as it is with its name put in. Those without a mark are the same
@@ -192,6 +196,11 @@ class Rights:
     @property
     def is_live(self) -> bool:
         return self.principal.is_live
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether the key counts, and its clients may have this client id."""
+        return self.principal.is_live and self.principal.may_be(self._client_id)
 
     @property
     def sees_all(self) -> bool:

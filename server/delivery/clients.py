@@ -126,11 +126,12 @@ class Clients:
         return "" if is_replaced else self.connections.refusal(rights.name)
 
     def is_taken(self, client_id: str, rights: Rights | None) -> bool:
-        """Whether the session belongs to another, valid key, so that this client cannot take it over."""
+        """Whether the session belongs to another, valid key that may have it, so that this client cannot take
+        it over."""
         known = self._sessions.get(client_id)
         if rights is None or known is None or known.owner in ("", rights.name):
             return False
-        return not self._sessions.is_over(known) and (known.rights is None or known.rights.is_live)
+        return not self._sessions.is_over(known) and (known.rights is None or known.rights.may_connect)
 
     def is_known(self, client_id: str) -> bool:
         """Whether that client has a session, or a restart could find one."""

@@ -36,6 +36,10 @@ class Rights(Protocol):
     def is_live(self) -> bool:
         """False: its key has been revoked."""
 
+    @property
+    def may_connect(self) -> bool:
+        """False: that, or its key's clients may not have its client id any more."""
+
     def may_publish(self, topic: bytes) -> bool: ...
 
     def may_receive(self, topic: bytes) -> bool: ...

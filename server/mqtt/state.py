@@ -383,7 +383,7 @@ class Connection:
             return
         if reason is None and rights is not None and packet.will is not None:
             reason = None if rights.may_publish(packet.will.topic) else Reason.NOT_AUTHORIZED
-        reason = reason or self._unwelcome(packet, rights)
+        reason = reason or self._unwelcome(rights)
         if reason is not None:
             self._refuse_connect(reason)
             return
@@ -394,13 +394,13 @@ class Connection:
         self._publishing.traffic.connects += 1
         self._open_session(packet)
 
-    def _unwelcome(self, packet: Connect, rights: Rights | None) -> Reason | None:
+    def _unwelcome(self, rights: Rights | None) -> Reason | None:
         """Why a client may not come in under its client id, or as one more of its key; None: it may."""
         if self._clients.is_taken(self.client_id, rights):
             return Reason.CLIENT_IDENTIFIER_NOT_VALID
         if rights is None:
             return None
-        if packet.client_id and not rights.principal.may_be(packet.client_id):
+        if not rights.may_connect:
             return Reason.CLIENT_IDENTIFIER_NOT_VALID
         why = self._clients.admission(self.client_id, rights)
         if why:
@@ -414,8 +414,9 @@ class Connection:
                 "connection closed: %s, its certificate has been revoked", self._peer, extra=self._peer.cause
             )
             self.close(Closing.REVOKED)
-        elif self._rights is not None and not self._rights.is_live:
-            log.info("connection closed: %s, its key counts no more", self._peer, extra=self._peer.cause)
+        elif self._rights is not None and not self._rights.may_connect:
+            why = "may not have this client id any more" if self._rights.is_live else "counts no more"
+            log.info("connection closed: %s, its key %s", self._peer, why, extra=self._peer.cause)
             self.close(Closing.REVOKED)
 
     def _open_session(self, packet: Connect) -> None:

@@ -11,7 +11,7 @@ from server.auth.backoff import FREE
 from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
-from server.codec.packets import Ack, Connect, Publish, Subscribe, SubscribeOptions, Will
+from server.codec.packets import Ack, Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.terms import LASTING
 from server.mqtt.door import Door
 from tests.support.keyed import Keyed
@@ -741,6 +741,29 @@ def test_a_key_s_clients_have_the_ids_of_its_patterns(rig: Keyed) -> None:
     assert rig.peer(4).connect("other", username="meter", key=rig.keys["meter"]).reason == 2
     assert rig.core.sessions.get("other") is None
     rig.come("ops", "other")
+
+
+def test_when_the_patterns_become_narrower_clients_outside_them_are_closed(
+    rig: Keyed, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.add("meter", client_ids=["meter-*"])
+    rig.add("other")
+    one, two = rig.stay("meter", "meter-1"), rig.stay("meter", "meter-2")
+    made = rig.peer(5)
+    name = made.connect("", username="meter", key=rig.keys["meter"]).properties.assigned_client_id
+    assert rig.peer(5).connect("meter-2", username="other", key=rig.keys["other"]).reason == 0x85
+    with caplog.at_level("INFO"):
+        rig.change("meter", '"meter-*"', '"meter-1"')
+    assert [peer.is_closed for peer in (one, two, made)] == [False, True, False]
+    assert two.take(Disconnect).reason == 0x87
+    assert "(meter-2), its key may not have this client id any more" in caplog.text
+    assert rig.peer(5).connect("meter-2", username="meter", key=rig.keys["meter"]).reason == 0x85
+    assert rig.core.sessions.get("meter-2") is not None, "its session stays"
+    rig.come("other", "meter-2")
+    assert rig.peer(5).connect("meter-1", username="other", key=rig.keys["other"]).reason == 0x85
+    made.drop()
+    rig.come("meter", name)
+    rig.come("ops", "meter-1-not")
 
 
 @pytest.mark.parametrize("qos", [1, 2])
