@@ -146,7 +146,10 @@ class Commit:
         """
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         owner = owner_of(drafts[0].value) if drafts else b""
-        size = sum([len(draft.value) for draft in fresh]) if owner else 0
+        size = 0
+        if owner:
+            for draft in fresh:
+                size += len(draft.value)
         self.check_pending(len(fresh), owner, size)
         return fresh, owner, size
 

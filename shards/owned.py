@@ -136,8 +136,11 @@ class Owned:
             self._before[owner] = counts.placed, counts.placed_bytes
         before = counts.placed - counts.passed
         after = before + count
-        self.messages += max(0, after) - max(0, before)
-        self.owners += (after > 0) - (before > 0)
+        if before > 0 and after > 0:
+            self.messages += count
+        else:
+            self.messages += max(0, after) - max(0, before)
+            self.owners += (after > 0) - (before > 0)
         counts.placed += count
         counts.placed_bytes += size
         self._changed.add(owner)
@@ -150,7 +153,8 @@ class Owned:
         left = counts.placed - counts.passed - 1
         if left >= 0:
             self.messages -= 1
-            self.owners -= left == 0
+            if not left:
+                self.owners -= 1
         counts.passed += 1
         counts.passed_bytes += size
         self._changed.add(owner)
