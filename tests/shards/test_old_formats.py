@@ -16,7 +16,7 @@ from shards.keys import GROUP_PREFIX, message_of, owned
 from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import CANCELLED, MOVED, decode, is_retry, owner_of
-from shards.recover import format_of
+from shards.recover import count_owned, format_of
 from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -98,7 +98,12 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
         assert set(owners) == {b""}
     else:
         assert owners == [OWNER if index % 3 == 0 and index < 30 else b"" for index in range(31)]
-        assert core.opened.owned.pending(OWNER) == 1 + len(retries), "what is due later, and the retry"
+        owned = core.opened.owned
+        assert owned.pending(OWNER) == 1 + len(retries), "what is due later, and the retry"
+        amounts = count_owned(store, core.reader, core.horizon.position)
+        assert amounts == {OWNER: (owned.pending(OWNER), owned.pending_bytes(OWNER))}, (
+            "which its row did not say"
+        )
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
