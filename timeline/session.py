@@ -19,6 +19,7 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from struct import Struct
 
 from sortedcontainers import SortedDict
 
@@ -26,6 +27,11 @@ from .finished import Finished
 from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
+LOSSES_MAX = 20
+"""Tries that are remembered of a flight."""
+MS_MAX = 0xFFFFFFFF
+_LOSS = Struct(">QI")
+"""When a try was lost, wall ms, and how long it had been in hand, ms."""
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
@@ -63,6 +69,9 @@ class Flight:
     lost_ms: int = 0
     """When it was sent again, as its connection, or the server, was lost before an answer: wall ms; 0: never,
     or an older version did. So were all attempts but the last."""
+    losses: bytes = field(default=b"", compare=False)
+    """Of its lost attempts those that are known, the last LOSSES_MAX, in the order of time (`lost`). In RAM
+    only, some 270 bytes at most."""
     stored: bytes = field(default=b"", compare=False)
     """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
     with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
@@ -82,11 +91,26 @@ class Flight:
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
 
-    def begin_again(self, at_ms: int) -> None:
-        """It is sent once more, at that wall time, as no answer has come to what was sent before."""
+    def begin_again(self, at_ms: int, ended_ms: int = 0) -> None:
+        """It is sent once more, at that wall time, as no answer has come to what was sent before.
+
+        `ended_ms`: when the connection ended that it was sent on before, wall ms; 0: not known.
+        """
         if self.attempts:
+            if ended_ms:
+                loss = _LOSS.pack(ended_ms, self.held_ms(ended_ms))
+                self.losses = (self.losses + loss)[-LOSSES_MAX * _LOSS.size :]
             self.lost_ms = at_ms
         self.attempts += 1
+
+    def held_ms(self, until_ms: int) -> int:
+        """How long its last try had been in hand at that wall time; 0: not known, as of a first one."""
+        return min(max(0, until_ms - self.lost_ms), MS_MAX) if self.lost_ms else 0
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """Of the attempts that were lost the last ones that are known: when, wall ms, and `held_ms` then."""
+        return [(at_ms, ms) for at_ms, ms in _LOSS.iter_unpack(self.losses)]
 
     def end_lease(self) -> None:
         """Of a group's flight: nobody has the message by a lease that outlives the server."""

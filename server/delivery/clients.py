@@ -180,6 +180,7 @@ class Clients:
         `is_clean`: the client has said that it goes, or the server stops: the client has not failed.
         """
         session = subscriber.session
+        subscriber.ended_ms = self._clock.wall_ms()
         self._settling.part(subscriber, is_clean=is_clean)
         if not session.is_persistent:
             self._wills.publish(subscriber, at_once=True)
@@ -268,6 +269,7 @@ class Clients:
         """The client connects again: its old connection is closed, and its former will is dealt with."""
         if known.link is not None:
             known.link.close(Closing.TAKEN_OVER)
+            known.ended_ms = self._clock.wall_ms()
             self._settling.part(known, is_clean=False)
         self._wills.displace(known, is_resumed=is_resumed)
 

@@ -226,7 +226,7 @@ class Deliveries:
             state: DeliveryState = "waiting" if is_back or flight.fate else "in_flight"
             by, until_ms = self._holder(subscriber, flight)
             attempts = places[flight.position] + flight.attempts
-            known = tries_of_flight(tries, flight)
+            known = tries_of_flight(tries, flight, by or subscriber.name)
             return _told(subscriber, state, attempts, None, reason, by, until_ms, known)
         if standing is not None and retry is not None and standing[0] not in subscriber.retrying:
             ms = at_of(standing[0])

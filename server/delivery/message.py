@@ -12,8 +12,10 @@ perhaps a due. So the replay of a backlog takes three quarters of the time.
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from shards.fate import is_over
-from shards.fields import Record, TryRow
+from shards.fields import Record, Retry, TryRow
 from shards.record import decode, id_at, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
@@ -129,6 +131,12 @@ class Message:
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
             return self
         return Message(self.position, self.shard, self._record, wall_ms, self._value, is_usual=self.is_usual)
+
+    def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
+        """The message after so many deliveries from its row, with what is known of all its tries."""
+        retry = self.record.retry or Retry(b"")
+        retry = replace(retry, attempts=retry.attempts + attempts, tries=tries)
+        return Message(self.position, self.shard, replace(self.record, retry=retry), self.as_of_ms)
 
     def size(self) -> int:
         """Bytes of RAM, about: what it is kept as, and once more as a Record and as a PUBLISH."""

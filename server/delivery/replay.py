@@ -48,7 +48,6 @@ from .run import RUN_MAX, Run
 from .sent import Sent
 from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
 from .subscriber import Subscriber
-from .tries import LOST
 
 log = logging.getLogger(__name__)
 
@@ -216,9 +215,9 @@ class Replay:
             and self._owners.allow(message.record)
         )
         if message is None and flight.is_stored:
-            self._undone.fail(subscriber, flight, UNREADABLE, delay_ms=NEVER, outcome=LOST)
+            self._undone.lose(subscriber, flight, UNREADABLE, delay_ms=NEVER)
         elif subscriber.is_group and message is not None and self._is_over(message, flight):
-            self._undone.fail(subscriber, flight, EXPIRED, delay_ms=NEVER, outcome=LOST)
+            self._undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
         elif message is None or not may_have or self._is_over(message, flight):
             self._groups.give_up(subscriber, flight)
         elif (
@@ -227,8 +226,7 @@ class Replay:
             <= message.counted_before + flight.attempts
         ):
             attempts = message.attempts_before + flight.attempts
-            why = f"not acked after {attempts} deliveries"
-            self._undone.fail(subscriber, flight, why, outcome=LOST)
+            self._undone.lose(subscriber, flight, f"not acked after {attempts} deliveries")
         else:
             return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
         return True

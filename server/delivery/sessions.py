@@ -223,7 +223,7 @@ class Sessions:
         if not row.left_ms:
             # It was connected when the server was killed: dispatch may have come as far as the bound.
             subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
-        subscriber.left_ms = row.left_ms or subscriber.left_ms
+        subscriber.left_ms, subscriber.ended_ms = row.left_ms or subscriber.left_ms, row.left_ms
         self._by_id[session.client_id] = subscriber
         self._share.add(subscriber.owner)
         for stored in row.subscriptions:

@@ -20,6 +20,7 @@ from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
 from .run import Run
+from .tries import tries_of_flight
 from .wish import Will
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class Subscriber:
         "delivered",
         "dirty",
         "doubt",
+        "ended_ms",
         "even_at",
         "former_will",
         "gate",
@@ -248,6 +250,8 @@ class Subscriber:
         """What the client may have had before the server was killed: due before its ms, placed up to its seq.
         0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
         self.connected_ms = 0
+        self.ended_ms = 0
+        """When its last connection ended, wall ms; 0: it has had none, or the server was killed meanwhile."""
         self.delivered = 0
         self.redelivered = 0
         """Messages that had to come again."""
@@ -425,14 +429,18 @@ class Subscriber:
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send again what was in flight when the last connection ended; False: there is no room for it."""
         assert self.link is not None
-        flight.begin_again(message.as_of_ms)
+        flight.begin_again(message.as_of_ms, self.ended_ms)
         self.redelivered += 1
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
+        attempt = flight.attempts
+        if flight.losses and message.asked_ms:
+            tries = tries_of_flight(message.tries, flight, self.name)
+            message, attempt = message.tried(attempt - 1, tries), PERHAPS
         if flight.is_retained:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, attempt, True)
         else:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, attempt)
         return True
 
     def release(self, flight: Flight) -> None:

@@ -2,8 +2,9 @@
 
 A try that failed while the server ran is written into the row of the retry, with all that is known of it. A
 delivery whose connection or server was lost leaves the flight as it is, and is sent again from there: its try
-is told from the flight, which knows how many there were, and when the last of them was sent again. So nothing
-more is written for a delivery that succeeds.
+is told from the flight. The flight's row has how many there were, and when the last of them was sent again.
+When each connection of a session ended, its flights know in RAM, until the server is killed. So nothing more
+is written for a delivery that succeeds.
 """
 
 from collections.abc import Sequence
@@ -30,9 +31,16 @@ BYTES_MAX = 4_096
 _encode = msgspec.json.Encoder().encode
 
 
-def tries_of_flight(before: Sequence[TryRow], flight: Flight) -> Sequence[TryRow]:
-    """Those of a message before the delivery that is in flight. `before`: those of its row."""
-    return _with_lost(before, flight.attempts - 1, flight.lost_ms or at_of(flight.position))
+def tries_of_flight(before: Sequence[TryRow], flight: Flight, holder: str) -> Sequence[TryRow]:
+    """Those of a message before the delivery that is in flight. `before`: those of its row; `holder`: who has
+    it."""
+    lost = flight.lost
+    if not lost:
+        return _with_lost(before, flight.attempts - 1, flight.lost_ms or at_of(flight.position))
+    first_ms, held_ms = lost[0]
+    unknown = _with_lost(before, flight.attempts - 1 - len(lost), first_ms - held_ms)
+    known = [TryRow(at_ms, holder, LOST, UNANSWERED, ms) for at_ms, ms in lost]
+    return [*unknown, *known][-TRIES_MAX:]
 
 
 def tries_before(message: Message, attempt: int) -> Sequence[TryRow]:

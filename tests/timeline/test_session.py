@@ -7,7 +7,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.soak import SOAK
 from timeline.position import POSITION_BYTES, START, Position
-from timeline.session import PACKET_ID_MAX, RETIRED_MAX, Flight, Loan, Resends, Session, Subscription
+from timeline.session import (
+    LOSSES_MAX,
+    PACKET_ID_MAX,
+    RETIRED_MAX,
+    Flight,
+    Loan,
+    Resends,
+    Session,
+    Subscription,
+)
 
 
 def make(window: int = 3, read: int = 100) -> Session:
@@ -159,6 +168,23 @@ def test_a_flight_of_a_group() -> None:
     assert not flight.is_of_group
     flight.loan = Loan("$share/g/t", Flight(7, Position(101), 0, 1))
     assert flight.is_of_group
+
+
+def test_a_flight_knows_when_its_last_tries_were_lost() -> None:
+    flight = Flight(1, Position(101), 0, 1)
+    flight.begin_again(1_000, 900)
+    assert flight.lost == [(900, 0)], "when it was first sent is not known"
+    flight.begin_again(2_000)
+    assert flight.lost == [(900, 0)], "nor when the next try ended"
+    flight.begin_again(2_500, 2_300)
+    flight.begin_again(2_700, 2_400)
+    assert flight.lost == [(900, 0), (2_300, 300), (2_400, 0)], "the clock was set back meanwhile"
+    for at_ms in range(3_000, 3_000 + LOSSES_MAX):
+        flight.begin_again(at_ms, at_ms)
+    assert [at_ms for at_ms, _ in flight.lost] == list(range(3_000, 3_000 + LOSSES_MAX))
+    assert (flight.attempts, len(flight.losses)) == (5 + LOSSES_MAX, 12 * LOSSES_MAX)
+    flight.begin_again(1 << 47, 1 << 46)
+    assert flight.lost[-1] == (1 << 46, (1 << 32) - 1)
 
 
 # -- reading

@@ -51,7 +51,7 @@ from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..terms import InForce, in_force
-from ..tries import LAPSED_LEASE, SAID_NO, TRIES_MAX, tries_of_flight
+from ..tries import LAPSED_LEASE, LOST, SAID_NO, TRIES_MAX, tries_of_flight
 from .leases import Leases
 from .letters import Letters, Tried
 from .obituaries import Obituaries
@@ -127,6 +127,8 @@ class Failure:
     outcome: str
     ms: int
     """How long it was in hand; 0: not known."""
+    at_ms: int = 0
+    """When the try ended, wall ms; 0: when what becomes of it is decided."""
     crowded_out: int = 0
     """Dead letters that go for this one."""
     buried: tuple[str, str] = ("", "")
@@ -142,9 +144,9 @@ class Failure:
         retry = Retry(b"") if message.is_usual else message.record.retry or Retry(b"")
         attempts, counted = message.attempts_before + self.attempts, message.counted_before + self.attempts
         returns = max(self.flight.returns, retry.returns)
-        reason, tries = self.reason, [*tries_of_flight(retry.tries, self.flight)]
+        reason, tries = self.reason, [*tries_of_flight(retry.tries, self.flight, self.holder.name)]
         if self.is_attempt and self.attempts:
-            made = TryRow(wall_ms, self.by, self.outcome, self.reason, self.ms)
+            made = TryRow(self.at_ms or wall_ms, self.by, self.outcome, self.reason, self.ms)
             tries = [*tries, made][-TRIES_MAX:]
         elif self.delay_ms != NEVER:
             reason = retry.reason.decode(errors="replace")
@@ -232,12 +234,14 @@ class Undone:
         by: str = "",
         outcome: str = SAID_NO,
         since_s: float = 0.0,
+        ended_ms: int = 0,
     ) -> None:
         """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
 
         `delay_ms`: after which it is to come again; None: as the back-off says; NEVER: it is dead.
         `addressee`: who is to get it, if not the holder. `is_ended`: its client has ended the exchange.
-        `is_attempt`: it was tried, `by` whom, since when (s of monotonic time, 0: not known).
+        `is_attempt`: it was tried, `by` whom, since when (s of monotonic time, 0: not known). `ended_ms`:
+        when its connection ended, wall ms; 0: now, or not known.
         """
         if flight.fate:
             told(Nacked.GONE)
@@ -247,9 +251,18 @@ class Undone:
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
         ms = max(1, round((self._clock.mono() - since_s) * 1_000)) if since_s else 0
+        ms = flight.held_ms(ended_ms) if ended_ms else ms
         self.errand.add(
-            Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by, outcome, ms)
+            Failure(
+                holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by, outcome, ms, ended_ms
+            )
         )
+
+    def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
+        """What is not sent again: its last delivery ended with its connection, or with the server."""
+        ended_ms = holder.ended_ms
+        by = holder.name if ended_ms else ""
+        self.fail(holder, flight, reason, delay_ms=delay_ms, by=by, outcome=LOST, ended_ms=ended_ms)
 
     # -- in the writer, and back
 

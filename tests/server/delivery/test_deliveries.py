@@ -95,8 +95,7 @@ def test_what_is_dead_and_what_comes_again(text: str) -> None:
     name, topic_filter = ("a", None) if text == "t" else ("workers", "t")
     (dead,) = [found for found in told(rig)[0] if found.name == name]
     reason = "not acked after 1 deliveries" if text == "t" else "connection lost"
-    by, outcome, ms = ("", "lost", 0) if text == "t" else ("a", "lost", 1)
-    tried = [TryRow(rig.clock.now_ms, by, outcome, reason, ms)]
+    tried = [TryRow(rig.clock.now_ms, "a", "lost", reason, 0 if text == "t" else 1)]
     assert dead == Delivery(name, topic_filter, "dead", 1, reason=reason, tries=tried)
     due_ms = rig.clock.now_ms + 5_000
     requeue(rig, 5_000)

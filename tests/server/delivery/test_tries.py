@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.codec.packets import Publish
-from server.delivery.tries import LOST, TRIES_MAX, UNANSWERED, tries_before, tries_of_flight
+from server.delivery.tries import LAPSED_LEASE, LOST, TRIES_MAX, UNANSWERED, tries_before, tries_of_flight
 from shards.fields import TryRow
 from shards.retries import RETRIES
 from shards.store import Table
@@ -74,14 +74,119 @@ def test_a_try_that_a_kill_has_ended_is_told(text: str) -> None:
     assert [tried.at_ms for tried in row.tries] == [DUE_MS + 10_000] * 3
 
 
-def test_a_lost_connection_of_a_session_is_told_as_a_kill_is() -> None:
+def _later(rig: Rig, ms: int = 5_000) -> Publish:
+    """`a` connects again, so much later: what it is sent."""
+    rig.pass_ms(ms)
+    return _back(rig)
+
+
+def _lost(at_ms: int, ms: int = 0, by: str = "a") -> TryRow:
+    """That was lost so long after it was due, and had been in hand for so long."""
+    return TryRow(DUE_MS + at_ms, by, LOST, UNANSWERED, ms)
+
+
+def _end(rig: Rig) -> None:
+    """The connection of `a` is lost."""
+    (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
+    peer.drop()
+
+
+def test_each_lost_connection_of_a_session_is_told() -> None:
+    """With the message, where it is looked up, and in the row of the retry."""
     rig = Rig()
     _published(rig, "t")
-    rig.peers[0].drop()
-    rig.pass_ms(5_000)
-    packet = _back(rig)
-    assert _told(packet) == [SAID]
-    assert one(rig).tries == [TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)]
+    _end(rig)
+    packet = _later(rig)
+    assert (said(packet, "fasti-attempt"), packet.dup) == ("2", True)
+    assert _told(packet) == [("lost", UNANSWERED, "a", None)]
+    assert one(rig).tries == [_lost(0)]
+    rig.pass_ms(3_000)
+    _end(rig)
+    packet = _later(rig)
+    assert said(packet, "fasti-attempt") == "3"
+    assert _told(packet) == [("lost", UNANSWERED, "a", None), ("lost", UNANSWERED, "a", 3.0)]
+    assert (one(rig).attempts, one(rig).tries) == (3, [_lost(0), _lost(8_000, 3_000)])
+    (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
+    nack(peer, packet, "2s", "no paper")
+    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    before = [_lost(0), _lost(8_000, 3_000), TryRow(DUE_MS + 13_000, "a", "failed", "no paper")]
+    assert (row.attempts, row.tries) == (3, before)
+    rig.pass_ms(2_000)
+    _end(rig)
+    packet = _later(rig)
+    assert (said(packet, "fasti-attempt"), len(_told(packet))) == ("5", 4)
+    assert one(rig).tries == [*before, _lost(15_000)]
+
+
+@pytest.mark.parametrize("how", ["taken over", "returned", "stopped"])
+def test_a_session_ends_its_try_however_its_connection_ends(how: str) -> None:
+    rig = Rig()
+    _published(rig, "t")
+    _end(rig)
+    _later(rig)
+    rig.pass_ms(3_000)
+    if how == "returned":
+        rig.peers[-1].disconnect()
+    elif how == "stopped":
+        rig.restart()
+    _later(rig, 0 if how == "taken over" else 1_000)
+    first = _lost(5_000, by="") if how == "stopped" else _lost(0)
+    assert one(rig).tries == [first, _lost(8_000, 3_000)], "of the first one no more is stored"
+
+
+def test_what_a_kill_ended_is_told_before_what_a_connection_ended() -> None:
+    rig = Rig()
+    _published(rig, "t")
+    _end(rig)
+    _later(rig)
+    rig.kill()
+    _later(rig)
+    rig.pass_ms(3_000)
+    _end(rig)
+    _later(rig)
+    assert one(rig).tries == [_lost(10_000, by=""), _lost(10_000, by=""), _lost(13_000, 3_000)]
+
+
+def test_a_dead_letter_names_each_connection() -> None:
+    rig = Rig(config(max_attempts=3))
+    _published(rig, "t")
+    for _ in range(3):
+        _end(rig)
+        rig.pass_ms(5_000)
+        rig.lasting("a")
+    (row,) = [row for _, row in rig.core.letters.read()]
+    last = TryRow(DUE_MS + 10_000, "a", LOST, "not acked after 3 deliveries", 0)
+    assert row.tries == [_lost(0), _lost(5_000), last], "it was in hand for no time"
+
+
+def test_what_a_member_has_alone_names_its_connections() -> None:
+    rig = Rig()
+    rig.lasting("a").subscribe(GROUP, qos=2)
+    rig.connected("p").publish2("$delayed/1/t", "x")
+    rig.pass_ms(1_000)
+    _end(rig)
+    assert _told(_later(rig)) == [("lost", UNANSWERED, "a", None)]
+    assert one(rig).tries == [_lost(0)]
+
+
+def test_a_lease_that_lapses_names_who_had_it() -> None:
+    rig = Rig(config(ack_timeout_ms=10_000))
+    _published(rig, GROUP)
+    rig.pass_ms(10_500)
+    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (tried,) = row.tries
+    assert (tried.by, tried.outcome, tried.reason) == ("a", LAPSED_LEASE, "not acked within 10 s")
+    assert 10_000 <= tried.ms <= 10_500
+
+
+def test_a_packet_without_properties_is_sent_again() -> None:
+    rig = Rig()
+    rig.lasting("a", 4).subscribe("t")
+    rig.connected("p").publish1("$delayed/1/t", "x")
+    rig.pass_ms(1_000)
+    _end(rig)
+    (packet,) = rig.lasting("a", 4).publishes()
+    assert (packet.payload, packet.dup, packet.properties) == (b"x", True, None)
 
 
 def test_who_leases_what_a_kill_took_from_a_member_is_told() -> None:
@@ -153,9 +258,16 @@ def test_a_plain_publish_that_is_sent_again_has_no_property_for_it() -> None:
 def test_only_the_last_tries_are_told() -> None:
     before_them = [TryRow(n, "w", "failed", "no") for n in range(TRIES_MAX)]
     flight = Flight(1, Position(5 << 48), 0, 1, attempts=4, lost_ms=7)
-    told = tries_of_flight(before_them, flight)
+    told = tries_of_flight(before_them, flight, "a")
     assert len(told) == TRIES_MAX
     assert told == [*before_them[3:], *[TryRow(7, "", LOST, UNANSWERED)] * 3]
-    assert len(tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=1_000_000))) == TRIES_MAX
-    assert tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=2))[0].at_ms == 5
-    assert tries_of_flight(before_them, Flight(1, Position(5 << 48), 0, 1, attempts=0)) == before_them
+    assert len(tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=1_000_000), "a")) == TRIES_MAX
+    assert tries_of_flight([], Flight(1, Position(5 << 48), 0, 1, attempts=2), "a")[0].at_ms == 5
+    assert tries_of_flight(before_them, Flight(1, Position(5 << 48), 0, 1, attempts=0), "a") == before_them
+    flight.begin_again(12, 9)
+    told = tries_of_flight(before_them, flight, "a")
+    assert told == [
+        *before_them[4:],
+        *[TryRow(7, "", LOST, UNANSWERED)] * 3,
+        TryRow(9, "a", LOST, UNANSWERED, 2),
+    ]

@@ -33,7 +33,7 @@ async def test_each_state_as_it_comes(server: Running) -> None:
     ]
     await give_up(server, "s", "jobs/#")
     why = "not acked after 1 deliveries"
-    tried = {"at": "2026-11-21T08:01:00.000Z", "by": "", "outcome": "lost", "reason": why, "seconds": None}
+    tried = {"at": "2026-11-21T08:01:00.000Z", "by": "s", "outcome": "lost", "reason": why, "seconds": None}
     dead = {"session": "s", "state": "dead", "attempts": 1, "reason": why, "tries": [tried]}
     assert (await told(server, name))[1] == dead
     await server.call("POST", "/v1/dead:requeue", {"ids": [name], "deliver_in": 90}, status=200)
