@@ -66,12 +66,9 @@ class Flight:
     """Of a group's flight: end of the lease that outlives the server, in ms of running time; 0: none."""
     number: int = 0
     """Of a group's flight: `Loan.number` of that lease; 0: none, or an older version gave it."""
-    lost_ms: int = 0
-    """When it was sent again, as its connection, or the server, was lost before an answer: wall ms; 0: never,
-    or an older version did. So were all attempts but the last."""
-    losses: bytes = field(default=b"", compare=False)
-    """Of its lost attempts those that are known, the last LOSSES_MAX, in the order of time (`lost`). In RAM
-    only, some 270 bytes at most."""
+    losses: "Losses | None" = None
+    """Its attempts but for the last, as their connection, or the server, was lost before an answer; None: it
+    was not sent again, or an older version did."""
     stored: bytes = field(default=b"", compare=False)
     """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
     with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
@@ -97,20 +94,15 @@ class Flight:
         `ended_ms`: when the connection ended that it was sent on before, wall ms; 0: not known.
         """
         if self.attempts:
+            known = b"" if self.losses is None else self.losses.known
             if ended_ms:
-                loss = _LOSS.pack(ended_ms, self.held_ms(ended_ms))
-                self.losses = (self.losses + loss)[-LOSSES_MAX * _LOSS.size :]
-            self.lost_ms = at_ms
+                known = (known + _LOSS.pack(ended_ms, self.held_ms(ended_ms)))[-LOSSES_MAX * _LOSS.size :]
+            self.losses = Losses(at_ms, known)
         self.attempts += 1
 
     def held_ms(self, until_ms: int) -> int:
         """How long its last try had been in hand at that wall time; 0: not known, as of a first one."""
-        return min(max(0, until_ms - self.lost_ms), MS_MAX) if self.lost_ms else 0
-
-    @property
-    def lost(self) -> list[tuple[int, int]]:
-        """Of the attempts that were lost the last ones that are known: when, wall ms, and `held_ms` then."""
-        return [(at_ms, ms) for at_ms, ms in _LOSS.iter_unpack(self.losses)]
+        return 0 if self.losses is None else min(max(0, until_ms - self.losses.at_ms), MS_MAX)
 
     def end_lease(self) -> None:
         """Of a group's flight: nobody has the message by a lease that outlives the server."""
@@ -120,6 +112,20 @@ class Flight:
     def is_of_group(self) -> bool:
         """The shared subscription remembers it, and gives it to another when this session is gone."""
         return self.loan is not None and self.loan.flight is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of a flight that was sent again: its tries that were lost."""
+
+    at_ms: int
+    """When it was last sent again, wall ms."""
+    known: bytes = b""
+    """Those of which more is known, the last LOSSES_MAX. In RAM only, 270 bytes at most."""
+
+    def each(self) -> list[tuple[int, int]]:
+        """Of those that are known, in the order of time: when it was lost, wall ms, and `held_ms` then."""
+        return [(at_ms, ms) for at_ms, ms in _LOSS.iter_unpack(self.known)]
 
 
 @dataclass(slots=True)

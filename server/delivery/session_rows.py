@@ -19,7 +19,7 @@ from shards.tables import (
 )
 from timeline.finished import Finished
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Flight, Loan, Losses, Subscription, Terms
 
 from .shared import Group
 from .subscriber import Subscriber
@@ -129,7 +129,7 @@ def _flight_row(flight: Flight) -> bytes:
     changes but the attempts. Empty: it is stored with the group."""
     if flight.is_of_group:
         return b""
-    place = flight.position.to_bytes(POSITION_BYTES, "big")
+    place, losses = flight.position.to_bytes(POSITION_BYTES, "big"), flight.losses
     if flight.qos != 1 or flight.loan is not None or flight.is_retained:
         share = flight.loan.share if flight.loan is not None else ""
         phase, attempts = min(flight.phase, 1), flight.attempts
@@ -143,11 +143,12 @@ def _flight_row(flight: Flight) -> bytes:
                 flight.shard,
                 flight.is_retained,
                 share,
-                lost_ms=flight.lost_ms,
+                lost_ms=0 if losses is None else losses.at_ms,
             )
         )
-    if flight.returns or flight.until_ms or flight.lost_ms:
-        more = (False, "", flight.returns, flight.until_ms, flight.number, flight.lost_ms)
+    if flight.returns or flight.until_ms or losses is not None:
+        lost_ms = 0 if losses is None else losses.at_ms
+        more = (False, "", flight.returns, flight.until_ms, flight.number, lost_ms)
         flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
     elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
@@ -179,7 +180,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
                 returns=f.returns,
                 until_ms=f.until_ms,
                 number=f.number,
-                lost_ms=f.lost_ms,
+                losses=Losses(f.lost_ms) if f.lost_ms else None,
             )
             for f in cursor.flights
         ]

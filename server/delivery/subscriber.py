@@ -434,7 +434,8 @@ class Subscriber:
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
         attempt = flight.attempts
-        if flight.losses and message.asked_ms:
+        if flight.losses is not None and flight.losses.known and message.asked_ms:
+            # As a retry of its own, which says how often it was tried, and how.
             tries = tries_of_flight(message.tries, flight, self.name)
             message, attempt = message.tried(attempt - 1, tries), PERHAPS
         if flight.is_retained:

@@ -34,9 +34,11 @@ _encode = msgspec.json.Encoder().encode
 def tries_of_flight(before: Sequence[TryRow], flight: Flight, holder: str) -> Sequence[TryRow]:
     """Those of a message before the delivery that is in flight. `before`: those of its row; `holder`: who has
     it."""
-    lost = flight.lost
+    losses = flight.losses
+    lost = [] if losses is None else losses.each()
     if not lost:
-        return _with_lost(before, flight.attempts - 1, flight.lost_ms or at_of(flight.position))
+        at_ms = at_of(flight.position) if losses is None else losses.at_ms
+        return _with_lost(before, flight.attempts - 1, at_ms)
     first_ms, held_ms = lost[0]
     unknown = _with_lost(before, flight.attempts - 1 - len(lost), first_ms - held_ms)
     known = [TryRow(at_ms, holder, LOST, UNANSWERED, ms) for at_ms, ms in lost]

@@ -14,7 +14,7 @@ from shards.tables import cursor_row_of
 from tests.support.pulling import Puller
 from tests.support.rig import START_MS, Rig, config
 from timeline.position import START, Position
-from timeline.session import Flight
+from timeline.session import Flight, Losses
 
 from .test_deliveries import one
 from .test_undone import nack, said
@@ -257,7 +257,7 @@ def test_a_plain_publish_that_is_sent_again_has_no_property_for_it() -> None:
 
 def test_only_the_last_tries_are_told() -> None:
     before_them = [TryRow(n, "w", "failed", "no") for n in range(TRIES_MAX)]
-    flight = Flight(1, Position(5 << 48), 0, 1, attempts=4, lost_ms=7)
+    flight = Flight(1, Position(5 << 48), 0, 1, attempts=4, losses=Losses(7))
     told = tries_of_flight(before_them, flight, "a")
     assert len(told) == TRIES_MAX
     assert told == [*before_them[3:], *[TryRow(7, "", LOST, UNANSWERED)] * 3]
