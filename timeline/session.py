@@ -19,7 +19,6 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from struct import Struct
 
 from sortedcontainers import SortedDict
 
@@ -27,10 +26,10 @@ from .finished import Finished
 from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
-LOSSES_MAX = 20
-"""Tries that are remembered of a flight."""
-MS_MAX = 0xFFFFFFFF
-_LOSS = Struct(">QI")
+LOSSES_MAX = 8
+"""Lost tries of which a flight knows more: as many as there is room for in what it may take
+(server/reports/bounds.py)."""
+LOSS_BYTES, MS_BITS = 10, 32
 """When a try was lost, wall ms, and how long it had been in hand, ms."""
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
@@ -96,13 +95,15 @@ class Flight:
         if self.attempts:
             known = b"" if self.losses is None else self.losses.known
             if ended_ms:
-                known = (known + _LOSS.pack(ended_ms, self.held_ms(ended_ms)))[-LOSSES_MAX * _LOSS.size :]
+                loss = (ended_ms << MS_BITS | self.held_ms(ended_ms)).to_bytes(LOSS_BYTES, "big")
+                known = (known + loss)[-LOSSES_MAX * LOSS_BYTES :]
             self.losses = Losses(at_ms, known)
         self.attempts += 1
 
     def held_ms(self, until_ms: int) -> int:
         """How long its last try had been in hand at that wall time; 0: not known, as of a first one."""
-        return 0 if self.losses is None else min(max(0, until_ms - self.losses.at_ms), MS_MAX)
+        held_ms = 0 if self.losses is None else max(0, until_ms - self.losses.at_ms)
+        return min(held_ms, (1 << MS_BITS) - 1)
 
     def end_lease(self) -> None:
         """Of a group's flight: nobody has the message by a lease that outlives the server."""
@@ -121,11 +122,13 @@ class Losses:
     at_ms: int
     """When it was last sent again, wall ms."""
     known: bytes = b""
-    """Those of which more is known, the last LOSSES_MAX. In RAM only, 270 bytes at most."""
+    """Those of which more is known, the last LOSSES_MAX. In RAM only."""
 
     def each(self) -> list[tuple[int, int]]:
         """Of those that are known, in the order of time: when it was lost, wall ms, and `held_ms` then."""
-        return [(at_ms, ms) for at_ms, ms in _LOSS.iter_unpack(self.known)]
+        ends = range(0, len(self.known), LOSS_BYTES)
+        losses = [int.from_bytes(self.known[at : at + LOSS_BYTES], "big") for at in ends]
+        return [(loss >> MS_BITS, loss & (1 << MS_BITS) - 1) for loss in losses]
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ SUBSCRIPTION_BYTES = 900
 FLIGHT_BYTES = 400
 """A delivery that is not acked, and its place among those to be sent again. Its message is not kept."""
 LENT_BYTES = 760
-"""The same of a member of a group: in flight twice, with a lease."""
+"""The same of a member of a group: in flight twice, with a lease; or once, at QoS 2, with its lost tries."""
 RECEIVED_BYTES = 70
 """A packet id that a client has not released."""
 SPAN_BYTES = 10 << 10
