@@ -19,6 +19,7 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from struct import Struct
 
 from sortedcontainers import SortedDict
 
@@ -29,8 +30,9 @@ PACKET_ID_MAX = 65_535
 LOSSES_MAX = 8
 """Lost tries of which a flight knows more: as many as there is room for in what it may take
 (server/reports/bounds.py)."""
-LOSS_BYTES, MS_BITS = 10, 32
-"""When a try was lost, wall ms, and how long it had been in hand, ms."""
+LOSS = Struct(">HII")
+"""When a try was lost, wall ms in 48 bits, and how long it had been in hand, ms."""
+MS_MAX = 0xFFFFFFFF
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
@@ -95,15 +97,14 @@ class Flight:
         if self.attempts:
             known = b"" if self.losses is None else self.losses.known
             if ended_ms:
-                loss = (ended_ms << MS_BITS | self.held_ms(ended_ms)).to_bytes(LOSS_BYTES, "big")
-                known = (known + loss)[-LOSSES_MAX * LOSS_BYTES :]
+                loss = LOSS.pack(ended_ms >> 32, ended_ms & MS_MAX, self.held_ms(ended_ms))
+                known = (known + loss)[-LOSSES_MAX * LOSS.size :]
             self.losses = Losses(at_ms, known)
         self.attempts += 1
 
     def held_ms(self, until_ms: int) -> int:
         """How long its last try had been in hand at that wall time; 0: not known, as of a first one."""
-        held_ms = 0 if self.losses is None else max(0, until_ms - self.losses.at_ms)
-        return min(held_ms, (1 << MS_BITS) - 1)
+        return 0 if self.losses is None else min(max(0, until_ms - self.losses.at_ms), MS_MAX)
 
     def end_lease(self) -> None:
         """Of a group's flight: nobody has the message by a lease that outlives the server."""
@@ -115,7 +116,7 @@ class Flight:
         return self.loan is not None and self.loan.flight is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Losses:
     """Of a flight that was sent again: its tries that were lost."""
 
@@ -126,9 +127,7 @@ class Losses:
 
     def each(self) -> list[tuple[int, int]]:
         """Of those that are known, in the order of time: when it was lost, wall ms, and `held_ms` then."""
-        ends = range(0, len(self.known), LOSS_BYTES)
-        losses = [int.from_bytes(self.known[at : at + LOSS_BYTES], "big") for at in ends]
-        return [(loss >> MS_BITS, loss & (1 << MS_BITS) - 1) for loss in losses]
+        return [(high << 32 | low, ms) for high, low, ms in LOSS.iter_unpack(self.known)]
 
 
 @dataclass(slots=True)

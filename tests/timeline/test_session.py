@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.support.soak import SOAK
 from timeline.position import POSITION_BYTES, START, Position
 from timeline.session import (
-    LOSS_BYTES,
+    LOSS,
     LOSSES_MAX,
     PACKET_ID_MAX,
     RETIRED_MAX,
@@ -164,7 +164,7 @@ def test_a_session_with_an_expiry_is_persistent(expiry_s: int, is_persistent: bo
 
 def lost(flight: Flight) -> list[tuple[int, int]]:
     assert flight.losses is not None
-    assert len(flight.losses.known) <= LOSS_BYTES * LOSSES_MAX
+    assert len(flight.losses.known) <= LOSS.size * LOSSES_MAX
     return flight.losses.each()
 
 
