@@ -28,8 +28,8 @@ time what a client owes, and how long it has owed it:
 
 Nobody is blamed for what the server does not read, or has not answered yet. What a client sends ahead while
 its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Who sends no
-more (a shutdown of its side) is answered what it has sent whole, and then that is the end. Whom the server
-refuses is read a little longer, so that the answer arrives.
+more (a shutdown of its side) is answered what it has sent whole, and then that is the end. Behind its last
+answer a connection lingers (server/net/lingering.py).
 
     data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
                     └──> read_head ──> Protocol: aiohttp, routes ──> answer ──┘
@@ -52,9 +52,10 @@ from shards.errors import Corrupt, StoreFailed
 from ..engine.clock import Clock
 from ..engine.writer import Busy, Writer
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
+from ..net.lingering import LINGER_S, Lingering
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
-from ..net.opening import Opening, read_on
+from ..net.opening import Opening, read_on, write_to
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
@@ -93,9 +94,6 @@ LARGE = 256 << 10
 """Of so much that is not sent of an answer account is taken at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
-LINGER_S = 2.0
-LINGER_BYTES = 16 << 20
-"""So long, and so much, whom the server refuses is read on: else the refusal might not arrive."""
 NDJSON = "application/x-ndjson"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
@@ -456,7 +454,6 @@ class Front(Opening):
         "_body",
         "_body_bytes",
         "_desk",
-        "_dropped_bytes",
         "_heard_s",
         "_host",
         "_inner",
@@ -467,6 +464,7 @@ class Front(Opening):
         "_is_full",
         "_is_part",
         "_is_waiting",
+        "_lingering",
         "_loop",
         "_quick",
         "_shown",
@@ -514,7 +512,7 @@ class Front(Opening):
         self._body: Body | None = None
         """What is not all there, of a request that aiohttp has."""
         self._body_bytes = 0
-        self._dropped_bytes = 0
+        self._lingering: Lingering | None = None
         self._since_s = self._heard_s = loop.time()
         """Since when it has waited for what it waits for; when a byte of a body came last."""
         self._unsent = (0, 0.0)
@@ -530,13 +528,16 @@ class Front(Opening):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._ahead = b""
+        if self._lingering is not None:
+            self._lingering.lost()
         self._desk.connections.discard(self)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
-            self._drop(len(data))
+            if self._lingering is not None:
+                self._lingering.drop(len(data))
         elif self._body is not None:
             self._feed(data)
         elif self.is_busy or self._is_full:
@@ -597,8 +598,8 @@ class Front(Opening):
     def check(self, now_s: float, passed_s: float) -> None:
         """Hold the client to the bounds in time; `passed_s` since the last time."""
         transport, http = self._transport, self._desk.http
-        if transport is None:
-            return  # the TLS handshake has its own
+        if transport is None or self._lingering is not None:
+            return  # the TLS handshake has its own, and so has the end
         waited_s = now_s - self._since_s
         unsent = transport.get_write_buffer_size()
         if unsent != self._unsent[0]:
@@ -770,7 +771,7 @@ class Front(Opening):
             self.owner = KEY + self._inner.key
         self._since_s = self._loop.time()
         if not goes_on:
-            self._is_ending = True
+            self._end()
         elif self._body is None:
             self._go_on()
 
@@ -813,23 +814,16 @@ class Front(Opening):
     def _refuse(self, problem: Problem, head: bytes) -> None:
         """Answer for the last time, to what has come of a head."""
         transport = self._transport
+        if transport is not None and not transport.is_closing():
+            write_to(transport, self._desk.refusal(problem, head))
+        self._end()
+
+    def _end(self) -> None:
+        """The last answer has been written."""
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
-        if transport is None or transport.is_closing():
-            return
-        transport.write(self._desk.refusal(problem, head))
-        if not transport.can_write_eof():
-            transport.close()  # TLS: says that this is the end
-            return
-        try:
-            transport.write_eof()
-        except OSError:  # the client has gone meanwhile
-            transport.abort()
-
-    def _drop(self, count: int) -> None:
-        self._dropped_bytes += count
-        if self._dropped_bytes > LINGER_BYTES and not self.is_busy:
-            self.cut()
+        if self._transport is not None and self._lingering is None:
+            self._lingering = Lingering(self._transport, self._desk.http.idle_timeout_ms / 1_000)
 
     def _keep(self, data: bytes) -> None:
         """What has come and waits."""

@@ -16,6 +16,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from ..net.lingering import LINGER_S
 from ..net.unsent import counting
 from ..observe.logs import by, shown
 from .answers import SERVER
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 
 NEVER_S = 1e9
 """The front knows for how long a connection may be idle."""
-LINGER_S = 10.0
-"""How long a body that nobody wants is read after its answer, before the connection ends."""
 
 
 class Protocol(RequestHandler):
@@ -44,7 +43,7 @@ class Protocol(RequestHandler):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=NEVER_S,
-            lingering_time=LINGER_S,
+            lingering_time=LINGER_S,  # of a body that nobody wants, behind its answer
             auto_decompress=False,  # it would unpack what is read on only to find its end
         )
         self._answered = answered
@@ -72,7 +71,10 @@ class Protocol(RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         answer, is_gone = await super().finish_response(request, resp, start_time)
-        self._answered(bool(answer.keep_alive) and not is_gone)
+        goes_on = bool(answer.keep_alive) and not is_gone
+        if not goes_on:
+            self.transport = None  # the front ends it
+        self._answered(goes_on)
         return answer, is_gone
 
     def handle_error(

@@ -15,28 +15,20 @@ handled then is handled in its turns, and the session is left at the end of that
 is taken over, has no such claim: what is not handled is dropped.
 
 The end is in two steps. What belongs to the session is settled at once: its will, its group's messages, its
-place. The socket lingers: what is to be said goes out, writing is shut down, and what still comes is read
-and dropped until the client has hung up, for `LINGER_S` and `LINGER_BYTES` at most. Closed at once, bytes
-that nobody has read make the system send a reset, which takes the DISCONNECT from the client that is still
-sending; waited for without end, a client that does not read keeps its place for ever.
+place. The socket lingers (server/net/lingering.py).
 """
 
 import asyncio
 import logging
-import socket
-import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from fcntl import ioctl
 from functools import partial
-from termios import TIOCOUTQ
 from typing import cast
 
 from ..codec.reasons import Reason
 from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
+from ..net.lingering import LINGER_S, Lingering, cut
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import Networks, Rate, network_of
 from ..net.opening import Opening, read_on, write_to
@@ -63,8 +55,6 @@ READ_BYTES = 32 << 10
 """Who sends so much at once is read again in its turn: the loop would read the socket 32 times in a row."""
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the client is read from no more."""
-LINGER_S = 2.0
-LINGER_BYTES = 16 << 20
 TLS_HELLO = b"\x16\x03"
 
 
@@ -225,7 +215,7 @@ class MqttLink(Opening):
         self._is_waiting = False
         self._is_armed = False
         self._is_ending = False
-        self._dropped_bytes = 0
+        self._lingering: Lingering | None = None
         self._last_received = 0.0
         self.kept_bytes = 0
         """As `links` has noted it."""
@@ -263,7 +253,8 @@ class MqttLink(Opening):
         connection = self._connection
         assert connection is not None
         if self._is_ending:
-            self._drop(len(data))
+            if self._lingering is not None:
+                self._lingering.drop(len(data))
             return
         self._last_received = self._loop.time()
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
@@ -284,7 +275,7 @@ class MqttLink(Opening):
         connection, transport = self._connection, self._transport
         if connection is not None and transport is not None and connection.is_unfinished:
             self._timer.cancel()
-            self._timer = self._loop.call_later(LINGER_S, _cut, transport)
+            self._timer = self._loop.call_later(LINGER_S, cut, transport)
             return
         if self._is_flush_planned:
             self._flush()
@@ -308,6 +299,8 @@ class MqttLink(Opening):
         """
         self._transport = None
         self._timer.cancel()
+        if self._lingering is not None:
+            self._lingering.lost()
         connection = self._connection
         if connection is None or self._is_ending:
             self._finish()
@@ -391,23 +384,9 @@ class MqttLink(Opening):
             return
         self._is_ending = True
         self._timer.cancel()
-        self._timer = self._loop.call_later(LINGER_S, _cut, transport)
         connection.lost()
         self._links.keep(self, 0)
-        if transport.is_closing() or not read_on(transport):
-            return
-        if not transport.can_write_eof():
-            transport.close()  # TLS: says that this is the end, and reads until the client has said so too
-            return
-        try:
-            transport.write_eof()
-        except OSError:  # the client has gone meanwhile
-            transport.abort()
-
-    def _drop(self, count: int) -> None:
-        self._dropped_bytes += count
-        if self._dropped_bytes > LINGER_BYTES and self._transport is not None:
-            self._transport.abort()
+        self._lingering = Lingering(transport)
 
     def _finish(self) -> None:
         """There is no socket and nothing left to handle."""
@@ -518,12 +497,3 @@ class MqttLink(Opening):
         self._timer = self._loop.call_later(
             allowed - silent if silent < allowed else HELD_CHECK_S, self._check_alive
         )
-
-
-def _cut(transport: asyncio.Transport) -> None:
-    """Close at once. What the client has not taken goes too: the system would keep it for minutes."""
-    with suppress(OSError, AttributeError):
-        accepted = transport.get_extra_info("socket")
-        if int.from_bytes(ioctl(accepted.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder):
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()

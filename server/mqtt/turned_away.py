@@ -8,8 +8,7 @@ Nobody is asked for a key: where the leader is each node tells whoever comes. Wh
 as a server answers it. Listeners, TLS and websockets are those of a server (listeners.py), and so are the
 bounds: `limits.connections` and those of an address, `limits.connect_rate`, `limits.in_bytes` of
 CONNECTs that are not whole. A connection lasts `limits.connect_timeout` at most; one CONNECT is all that is
-read of it, and then, so that the answer arrives, what comes is dropped until the client has hung up, for
-`LINGER_S` and `LINGER_BYTES`.
+read of it, and then it lingers (server/net/lingering.py).
 """
 
 import asyncio
@@ -28,6 +27,7 @@ from ..codec.publish import Decoder
 from ..codec.reasons import Reason
 from ..net.acceptor import Acceptor
 from ..net.browsers import Pages, websocket_pages
+from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
 from ..net.networks import Networks, Rate, network_of
 from ..net.opening import Opening
@@ -40,9 +40,6 @@ from .state import answer_to
 from .websocket import Websocket
 
 log = logging.getLogger(__name__)
-
-LINGER_S = 1.0
-LINGER_BYTES = 16 << 20
 
 
 class AwayListeners:
@@ -152,7 +149,7 @@ class Away(Opening):
         limits = listeners.config.limits
         self._decoder = Decoder(listeners.config.mqtt.maximum_packet_size, users_max=limits.user_properties)
         self._frame_bytes = 0
-        self._dropped_bytes = 0
+        self._lingering: Lingering | None = None
         self._transport: asyncio.Transport | None = None
         self._is_over = False
         self._timer = asyncio.get_running_loop().call_later(limits.connect_timeout_ms / 1000, self.cut)
@@ -170,7 +167,8 @@ class Away(Opening):
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
-            self._drop(len(data))
+            if self._lingering is not None:
+                self._lingering.drop(len(data))
             return
         try:
             packets = self._decoder.feed(data, 1)
@@ -197,6 +195,8 @@ class Away(Opening):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._is_over = True
         self._timer.cancel()
+        if self._lingering is not None:
+            self._lingering.lost()
         self._listeners.discard(self)
 
     # -- for a websocket
@@ -218,14 +218,7 @@ class Away(Opening):
         self._decoder = Decoder(4)
         self._listeners.keep(self, 0)
         self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.cut)
-        if not transport.can_write_eof():
-            transport.close()  # TLS: says that this is the end, and reads until the client has said so too
-            return
-        try:
-            transport.write_eof()
-        except OSError:  # the client has gone meanwhile
-            transport.abort()
+        self._lingering = Lingering(transport)
 
     def cut(self) -> None:
         """End it, whatever it is doing."""
@@ -256,8 +249,3 @@ class Away(Opening):
         kept_bytes = self._decoder.kept_bytes + self._frame_bytes
         if kept_bytes != self.kept_bytes:
             self._listeners.keep(self, kept_bytes)
-
-    def _drop(self, count: int) -> None:
-        self._dropped_bytes += count
-        if self._dropped_bytes > LINGER_BYTES:
-            self.cut()

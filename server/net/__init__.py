@@ -3,6 +3,7 @@
     files.py     how many files the process may open
     networks.py  where clients come from, how many there are and how many begin in a second
     opening.py   a connection as the loop sees it
+    lingering.py  how a socket ends so that the last answer is read
     loop_time.py  the loop's time, shared by owner in each turn; connections that keep to it
     acceptor.py  sockets that listen, and connections before they have a protocol
     revoked.py   lists of revoked certificates: whether one is on them

@@ -377,6 +377,19 @@ async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> 
     await bench.until(lambda: not bench.fronts)
 
 
+@pytest.mark.parametrize("call", [GET, OTHER])
+async def test_the_last_answer_is_read_though_more_is_sent(bench: Bench, call: bytes) -> None:
+    """Unread bytes at a close would make the system send a reset, which takes the answer."""
+    wire, front = await bench.one()
+    wire.send(call.replace(b"Host:", b"Connection: close\r\nHost:") + b"x" * 1_000_000)
+    await bench.until(lambda: front._is_ending)
+    wire.send(b"x" * 1_000_000)
+    said = await asyncio.wait_for(wire.reader.read(), 30)
+    assert b"HTTP/1.1 20" in said
+    wire.writer.close()
+    await bench.until(lambda: front not in bench.fronts)
+
+
 async def test_413_comes_before_100(bench: Bench) -> None:
     wire, _ = await bench.one()
     wire.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 100000000\r\n\r\n")

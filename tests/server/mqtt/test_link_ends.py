@@ -140,6 +140,7 @@ async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> N
 
     transport.resume_reading = refuse  # type: ignore[method-assign]
     transport.write = refuse  # type: ignore[assignment]
+    transport.write_eof = refuse  # type: ignore[method-assign]
     link.shut(Closing.STOPPING)
     link.connection_lost(None)
     assert not served.links

@@ -40,9 +40,9 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
-from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
+from server.net import lingering
 from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
 from server.observe.metrics import Metrics
@@ -66,7 +66,7 @@ LINGER_S = 0.3
 
 @pytest.fixture
 def served(tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(link_module, "LINGER_S", LINGER_S)
+    monkeypatch.setattr(lingering, "LINGER_S", LINGER_S)
     settings = everywhere(**{"connect_rate": 0, "out_bytes": 65_536} | keys)
     begun: Queue[tuple[Served, asyncio.Event]] = Queue()
 
@@ -242,7 +242,7 @@ def test_a_refused_connect_is_answered(served: Served, scheme: str, level: int) 
 
 
 def test_who_goes_on_sending_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "LINGER_BYTES", MIB)
+    monkeypatch.setattr(lingering, "LINGER_BYTES", MIB)
 
     one = Client(served.ports["mqtt"])
     one.connect("a")
