@@ -14,13 +14,14 @@ from prometheus_client.registry import Collector
 from shards.store import Store
 
 from .auth.last_use import NOTE_S, LastUse
-from .delivery.subscriber import Closing
 from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
-from .http.front import Desk
+from .http.front import CLOSE_S, Front
 from .http.gate import Gate
-from .mqtt.listeners import Listeners
+from .mqtt.link import Links, MqttLink
+from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor
+from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
 from .net.loop_time import LoopTime
 from .net.tls import Certificates
 from .observe.logs import telling
@@ -95,17 +96,18 @@ class Server:
         self._http_tls = http_tls
         app = self.app
         self._time = LoopTime(time.monotonic)
-        self._listeners = Listeners(
-            app.core.mqtt, app.keyring, mqtt_tls, app.metrics, app.outgoing, self._time
-        )
+        metrics = app.metrics
+        self._links = Crowd[MqttLink](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt)
+        self._fronts = Crowd[Front](http_bounds(config.http), metrics.bounded, metrics.tell_http)
+        links = Links(self._links, app.core.publishing, app.outgoing, self._time)
+        self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
         self._rest = Rest(store, app.workers, time.process_time)
         self._runner: web.AppRunner | None = None
-        self._desk: Desk | None = None
         self._acceptor = Acceptor(
-            self.app.metrics.bounded,
+            self._fronts,
             self._time,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
@@ -130,8 +132,8 @@ class Server:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self._desk = build_desk(self.app, gate, self._runner.server, self._time)
-        begin, tls = self._desk.connection, self._http_tls
+        desk = build_desk(self.app, gate, self._runner.server, self._time, self._fronts)
+        begin, tls = desk.connection, self._http_tls
         context = None if tls is None else tls.context
         http_port = await self._acceptor.open(http, begin, context)
         at = f"{_reachable(http.host)}:{http_port}"
@@ -181,19 +183,12 @@ class Server:
             log.info("stopped")
 
     async def _stop_http(self) -> None:
-        if self._desk is not None:
-            await self._desk.close()
+        await self._fronts.close(Cause.STOPPING, CLOSE_S)
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _stop_mqtt(self) -> None:
-        links = self._listeners.links
-        for link in list(links):
-            link.shut(Closing.STOPPING if self._term is None else Closing.MOVED)
-        deadline = asyncio.get_running_loop().time() + STOP_S
-        # Bounded, and only at the end.
-        while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await self._links.close(Cause.STOPPING if self._term is None else Cause.MOVED, STOP_S)
 
     def hang_up(self) -> None:
         """SIGHUP: read again what can be read again."""
@@ -201,7 +196,8 @@ class Server:
 
     def _review(self) -> None:
         """Keys or certificates are others now: who came by one that counts no more is ended."""
-        self._listeners.review()
+        for link in self._links:
+            link.review()
         self.app.core.review()
         self._reviewing = self.app.core.subscriptions.review()
         self._go_on_reviewing(self._reviewing)
@@ -225,8 +221,8 @@ class Server:
         assert self._term is not None
         if not self._is_lost:
             self._is_lost = True
-            for link in list(self._listeners.links):
-                link.shut(Closing.MOVED)
+            for link in self._links:
+                link.close(Cause.MOVED)
             self.app.streams.stop()  # figures of one that leads no longer are nobody's
             self._term.lost()
 

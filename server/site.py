@@ -19,7 +19,7 @@ from .http.access import Access
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
-from .http.front import Desk
+from .http.front import Desk, Front
 from .http.gate import Gate, unasked
 from .http.openapi import OpenApi
 from .http.problems import problem_middleware
@@ -49,6 +49,7 @@ from .http.spread import Spreader
 from .http.timeline import Timeline
 from .http.turns import Turns
 from .net.browsers import http_pages
+from .net.crowd import Crowd
 from .net.loop_time import LoopTime
 from .observe.metrics import Metrics
 from .rounds.app import App
@@ -157,7 +158,7 @@ def build_site(
     return site
 
 
-def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime) -> Desk:
+def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime, crowd: Crowd[Front]) -> Desk:
     """Where connections begin; `server` serves what the site answers. On a running loop."""
     core = app.core
     config = core.config
@@ -175,6 +176,7 @@ def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime) -> Desk
         others,
         core.traces,
         time,
+        crowd,
     )
 
 

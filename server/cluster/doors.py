@@ -14,7 +14,9 @@ from prometheus_client.registry import Collector
 from ..auth.aside import Threads
 from ..auth.keyring import Keyring
 from ..engine.clock import SystemClock
-from ..mqtt.turned_away import AwayListeners
+from ..mqtt.listeners import Listeners
+from ..mqtt.turned_away import Away, away_listeners
+from ..net.crowd import Cause, Crowd, mqtt_bounds
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config
@@ -48,7 +50,7 @@ class Doors:
         self._keyring = Keyring(config, SystemClock(), self._checks)
         self._watch: Watch | None = None
         self._front: Front | None = None
-        self._away: AwayListeners | None = None
+        self._away: Listeners | None = None
         self._is_announced = False
 
     @property
@@ -68,7 +70,8 @@ class Doors:
         self._front = Front(
             config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url")
         )
-        self._away = AwayListeners(config, mqtt_tls, self._metrics.bounded_mqtt, lambda: self._where("mqtt"))
+        crowd = Crowd[Away](mqtt_bounds(config.limits), self._metrics.bounded_mqtt, self._metrics.tell_mqtt)
+        self._away = away_listeners(config, mqtt_tls, crowd, lambda: self._where("mqtt"))
         listening = await self._away.open()
         port = await self._front.open()
         ports = [int(str(said["port"])) for said in listening]
@@ -93,6 +96,7 @@ class Doors:
             self._watch = None
         if self._away is not None:
             self._away.close()
+            await self._away.crowd.close(Cause.MOVED, 0)
             self._away = None
         if self._front is not None:
             await self._front.close()

@@ -24,10 +24,9 @@ from ..auth.keyring import Keyring
 from ..http.access import Access
 from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
-from ..http.connections import Connections
 from ..http.cors import opening, preflight
+from ..http.front import CLOSE_S, Others
 from ..http.front import Front as Connection
-from ..http.front import Others
 from ..http.gate import unasked
 from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
@@ -35,8 +34,9 @@ from ..http.values import shapes
 from ..http.written import Written
 from ..net.acceptor import Acceptor
 from ..net.browsers import Pages, http_pages
+from ..net.crowd import Cause, Crowd, http_bounds
 from ..net.loop_time import LoopTime
-from ..net.opening import Opening
+from ..net.opening import Caller
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config, Http
@@ -66,8 +66,9 @@ class Front:
         self._metrics = metrics
         self._pages = http_pages(config)
         self._time = LoopTime(monotonic)
+        self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http)
         self._acceptor = Acceptor(
-            metrics.bounded,
+            self._crowd,
             self._time,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
@@ -81,15 +82,14 @@ class Front:
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        self._lobby = Lobby(self._config.http, self._metrics, self._pages, others, self._time)
+        self._lobby = Lobby(self._config.http, self._crowd, self._metrics, self._pages, others, self._time)
         context = None if self._tls is None else self._tls.context
         return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
 
     async def close(self) -> None:
         """Accept no more, give what is answered a moment, and end all."""
         self._acceptor.close()
-        if self._lobby is not None:
-            await self._lobby.connections.close()
+        await self._crowd.close(Cause.STOPPING, CLOSE_S)
         await self._runner.cleanup()
 
 
@@ -97,22 +97,29 @@ class Lobby:
     """What the connections share: what `server.http.front.Place` says."""
 
     quick = None
+    is_open = False
 
-    def __init__(self, http: Http, metrics: Metrics, pages: Pages, others: Others, time: LoopTime) -> None:
+    def __init__(
+        self,
+        http: Http,
+        crowd: Crowd[Connection],
+        metrics: Metrics,
+        pages: Pages,
+        others: Others,
+        time: LoopTime,
+    ) -> None:
         """`others`: what answers."""
         self.time = time
         self.http = http
         self.pages = pages
         self.others = others
-        self.connections = Connections(http, metrics)
+        self.crowd = crowd
         self._written = Written(metrics, pages)
 
-    def connection(self, address: str) -> Opening | None:
-        """The protocol of a new connection from there, if there is room for one."""
-        if not self.connections.admits(address):
-            return None
-        self.connections.look_on()
-        return Connection(self, address, asyncio.get_running_loop())
+    def connection(self, caller: Caller) -> Connection:
+        """The protocol of a new connection."""
+        self.crowd.look_on()
+        return Connection(self, caller, asyncio.get_running_loop())
 
     def check_length(self, length: int | None) -> None:
         """Whatever it is, the leader will say."""

@@ -36,7 +36,6 @@ Connections
     cors.py         which pages in a browser may read answers
     written.py      answers as bytes, where aiohttp does not write them
     gate.py         how many bytes of bodies may be in the server at once
-    connections.py  all that are open, and the bounds on them
     heads.py        the head of a request, read strictly
     framing.py      where the body of a request ends
     protocol.py     what aiohttp has of a connection: one request after the other

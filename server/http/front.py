@@ -52,10 +52,11 @@ from shards.errors import Corrupt, StoreFailed
 from ..engine.clock import Clock
 from ..engine.writer import Busy, Writer
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
+from ..net.crowd import BUSY, Cause, Crowd
 from ..net.lingering import LINGER_S, Lingering
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
-from ..net.opening import Opening, read_on, write_to
+from ..net.opening import Caller, Opening, read_on, write_to
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
@@ -64,7 +65,6 @@ from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send, may_send
 from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, line_of, said
-from .connections import Connections
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
@@ -94,6 +94,8 @@ LARGE = 256 << 10
 """Of so much that is not sent of an answer account is taken at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
+CLOSE_S = 3.0
+"""How long answers may take when the server stops."""
 NDJSON = "application/x-ndjson"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
@@ -204,13 +206,17 @@ class Place(Protocol):
     def pages(self) -> Pages: ...
 
     @property
-    def connections(self) -> Connections: ...
+    def crowd(self) -> "Crowd[Front]": ...
 
     @property
     def time(self) -> LoopTime: ...
 
     @property
     def others(self) -> Others: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody is asked for a key."""
 
     @property
     def quick(self) -> "Desk | None":
@@ -240,6 +246,7 @@ class Desk:
         others: Others,
         traces: Traces | None,
         time: LoopTime,
+        crowd: "Crowd[Front]",
     ) -> None:
         self._traces = traces
         self.time = time
@@ -253,7 +260,7 @@ class Desk:
         self.pages = pages
         self._access = access
         self.others = others
-        self.connections = Connections(http, metrics)
+        self.crowd = crowd
         self._written = Written(metrics, pages)
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._came_ms: list[int] = []
@@ -261,12 +268,10 @@ class Desk:
         self._untold: deque[Callable[[], None]] = deque()
         """Answers that look up what was there under keys; each connection waits for one at most."""
 
-    def connection(self, address: str) -> "Front | None":
-        """The protocol of a new connection from there, if there is room for one."""
-        if not self.connections.admits(address):
-            return None
-        self.connections.look_on()
-        return Front(self, address, asyncio.get_running_loop())
+    def connection(self, caller: Caller) -> "Front":
+        """The protocol of a new connection."""
+        self.crowd.look_on()
+        return Front(self, caller, asyncio.get_running_loop())
 
     @property
     def quick(self) -> "Desk":
@@ -275,10 +280,15 @@ class Desk:
     def check_length(self, length: int | None) -> None:
         self.gate.size(length)
 
-    def owner_of(self, authorization: str) -> str:
-        """Whose time a request takes that shows this; empty: of no key that is known."""
+    @property
+    def is_open(self) -> bool:
+        """Nobody is asked for a key."""
+        return self._access.is_open
+
+    def key_of(self, authorization: str) -> str:
+        """The name of the key that a request shows; empty: none that is known."""
         rights = None if self._access.is_open else self._access.recall(authorization)
-        return "" if rights is None else KEY + rights.name
+        return "" if rights is None else rights.name
 
     def start(self, request: Request, body: bytes, answer: Answer) -> bool:
         """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
@@ -414,10 +424,6 @@ class Desk:
     def refusal(self, problem: Problem, head: bytes) -> bytes:
         return self._written.refusal(problem, head)
 
-    async def close(self) -> None:
-        """End the connections: who waits for an answer gets it, for a moment."""
-        await self.connections.close()
-
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
         media = "application/json"
         if isinstance(placed, Exception):
@@ -453,6 +459,7 @@ class Front(Opening):
         "_ahead",
         "_body",
         "_body_bytes",
+        "_caller",
         "_desk",
         "_heard_s",
         "_host",
@@ -478,10 +485,11 @@ class Front(Opening):
         "owner",
     )
 
-    def __init__(self, desk: Place, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, desk: Place, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
         self._desk = desk
         self._quick = desk.quick
-        self.address = address
+        self._caller = caller
+        self.address = caller.address
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._is_begun = False
@@ -503,7 +511,7 @@ class Front(Opening):
         """The last name of this server that it has used."""
         self._shown = ""
         """The last credentials that it has shown on the quick path."""
-        self.owner = network_of(address)
+        self.owner = network_of(caller.address)
         self._is_waiting = False
         """For its owner's turn, to take what was sent ahead."""
         self._unread = 0
@@ -517,7 +525,7 @@ class Front(Opening):
         """Since when it has waited for what it waits for; when a byte of a body came last."""
         self._unsent = (0, 0.0)
         """How much was not sent, and since when it is as much."""
-        desk.connections.add(self)
+        desk.crowd.add(self)
 
     # -- asyncio.Protocol
 
@@ -530,7 +538,7 @@ class Front(Opening):
         self._ahead = b""
         if self._lingering is not None:
             self._lingering.lost()
-        self._desk.connections.discard(self)
+        self._desk.crowd.discard(self)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
@@ -565,7 +573,7 @@ class Front(Opening):
     def pause_writing(self) -> None:
         self._is_full = True
         if self.unsent_bytes >= LARGE:
-            self._desk.connections.relieve()
+            self._desk.crowd.relieve()
         if self._inner is not None:
             self._inner.pause_writing()
 
@@ -587,6 +595,14 @@ class Front(Opening):
         return self._inner is not None
 
     @property
+    def held_bytes(self) -> int:
+        return self.kept_bytes + self.unsent_bytes
+
+    @property
+    def idle_since_s(self) -> float:
+        return BUSY if self.is_busy or self._body is not None else self._since_s
+
+    @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -606,11 +622,11 @@ class Front(Opening):
             self._unsent = (unsent, now_s)
         if unsent:
             if (now_s - self._unsent[1]) * 1_000 >= http.idle_timeout_ms:
-                self._desk.connections.note("http.idle_timeout")
-                self.cut()
+                self._desk.crowd.note("http.idle_timeout")
+                self.abort()
         elif self._is_ending:
             if waited_s >= LINGER_S:
-                self.cut()
+                self.abort()
         elif self._body is not None or self._is_part:
             if self._inner is not None and self._inner.is_holding:
                 self._since_s += passed_s
@@ -625,11 +641,15 @@ class Front(Opening):
             if waited_s * 1_000 >= http.head_timeout_ms:
                 self._give_up("http.head_timeout", "the head did not come in time")
         elif waited_s * 1_000 >= http.idle_timeout_ms:
-            self._desk.connections.note("http.idle_timeout")
+            self._desk.crowd.note("http.idle_timeout")
             transport.close()
 
-    def stop(self) -> None:
-        """The server stops: nothing new is read; the connection ends, if need be after an answer."""
+    def close(self, cause: Cause) -> None:
+        """Nothing new is read; the connection ends, if need be after an answer. One that holds too much ends
+        now: its client does not read."""
+        if cause is Cause.BYTES:
+            self.abort()
+            return
         self._is_ending = True
         self._keep(b"")
         if self._transport is None:
@@ -639,8 +659,10 @@ class Front(Opening):
         elif self._inner is not None:
             self._inner.close()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End it, whatever it is doing."""
+        if not self._is_begun:
+            self._caller.hang_up()
         transport, self._transport = self._transport, None
         self._is_ending = True
         self._ahead = b""
@@ -658,9 +680,9 @@ class Front(Opening):
             if len(data) < request.end <= request.whole_max:
                 self._wait(data, is_part=True)
                 return
-            if request.authorization != self._shown:
+            if self._is_fresh or request.authorization != self._shown:
                 self._shown = request.authorization
-                self.owner = quick.owner_of(self._shown) or self.owner
+                self._meet(quick.key_of(self._shown))
             if (
                 request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
@@ -744,6 +766,13 @@ class Front(Opening):
                 self._keep(data[end:])
             self._go_on()
 
+    def _meet(self, key: str) -> None:
+        """Its client has shown a key, or none."""
+        if key:
+            self.owner = KEY + key
+        if key or self._desk.is_open:
+            self._desk.crowd.let_in(self, key)
+
     def _wait(self, data: bytes, *, is_part: bool = False) -> None:
         """For the rest of a head, or, `is_part`, of a short body."""
         now_s = self._loop.time()
@@ -767,8 +796,8 @@ class Front(Opening):
     def _told(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
         self.is_busy = False
-        if self._inner is not None and self._inner.key:
-            self.owner = KEY + self._inner.key
+        if self._inner is not None:
+            self._meet(self._inner.key)
         self._since_s = self._loop.time()
         if not goes_on:
             self._end()
@@ -805,11 +834,11 @@ class Front(Opening):
 
     def _give_up(self, bound: str, detail: str) -> None:
         """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
-        self._desk.connections.note(bound)
+        self._desk.crowd.note(bound)
         if self._body is None and self._ahead:
             self._refuse(Problem("request-timeout", detail), self._ahead)
         else:
-            self.cut()
+            self.abort()
 
     def _refuse(self, problem: Problem, head: bytes) -> None:
         """Answer for the last time, to what has come of a head."""
@@ -823,18 +852,19 @@ class Front(Opening):
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if self._transport is not None and self._lingering is None:
+            self._desk.crowd.ends(self)
             self._lingering = Lingering(self._transport, self._desk.http.idle_timeout_ms / 1_000)
 
     def _keep(self, data: bytes) -> None:
         """What has come and waits."""
         if data or self._ahead:
             self._ahead = data
-            self._desk.connections.keep(self, len(data) + self._unread)
+            self._desk.crowd.keep(self, len(data) + self._unread)
 
     def keep_unread(self, count: int) -> None:
         """What still waits of one that has been cut goes with it, and counts no more."""
         self._unread = 0 if self._transport is None else count
-        self._desk.connections.keep(self, len(self._ahead) + count)
+        self._desk.crowd.keep(self, len(self._ahead) + self._unread)
 
 
 def _has_known(placed: Sequence[object]) -> bool:

@@ -21,27 +21,25 @@ place. The socket lingers (server/net/lingering.py).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 from ..codec.reasons import Reason
 from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
+from ..net.crowd import Cause, Crowd
 from ..net.lingering import LINGER_S, Lingering, cut
 from ..net.loop_time import KEY, LoopTime
-from ..net.networks import Networks, Rate, network_of
-from ..net.opening import Opening, read_on, write_to
+from ..net.networks import network_of
+from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.outgoing import Outgoing
 from ..net.revoked import Shown
 from ..net.tls import common_name, shown_on
 from ..net.unsent import counting
 from ..observe.logs import by
-from ..observe.metrics import Metrics
-from ..settings.config import Limits
 from .door import Door
 from .parts import Parts
-from .peer import peer_of
 from .state import Connection
 
 log = logging.getLogger(__name__)
@@ -56,80 +54,19 @@ READ_BYTES = 32 << 10
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the client is read from no more."""
 TLS_HELLO = b"\x16\x03"
+CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
 
 class Links:
-    """All connections from their accept to their end, and the queues of those that are held."""
+    """What links share: their crowd, what they send with, and the queues of those that are held."""
 
     def __init__(
-        self,
-        limits: Limits,
-        publishing: Publishing,
-        metrics: Metrics,
-        outgoing: Outgoing,
-        time: LoopTime,
+        self, crowd: "Crowd[MqttLink]", publishing: Publishing, outgoing: Outgoing, time: LoopTime
     ) -> None:
-        self._limits = limits
+        self.crowd = crowd
         self.outgoing = outgoing
-        self._metrics = metrics
-        self.bounded = metrics.bounded_mqtt
-        self._all: set[MqttLink] = set()
-        self._networks = Networks()
-        self._rate = Rate(limits.connect_rate)
         self._time = time
         self._publishing = Congested(time, lambda: publishing.is_congested)
-        self.kept_bytes = 0
-        """What all of them have read and not handled."""
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> "Iterator[MqttLink]":
-        return iter(list(self._all))
-
-    def admits(self, address: str, now_s: float) -> bool:
-        """Whether there is room for one more from there. Says so if not.
-
-        The rate comes last: who has as many as he may does not use up that of the others.
-        """
-        limits, cause = self._limits, by(address)
-        if len(self._all) >= limits.connections:
-            text = "connection refused: %d are open, as many as limits.connections"
-            log.warning(text, len(self._all), extra=cause)
-            bound = "limits.connections"
-        elif 0 < limits.connections_per_address <= self._networks.count(address):
-            text = "connection refused: as many are open from there as limits.connections_per_address"
-            log.warning(text, extra=cause)
-            bound = "limits.connections_per_address"
-        elif not self._rate.admits(now_s):
-            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
-            bound = "limits.connect_rate"
-        else:
-            return True
-        self.bounded[bound] += 1
-        return False
-
-    def add(self, link: "MqttLink") -> None:
-        self._all.add(link)
-        self._networks.add(link.address)
-        self._metrics.connections_mqtt = len(self._all)
-
-    def discard(self, link: "MqttLink") -> None:
-        if link in self._all:
-            self._all.discard(link)
-            self._networks.discard(link.address)
-            self._metrics.connections_mqtt = len(self._all)
-
-    def keep(self, link: "MqttLink", kept_bytes: int) -> None:
-        """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""
-        self.kept_bytes += kept_bytes - link.kept_bytes
-        link.kept_bytes = kept_bytes
-        while self.kept_bytes > self._limits.in_bytes:
-            largest = max(self._all, key=lambda one: one.kept_bytes)
-            self.bounded["limits.in_bytes"] += 1
-            largest.refuse(
-                Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
-            )
 
     def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
         """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
@@ -195,17 +132,18 @@ class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
     def __init__(
-        self, parts: Parts, loop: asyncio.AbstractEventLoop, links: Links, door: Door, address: str
+        self, parts: Parts, loop: asyncio.AbstractEventLoop, links: Links, door: Door, caller: Caller
     ) -> None:
-        """`address`: of its client, without the port."""
         self._parts = parts
         self._limits = parts.config.limits
         self._publishing = parts.publishing
         self._door = door
-        self.address = address
-        self.owner = network_of(address)
+        self._caller = caller
+        self.address = caller.address
+        self.owner = network_of(caller.address)
         self._loop = loop
         self._links = links
+        self._crowd = links.crowd
         self._transport: asyncio.Transport | None = None
         self._shown: Shown | None = None
         """What tells the certificate of its client."""
@@ -216,11 +154,11 @@ class MqttLink(Opening):
         self._is_armed = False
         self._is_ending = False
         self._lingering: Lingering | None = None
-        self._last_received = 0.0
+        self._last_received = loop.time()
         self.kept_bytes = 0
-        """As `links` has noted it."""
+        """As the crowd has noted it."""
         self._frame_bytes = self._unread_bytes = 0
-        links.add(self)
+        links.crowd.add(self)
         self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
 
     # -- asyncio.Protocol
@@ -231,7 +169,7 @@ class MqttLink(Opening):
         self._connection = Connection(
             self._parts,
             self._door,
-            peer=peer_of(transport),
+            peer=str(self._caller),
             identity=identity,
             wake=self._plan_flush,
             fill=self._plan_filling,
@@ -241,11 +179,11 @@ class MqttLink(Opening):
         self._shown = shown_on(transport)
         has_tls = transport.get_extra_info("sslcontext") is not None
         if config.mqtt.tls_identity_as_username and has_tls and not identity:
-            cause = by(str(transport.get_extra_info("peername", "?")[0]))
+            cause = by(self.address)
             log.warning("connection closed: there is no common name in its certificate", extra=cause)
             self._transport.abort()
         elif self._door.has_revoked(self._shown):  # meanwhile: the handshake has looked at the list before
-            cause = by(str(transport.get_extra_info("peername", "?")[0]))
+            cause = by(self.address)
             log.warning("connection closed: its certificate has been revoked", extra=cause)
             self._transport.abort()
 
@@ -258,7 +196,7 @@ class MqttLink(Opening):
             return
         self._last_received = self._loop.time()
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
-            cause = by(str(self._transport.get_extra_info("peername", "?")[0]))
+            cause = by(self.address)
             log.warning("connection closed: a TLS hello on a port that is not for TLS", extra=cause)
             self._transport.abort()
             return
@@ -305,6 +243,7 @@ class MqttLink(Opening):
         if connection is None or self._is_ending:
             self._finish()
             return
+        self._crowd.gone(self)
         connection.is_blocked = True  # whatever it were sent would be in vain
         if connection.is_unfinished:
             self._is_held = True
@@ -312,7 +251,32 @@ class MqttLink(Opening):
         else:
             self._plan_flush()
 
-    # -- for the listener
+    # -- for the crowd and the listener
+
+    @property
+    def held_bytes(self) -> int:
+        return self.kept_bytes
+
+    @property
+    def idle_since_s(self) -> float:
+        return self._last_received
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """It has a timer of its own."""
+
+    def close(self, cause: Cause) -> None:
+        """End it with a reason, as far as there is somebody to tell."""
+        closing = CLOSINGS.get(cause)
+        if closing is not None:
+            self.shut(closing)
+        else:
+            self.refuse(Reason.QUOTA_EXCEEDED, cause.value)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            cut(self._transport)
+        elif self._connection is None:
+            self._caller.hang_up()
 
     @property
     def is_begun(self) -> bool:
@@ -385,14 +349,14 @@ class MqttLink(Opening):
         self._is_ending = True
         self._timer.cancel()
         connection.lost()
-        self._links.keep(self, 0)
+        self._crowd.keep(self, 0)
+        self._crowd.ends(self)
         self._lingering = Lingering(transport)
 
     def _finish(self) -> None:
         """There is no socket and nothing left to handle."""
         self._is_ending = True
-        self._links.keep(self, 0)
-        self._links.discard(self)
+        self._crowd.discard(self)
         if self._connection is not None:
             self._connection.lost()
 
@@ -402,7 +366,7 @@ class MqttLink(Opening):
         """Note what is kept; False: that was too much, and this link has been ended."""
         kept_bytes = connection.kept_bytes + self._frame_bytes + self._unread_bytes
         if kept_bytes != self.kept_bytes:
-            self._links.keep(self, kept_bytes)
+            self._crowd.keep(self, kept_bytes)
         return not self._is_ending
 
     def _plan_flush(self) -> None:
@@ -469,8 +433,12 @@ class MqttLink(Opening):
     def _arm(self) -> None:
         """CONNECT has come: from now on it is the keep alive that counts."""
         self._is_armed = True
-        if self._connection is not None and self._connection.key:
-            self.owner = KEY + self._connection.key
+        connection = self._connection
+        assert connection is not None
+        if connection.key:
+            self.owner = KEY + connection.key
+        if not connection.is_stranger:
+            self._crowd.let_in(self, connection.key)
         self._timer.cancel()
         self._check_alive()
 
@@ -483,7 +451,7 @@ class MqttLink(Opening):
         if transport is None:
             return
         if not (connection.is_open or connection.is_opening):
-            self._links.bounded["limits.connect_timeout"] += 1
+            self._crowd.note("limits.connect_timeout")
             transport.abort()
             return
         if not connection.keep_alive_s:

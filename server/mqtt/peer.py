@@ -1,6 +1,5 @@
 """Who is at the other end of a connection, in the words of the log."""
 
-import asyncio
 from collections.abc import Mapping
 
 from ..observe.logs import by, shown
@@ -29,9 +28,3 @@ class Peer:
 
     def __str__(self) -> str:
         return f"{self.address} ({shown(self.client_id)})"
-
-
-def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Address and port of the other end, for the log."""
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if peer else "?"

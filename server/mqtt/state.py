@@ -207,6 +207,11 @@ class Connection:
         return "" if self._rights is None else self._rights.name
 
     @property
+    def is_stranger(self) -> bool:
+        """Keys are asked for, and its client has shown none."""
+        return self._rights is not None and not self._rights.name
+
+    @property
     def is_blocked(self) -> bool:
         """The socket takes no more data."""
         return self._outbox.is_blocked

@@ -13,9 +13,7 @@ read of it, and then it lingers (server/net/lingering.py).
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
@@ -25,134 +23,54 @@ from ..codec.fields import Properties
 from ..codec.packets import Connack, Connect
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
-from ..net.acceptor import Acceptor
-from ..net.browsers import Pages, websocket_pages
+from ..net.crowd import Cause, Crowd
 from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
-from ..net.networks import Networks, Rate, network_of
-from ..net.opening import Opening
+from ..net.networks import network_of
+from ..net.opening import Caller, Opening
 from ..net.tls import Certificates
 from ..observe.logs import by
 from ..settings.config import Config
-from ..settings.kinds import Address
-from .listeners import TRANSPORTS
+from .listeners import Listeners
 from .state import answer_to
-from .websocket import Websocket
 
 log = logging.getLogger(__name__)
 
 
-class AwayListeners:
-    """All MQTT listeners of a node that does not lead."""
+def away_listeners(
+    config: Config, certificates: Certificates | None, crowd: "Crowd[Away]", where: Callable[[], str]
+) -> Listeners:
+    """Those of a node that does not lead. `where`: host:port of the leader's MQTT; empty: none is known."""
 
-    def __init__(
-        self,
-        config: Config,
-        certificates: Certificates | None,
-        bounded: Counter[str],
-        where: Callable[[], str],
-    ) -> None:
-        """`bounded`: counts who is refused, by the setting that is the bound. `where`: host:port of the
-        leader's MQTT, empty: none is known."""
-        self.config = config
-        self.where = where
-        self._certificates = certificates
-        self._bounded = bounded
-        self._all: set[Away] = set()
-        self._networks = Networks()
-        self._kept_bytes = 0
-        self._rate = Rate(config.limits.connect_rate)
-        self._time = LoopTime(monotonic)
-        self._acceptor = Acceptor(
-            bounded,
-            self._time,
-            handshake_bound="limits.connect_timeout",
-            handshake_s=config.limits.connect_timeout_ms / 1000,
-        )
+    def behind(caller: Caller) -> Away:
+        return Away(config, crowd, where, caller)
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> "Iterator[Away]":
-        return iter(list(self._all))
-
-    async def open(self) -> list[dict[str, object]]:
-        """Start listening; where, as /v1/info tells it. Raises OSError."""
-        return [await self._open(address) for address in self.config.mqtt.listen]
-
-    def close(self) -> None:
-        """Accept no more, and end those that are here."""
-        self._acceptor.close()
-        for away in self:
-            away.cut()
-
-    def discard(self, away: "Away") -> None:
-        if away in self._all:
-            self.keep(away, 0)
-            self._all.discard(away)
-            self._networks.discard(away.address)
-
-    def keep(self, away: "Away", kept_bytes: int) -> None:
-        """Note what a connection keeps. Above `limits.in_bytes` in all the one that keeps most is cut."""
-        self._kept_bytes += kept_bytes - away.kept_bytes
-        away.kept_bytes = kept_bytes
-        while self._kept_bytes > self.config.limits.in_bytes:
-            largest = max(self._all, key=lambda one: one.kept_bytes)
-            self._bounded["limits.in_bytes"] += 1
-            text = "connection closed: limits.in_bytes: no other keeps so much that is not handled"
-            log.warning(text, extra=by(largest.address))
-            largest.cut()
-
-    async def _open(self, address: Address) -> dict[str, object]:
-        scheme = address.scheme or "mqtt"
-        certificates = self._certificates if scheme in ("mqtts", "wss") else None
-        pages = websocket_pages(self.config, address) if scheme in ("ws", "wss") else None
-        port = await self._acceptor.open(
-            address,
-            partial(self._begin, pages=pages),
-            None if certificates is None else certificates.context,
-        )
-        return {"transport": TRANSPORTS[scheme], "host": address.host, "port": port}
-
-    def _begin(self, peer: str, *, pages: Pages | None) -> Opening | None:
-        bound = self._bound_of(peer)
-        if bound:
-            self._bounded[bound] += 1
-            log.warning("connection refused: no more are taken by %s", bound, extra=by(peer))
-            return None
-        away = Away(self, peer)
-        self._all.add(away)
-        self._networks.add(peer)
-        return away if pages is None else Websocket(away, pages, self._time)
-
-    def _bound_of(self, peer: str) -> str:
-        """The setting that leaves no room for one more from there, if one does; the rate comes last."""
-        limits = self.config.limits
-        if len(self._all) >= limits.connections:
-            return "limits.connections"
-        if 0 < limits.connections_per_address <= self._networks.count(peer):
-            return "limits.connections_per_address"
-        is_taken = self._rate.admits(asyncio.get_running_loop().time())
-        return "" if is_taken else "limits.connect_rate"
+    return Listeners(config, certificates, crowd, LoopTime(monotonic), lambda *_: behind)
 
 
 class Away(Opening):
     """One connection: one CONNECT, one CONNACK."""
 
-    def __init__(self, listeners: AwayListeners, address: str) -> None:
-        """`address`: of its client, without the port."""
-        self.address = address
-        self.owner = network_of(address)
+    def __init__(
+        self, config: Config, crowd: "Crowd[Away]", where: Callable[[], str], caller: Caller
+    ) -> None:
+        self._caller = caller
+        self._where = where
+        self._crowd = crowd
+        self.address = caller.address
+        self.owner = network_of(caller.address)
         self.kept_bytes = 0
-        """As `listeners` have noted it."""
-        self._listeners = listeners
-        limits = listeners.config.limits
-        self._decoder = Decoder(listeners.config.mqtt.maximum_packet_size, users_max=limits.user_properties)
+        """As the crowd has noted it."""
+        limits = config.limits
+        self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=limits.user_properties)
         self._frame_bytes = 0
         self._lingering: Lingering | None = None
         self._transport: asyncio.Transport | None = None
         self._is_over = False
-        self._timer = asyncio.get_running_loop().call_later(limits.connect_timeout_ms / 1000, self.cut)
+        loop = asyncio.get_running_loop()
+        self.idle_since_s = loop.time()
+        self._timer = loop.call_later(limits.connect_timeout_ms / 1000, self.abort)
+        crowd.add(self)
 
     # -- asyncio.Protocol
 
@@ -197,9 +115,16 @@ class Away(Opening):
         self._timer.cancel()
         if self._lingering is not None:
             self._lingering.lost()
-        self._listeners.discard(self)
+        self._crowd.discard(self)
 
-    # -- for a websocket
+    # -- for the crowd, and for a websocket
+
+    @property
+    def held_bytes(self) -> int:
+        return self.kept_bytes
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """It has a timer of its own."""
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames are not read yet."""
@@ -216,16 +141,21 @@ class Away(Opening):
             return
         self._is_over = True
         self._decoder = Decoder(4)
-        self._listeners.keep(self, 0)
+        self._crowd.keep(self, 0)
+        self._crowd.ends(self)
         self._timer.cancel()
         self._lingering = Lingering(transport)
 
-    def cut(self) -> None:
-        """End it, whatever it is doing."""
+    def close(self, cause: Cause) -> None:  # noqa: ARG002 - there is nothing to say before CONNECT
+        self.abort()
+
+    def abort(self) -> None:
         self._is_over = True
-        self._listeners.keep(self, 0)
+        self._crowd.keep(self, 0)
         if self._transport is not None:
             self._transport.abort()
+        else:
+            self._caller.hang_up()
 
     def _say(self, data: bytes) -> None:
         """The last word, if it is one."""
@@ -235,7 +165,7 @@ class Away(Opening):
         self.end()
 
     def _answer(self, packet: Connect) -> bytes:
-        where = self._listeners.where()
+        where = self._where()
         if packet.level < 5 or not where:
             return encode(Connack(False, Reason.SERVER_UNAVAILABLE), packet.level)
         asked = packet.properties
@@ -248,4 +178,4 @@ class Away(Opening):
     def _keep(self) -> None:
         kept_bytes = self._decoder.kept_bytes + self._frame_bytes
         if kept_bytes != self.kept_bytes:
-            self._listeners.keep(self, kept_bytes)
+            self._crowd.keep(self, kept_bytes)

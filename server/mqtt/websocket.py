@@ -15,7 +15,6 @@ from ..net.opening import Opening
 from ..observe.logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
-from .peer import peer_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +28,7 @@ class Inner(Protocol):
     """What stands behind the frames: a connection that takes a websocket for its transport."""
 
     owner: str
+    address: str
 
     def keep_unread(self, count: int) -> None: ...
     @property
@@ -171,9 +171,8 @@ class Websocket(Opening):
             self.data_received(rest)
 
     def _refuse(self, error: HandshakeRefused) -> None:
-        peer = peer_of(self._raw)
-        cause = by(peer.rpartition(":")[0])
-        log.info("websocket refused: %s, %d %s", peer, error.status, error, extra=cause)
+        address = self._link.address
+        log.info("websocket refused: %s, %d %s", address, error.status, error, extra=by(address))
         body = f"{error}\n".encode()
         lines = (
             f"HTTP/1.1 {error.status.value} {error.status.phrase}",
@@ -250,9 +249,8 @@ class Websocket(Opening):
         return True
 
     def _fail(self, error: FrameError) -> None:
-        peer = peer_of(self._raw)
-        cause = by(peer.rpartition(":")[0])
-        log.info("websocket closed: %s, %d %s", peer, error.code, error, extra=cause)
+        address = self._link.address
+        log.info("websocket closed: %s, %d %s", address, error.code, error, extra=by(address))
         self._frames = Frames()
         self._say_close(error.code)
         self._is_open = False

@@ -1,7 +1,8 @@
 """Sockets: how connections come in, and what is sent on them.
 
     files.py     how many files the process may open
-    networks.py  where clients come from, how many there are and how many begin in a second
+    networks.py  where clients come from, and how many connections begin in a second
+    crowd.py     all connections under one bound: who is taken, and who makes room
     opening.py   a connection as the loop sees it
     lingering.py  how a socket ends so that the last answer is read
     loop_time.py  the loop's time, shared by owner in each turn; connections that keep to it

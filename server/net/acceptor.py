@@ -4,7 +4,10 @@ Connections are accepted here rather than by the loop's servers, which say nothi
 handshake is done: a door's bounds on connections, rate and time hold from the accept on, whatever the client
 then does or does not.
 
-    accept ──> is a file descriptor left? ──> `begin`: does the door take it? ──> [TLS] ──> connection_made
+    accept ──> is a file descriptor left? ──> does the crowd admit it? ──> [TLS] ──> connection_made
+
+Where the crowd is full a newcomer waits for ROOM_TURNS turns of the loop. A client that closes a connection
+and opens another may come before the server has read that the first one is closed.
 
 Descriptors run out, too. Each connection is one, and so is each file of the store, which must be able to
 open the next one: so the last few are not for connections. Who comes then is closed at once, and the log
@@ -20,16 +23,16 @@ import os
 import resource
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..observe.logs import by
 from ..settings.kinds import Address
+from .crowd import Crowd
 from .loop_time import LoopTime, Paced
-from .opening import Opening
+from .opening import Caller, Opening
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,10 @@ FILES = "open files"
 """What is counted of who is not taken because the process has no descriptor left."""
 
 
-Begin = Callable[[str], Opening | None]
-"""Takes the address of a client and gives the protocol of its connection; None: refused, and logged."""
+ROOM_TURNS = 8
+
+Begin = Callable[[Caller], Opening]
+"""Gives the protocol of a connection that has been admitted."""
 Context = Callable[[], ssl.SSLContext]
 """The certificates to speak TLS with, asked for with each connection."""
 
@@ -62,11 +67,10 @@ class Acceptor:
     """The listening sockets of one door."""
 
     def __init__(
-        self, bounded: Counter[str], time: LoopTime, *, handshake_bound: str, handshake_s: float
+        self, crowd: Crowd[Any], time: LoopTime, *, handshake_bound: str, handshake_s: float
     ) -> None:
-        """`bounded`: counts who is turned away here, by the bound that was reached. `handshake_s`: how long
-        TLS may take, by the setting `handshake_bound`."""
-        self._bounded = bounded
+        """`handshake_s`: how long TLS may take, by the setting `handshake_bound`."""
+        self._crowd = crowd
         self._time = time
         self._handshake_bound = handshake_bound
         self._handshake_s = handshake_s
@@ -115,12 +119,17 @@ class Acceptor:
                 self._refuse_full(cause)
                 accepted.close()
                 continue
-            protocol = way.begin(str(peer[0]))
-            if protocol is None:
-                accepted.close()
-                continue
             accepted.setblocking(False)
-            self._begin(accepted, protocol, way, cause)
+            self._admit(Caller(str(peer[0]), int(peer[1]), accepted), way)
+
+    def _admit(self, caller: Caller, way: _Way, turns: int = ROOM_TURNS) -> None:
+        loop, crowd = asyncio.get_running_loop(), self._crowd
+        if turns and self._sockets and crowd.is_full(caller.address):
+            loop.call_soon(self._admit, caller, way, turns - 1)
+        elif self._sockets and crowd.admits(caller.address, loop.time()):
+            self._begin(caller, way)
+        else:
+            caller.accepted.close()
 
     def _pause(self, listening: socket.socket, way: _Way, error: OSError) -> None:
         log.warning("no connection can be accepted for now: %s", error, extra=by("the system"))
@@ -128,10 +137,10 @@ class Acceptor:
         loop.remove_reader(listening)
         loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, way)
 
-    def _begin(
-        self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
-    ) -> None:
-        opening = asyncio.get_running_loop().create_task(self._connect(accepted, protocol, way, cause))
+    def _begin(self, caller: Caller, way: _Way) -> None:
+        accepted, protocol = caller.accepted, way.begin(caller)
+        connecting = self._connect(accepted, protocol, way, by(caller.address))
+        opening = asyncio.get_running_loop().create_task(connecting)
         self._openings.add(opening)
 
         def connected(ended: asyncio.Task[None]) -> None:
@@ -159,14 +168,14 @@ class Acceptor:
             text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
             log.warning(text, error.reason, extra=cause)
         except ConnectionAbortedError:
-            self._bounded[self._handshake_bound] += 1
+            self._crowd.note(self._handshake_bound)
             text = "connection closed: no TLS handshake within %g s"
             log.info(text, self._handshake_s, extra=cause)
         except OSError:
             log.info("connection closed: its client went in the midst of the TLS handshake", extra=cause)
 
     def _refuse_full(self, cause: Mapping[str, object]) -> None:
-        self._bounded[FILES] += 1
+        self._crowd.note(FILES)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         text = "connection refused: out of file descriptors, %d may be open (ulimit -n)"
         log.warning(text, soft, extra=cause)

@@ -1,4 +1,4 @@
-"""Where clients come from, how many connections each network has open, and how many begin in a second.
+"""Where clients come from, and how many connections begin in a second.
 
 A network is an address, of IPv6 its first 64 bits: a host has the others for itself, and would be as many
 addresses as it likes.
@@ -7,42 +7,33 @@ addresses as it likes.
 import ipaddress
 from collections import Counter
 
-
-class Networks:
-    """The connections of one door, by network. Bounded as these are: one without any is not kept."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def count(self, address: str) -> int:
-        """How many are open from where `address` is."""
-        return self._open[network_of(address)]
-
-    def add(self, address: str) -> None:
-        self._open[network_of(address)] += 1
-
-    def discard(self, address: str) -> None:
-        """One that was added has ended."""
-        network = network_of(address)
-        self._open[network] -= 1
-        if not self._open[network]:
-            del self._open[network]
+from timeline.shares import may_take
 
 
 class Rate:
-    """So many in each second."""
+    """So many in each second; an eighth of them for networks that have had less than an equal share."""
 
     def __init__(self, rate: int) -> None:
         """0: any number."""
         self._rate = rate
         self._second = self._count = 0
+        self._counts: Counter[str] = Counter()
+        """By network, in this second."""
 
-    def admits(self, now_s: float) -> bool:
-        """Whether there is room for one more in this second; it counts."""
+    def admits(self, network: str, now_s: float) -> bool:
+        """Whether there is room for one more in this second; then it counts."""
+        if not self._rate:
+            return True
         if int(now_s) != self._second:
             self._second, self._count = int(now_s), 0
+            self._counts.clear()
+        counts = self._counts
+        mine = counts[network]
+        if not may_take(self._count, self._rate, mine, len(counts) + (not mine)):
+            return False
+        counts[network] = mine + 1
         self._count += 1
-        return not self._rate or self._count <= self._rate
+        return True
 
 
 def network_of(address: str) -> str:

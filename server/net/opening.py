@@ -1,6 +1,25 @@
 """A connection as the loop sees it, from its accept to its end."""
 
 import asyncio
+import socket
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class Caller(NamedTuple):
+    """Who has connected, and the socket. `address`: without the port."""
+
+    address: str
+    port: int
+    accepted: socket.socket
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.port}"
+
+    def hang_up(self) -> None:
+        """End a connection that has no transport yet: its handshake fails."""
+        with suppress(OSError):
+            self.accepted.shutdown(socket.SHUT_RDWR)
 
 
 class Opening(asyncio.Protocol):

@@ -83,6 +83,14 @@ class Metrics:
         self._late_ms = 0
         ProcessCollector(registry=self.registry)
 
+    def tell_http(self, count: int) -> None:
+        """So many HTTP connections are open."""
+        self.connections = count
+
+    def tell_mqtt(self, count: int) -> None:
+        """The same of MQTT."""
+        self.connections_mqtt = count
+
     def dispatched(self, late_ms: Sequence[int]) -> None:
         """Stored messages were dispatched; how late each was, ms."""
         for ms, count in Tally(late_ms).items():

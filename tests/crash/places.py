@@ -69,7 +69,6 @@ FREE = {
     "server.cluster.node:Node._lead open": "sockets",
     "server.cluster.node:Node.start open": "sockets",
     "server.mqtt.listeners:Listeners._open open": "sockets",
-    "server.mqtt.turned_away:AwayListeners._open open": "sockets",
     "spark.java:": "a wrapper for Java in a temporary directory of the process, made anew each time",
     "spark.session:": "the code as an archive for Spark, in a temporary directory of the process",
 }

@@ -18,9 +18,11 @@ from yarl import URL
 
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
+from server.http.front import CLOSE_S, Front
 from server.http.gate import Gate
 from server.http.turns import Turns
 from server.net.acceptor import Acceptor
+from server.net.crowd import Cause, Crowd, http_bounds
 from server.net.loop_time import LoopTime
 from server.observe.tracing import Traces
 from server.rounds.app import App
@@ -101,17 +103,17 @@ class Fronted(TestServer):
         assert self.runner is not None
         assert self.runner.server is not None
         time = LoopTime(monotonic)
-        self.desk = build_desk(self._of, self.gate, self.runner.server, time)
-        self._acceptor = Acceptor(
-            self._of.metrics.bounded, time, handshake_bound="http.head_timeout", handshake_s=10
-        )
+        metrics = self._of.metrics
+        crowd = Crowd[Front](http_bounds(self._of.core.config.http), metrics.bounded, metrics.tell_http)
+        self.desk = build_desk(self._of, self.gate, self.runner.server, time, crowd)
+        self._acceptor = Acceptor(crowd, time, handshake_bound="http.head_timeout", handshake_s=10)
         where = Address("127.0.0.1", 0)
         self.front_port = await self._acceptor.open(where, self.desk.connection, None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 
     async def close(self) -> None:
         self._acceptor.close()
-        await self.desk.close()
+        await self.desk.crowd.close(Cause.STOPPING, CLOSE_S)
         await super().close()
 
 

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
-from server.mqtt.listeners import Listeners
+from server.mqtt.link import Links, MqttLink
+from server.mqtt.listeners import Listeners, mqtt_listeners
+from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.tls import Certificates, mqtt_certificates
 from server.rounds.app import App
@@ -49,9 +50,10 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
     certificates = mqtt_certificates(settings)
-    listeners = Listeners(
-        app.core.mqtt, app.keyring, certificates, app.metrics, app.outgoing, LoopTime(time.monotonic)
-    )
+    metrics, loop_time = app.metrics, LoopTime(time.monotonic)
+    crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt)
+    links = Links(crowd, app.core.publishing, app.outgoing, loop_time)
+    listeners = mqtt_listeners(app.core.mqtt, app.keyring, certificates, links, loop_time)
     where = await listeners.open()
     made = Served(
         app,
@@ -67,10 +69,5 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
             with suppress(OSError):
                 await writer.wait_closed()
         listeners.close()
-        for link in listeners.links:
-            link.shut(Closing.STOPPING)
-        for _ in range(500):
-            if not listeners.links:
-                break
-            await asyncio.sleep(0.01)
+        await crowd.close(Cause.STOPPING, 5)
         await app.stop()

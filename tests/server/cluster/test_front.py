@@ -99,13 +99,13 @@ class Standing:
         lobby = self.front._lobby
         assert lobby is not None
         now = asyncio.get_running_loop().time()
-        lobby.connections.look(now)
-        lobby.connections.look(now + seconds)
+        lobby.crowd.look(now)
+        lobby.crowd.look(now + seconds)
 
     @property
     def open_count(self) -> int:
         assert self.front._lobby is not None
-        return len(self.front._lobby.connections)
+        return len(self.front._lobby.crowd)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from server.http.connections import Connections
 from server.http.front import Front
+from server.net.crowd import BUSY, Cause, Crowd, http_bounds
 from server.observe.metrics import Metrics
 from server.settings.config import Config
 
@@ -65,7 +66,7 @@ class Bench:
 
     @property
     def fronts(self) -> list[Front]:
-        return [one for one in self.at.desk.connections if isinstance(one, Front)]
+        return [one for one in self.at.desk.crowd if isinstance(one, Front)]
 
     async def dial(self, source: str = "127.0.0.1") -> Wire:
         at = "127.0.0.1", self.at.front_port
@@ -89,8 +90,8 @@ class Bench:
     def pass_time(self, seconds: float) -> None:
         """Look at all connections as if so much time had passed."""
         now = asyncio.get_running_loop().time()
-        self.at.desk.connections.look(now)
-        self.at.desk.connections.look(now + seconds)
+        self.at.desk.crowd.look(now)
+        self.at.desk.crowd.look(now + seconds)
 
 
 @pytest.fixture
@@ -278,30 +279,30 @@ class TestFew:
 
     def test_addresses_are_counted_apart_and_all_together(self, caplog: pytest.LogCaptureFixture) -> None:
         class One:
-            kept_bytes = unsent_bytes = 0
+            kept_bytes, held_bytes, idle_since_s = 0, 0, BUSY
 
             def __init__(self, address: str) -> None:
                 self.address = address
 
             def check(self, now_s: float, passed_s: float) -> None: ...
-            def stop(self) -> None: ...
-            def cut(self) -> None: ...
+            def close(self, cause: Cause) -> None: ...
+            def abort(self) -> None: ...
 
         http = replace(Config().http, connections=4, connections_per_address=2)
         metrics = Metrics()
-        connections = Connections(http, metrics)
+        connections = Crowd[Any](http_bounds(http), metrics.bounded, metrics.tell_http)
         made = [One(f"2001:db8::{n}") for n in range(2)]
         for one in made:
-            assert connections.admits(one.address)
+            assert connections.admits(one.address, 0)
             connections.add(one)
-        assert not connections.admits("2001:db8::ffff")
-        assert connections.admits("2001:db8:0:1::1")
+        assert not connections.admits("2001:db8::ffff", 0)
+        assert connections.admits("2001:db8:0:1::1", 0)
         for address in ("10.0.0.1", "10.0.0.2"):
             connections.add(One(address))
-        assert not connections.admits("10.0.0.3")
+        assert not connections.admits("10.0.0.3", 0)
         assert "as many as http.connections" in caplog.text
         connections.discard(made[0])
-        assert connections.admits("2001:db8::ffff")
+        assert connections.admits("2001:db8::ffff", 0)
         assert metrics.connections == 3
         assert metrics.bounded == {"http.connections": 1, "http.connections_per_address": 1}
 
@@ -366,7 +367,7 @@ async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> 
     front._transport.write(bytes(16 << 20))
     await bench.until(lambda: front.unsent_bytes > 0)
     now = asyncio.get_running_loop().time()
-    look = bench.at.desk.connections.look
+    look = bench.at.desk.crowd.look
     async with asyncio.timeout(30):
         while front.unsent_bytes != (front._unsent[0] or -1):
             look(now)
@@ -553,22 +554,23 @@ class Held:
     """A connection that holds so much."""
 
     def __init__(self, address: str, unsent_bytes: int) -> None:
-        self.address, self.unsent_bytes = address, unsent_bytes
-        self.kept_bytes = 0
+        self.address, self.held_bytes = address, unsent_bytes
+        self.kept_bytes, self.idle_since_s = 0, BUSY
         self.is_cut = False
 
     def check(self, now_s: float, passed_s: float) -> None:
         """In time."""
 
-    def stop(self) -> None:
-        """Not asked for."""
+    def close(self, cause: Cause) -> None:
+        self.is_cut = cause is Cause.BYTES
 
-    def cut(self) -> None:
-        self.is_cut = True
+    def abort(self) -> None:
+        """Not asked for."""
 
 
 async def test_many_that_hold_a_little_are_cut_before_one_of_another_that_holds_more() -> None:
-    connections = Connections(replace(Config().http, buffered_bytes=1 << 20), Metrics())
+    bounds = http_bounds(replace(Config().http, buffered_bytes=1 << 20))
+    connections = Crowd[Held](bounds, Counter(), lambda _: None)
     flood = [Held("10.0.0.1", (30 + n) << 10) for n in range(30)]
     other = Held("10.0.0.2", 100 << 10)
     for one in (*flood, other):

@@ -146,11 +146,11 @@ class TestNamed:
             writer.write(head.replace("https://app.example", "{}").format(origin).encode())
             if status == 408:
                 async with asyncio.timeout(30):
-                    while not any(one.kept_bytes for one in at.desk.connections):
+                    while not any(one.kept_bytes for one in at.desk.crowd):
                         await asyncio.sleep(0.005)
                 now = asyncio.get_running_loop().time()
-                at.desk.connections.look(now)
-                at.desk.connections.look(now + 11)
+                at.desk.crowd.look(now)
+                at.desk.crowd.look(now + 11)
             async with asyncio.timeout(30):
                 said = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             writer.close()

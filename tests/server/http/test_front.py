@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, Front, read_request
+from server.http.front import AHEAD_MAX, CLOSE_S, WHOLE_MAX, Desk, Front, read_request
+from server.net.crowd import Cause
 from server.settings.config import Config, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
@@ -73,7 +74,7 @@ def fronts(server: Running) -> int:
 
 
 def open_at(at: Fronted) -> list[Front]:
-    return [one for one in at.desk.connections if isinstance(one, Front)]
+    return [one for one in at.desk.crowd if isinstance(one, Front)]
 
 
 @pytest.mark.parametrize("end", [b"\x01\r\n\r\n", b"a\r\n\r\n", b"\r\n"])
@@ -267,7 +268,7 @@ async def test_answers_are_counted(server: Running, dial: Dial) -> None:
 
 @asynccontextmanager
 async def closing(desk: Desk) -> AsyncIterator[None]:
-    task = asyncio.create_task(desk.close())
+    task = asyncio.create_task(desk.crowd.close(Cause.STOPPING, CLOSE_S))
     yield
     await task
 

@@ -613,7 +613,7 @@ async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Key
         assert length is not None
         await reader.readexactly(int(length[1]))
         return int(answer.split()[1]), any(
-            isinstance(one, Front) and not one.is_handed_over for one in at.desk.connections
+            isinstance(one, Front) and not one.is_handed_over for one in at.desk.crowd
         )
 
     for key, expected in (
@@ -627,7 +627,7 @@ async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Key
         assert await posted(reader, writer, key) == expected
         writer.close()
         await writer.wait_closed()
-        while any(isinstance(one, Front) for one in at.desk.connections):
+        while any(isinstance(one, Front) for one in at.desk.crowd):
             await asyncio.sleep(0)
 
 

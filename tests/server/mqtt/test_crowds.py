@@ -10,16 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from server.codec.encode import encode
 from server.codec.packets import Connect
-from server.mqtt.link import Links, MqttLink
-from server.net.loop_time import LoopTime
-from server.net.outgoing import Outgoing
-from server.observe.metrics import Metrics
+from server.net.crowd import BUSY, Crowd, mqtt_bounds
 from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
@@ -60,7 +57,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
 
 async def count(served: Served, wanted: int) -> None:
     async with asyncio.timeout(60):
-        while len(served.listeners.links) != wanted:
+        while len(served.listeners.crowd) != wanted:
             await asyncio.sleep(0.01)
 
 
@@ -100,13 +97,12 @@ async def test_one_address_has_so_many_over_all_listeners(
 @OPENED
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
-    core, clock = rig.core, rig.clock
-    time_ = LoopTime(clock.mono)
-    links = Links(core.config.limits, core.publishing, Metrics(), Outgoing(clock.mono), time_)
+    core = rig.core
+    links = Crowd[Any](mqtt_bounds(core.config.limits), Counter(), lambda _: None)
     admitted = Counter[str]()
 
     class One:
-        kept_bytes = 0
+        kept_bytes, idle_since_s = 0, BUSY
 
         def __init__(self, address: str) -> None:
             self.address = address
@@ -118,7 +114,7 @@ def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() ->
             return False
         admitted[address] += 1
         made.append(One(address))
-        links.add(cast("MqttLink", made[-1]))
+        links.add(made[-1])
         return True
 
     for _ in range(10):

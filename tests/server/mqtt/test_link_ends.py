@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -16,9 +18,10 @@ from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
 from server.net.browsers import Pages
+from server.net.crowd import Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
+from server.net.opening import Caller
 from server.net.outgoing import PIECE_S, Outgoing
-from server.observe.metrics import Metrics
 from server.settings.kinds import Address
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
@@ -38,6 +41,7 @@ def _no_collection() -> Iterator[None]:
     gc.enable()
 
 
+CALLER = Caller("127.0.0.1", 1, socket.socket())
 PAGES = Pages(Address("127.0.0.1", 0), hosts=("*",), origins=(), has_keys=False)
 
 
@@ -89,7 +93,8 @@ class Served:
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
         core, clock = self.rig.core, self.rig.clock
         self.time = LoopTime(clock.mono)
-        self.links = Links(core.config.limits, core.publishing, Metrics(), Outgoing(clock.mono), self.time)
+        self.crowd = Crowd[MqttLink](mqtt_bounds(core.config.limits), Counter(), lambda _: None)
+        self.links = Links(self.crowd, core.publishing, Outgoing(clock.mono), self.time)
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -100,7 +105,7 @@ class Served:
 
     def begin(self) -> tuple[MqttLink, Transport]:
         rig, transport = self.rig, Transport()
-        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.door, "127.0.0.1")
+        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.door, CALLER)
         link.connection_made(cast("Any", transport))
         return link, transport
 
@@ -127,7 +132,7 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     link.data_received(data[60_000:120_000])
     assert transport.is_over
     assert not transport.is_paused
-    assert served.links.kept_bytes == 0
+    assert served.crowd.kept_bytes == 0
 
 
 async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> None:
@@ -143,7 +148,7 @@ async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> N
     transport.write_eof = refuse  # type: ignore[method-assign]
     link.shut(Closing.STOPPING)
     link.connection_lost(None)
-    assert not served.links
+    assert not served.crowd
     assert served.rig.core.sessions.get("a") is None
 
 
@@ -180,7 +185,7 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[byt
     assert core.sessions.get("a") is not None
     seen = 0
     longest = 0.0
-    while len(served.links):
+    while len(served.crowd):
         for step in (served.rig.compose, served.rig.settle, served.rig.turn, served.rig.deliver):
             started = time.thread_time()
             step()
@@ -203,7 +208,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
     link, _ = await served.link("a")
     link.data_received(_much(b"last"))
     link.connection_lost(None)
-    assert len(served.links) == 1
+    assert len(served.crowd) == 1
     started = time.thread_time()
     other, _ = served.begin()
     other.data_received(encode(Connect(5, "a"), 5))
@@ -211,7 +216,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
     await asyncio.sleep(0)
     assert time.thread_time() - started < LONGEST_S
     assert connection_of(other).is_open
-    assert list(served.links) == [other]
+    assert list(served.crowd) == [other]
     await served.settle()
     assert not watcher.publishes()
 
@@ -229,7 +234,7 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     assert time.thread_time() - started < LONGEST_S
     assert transport.is_over or not connection_of(link).is_open
     assert served.rig.core.sessions.get("a") is None
-    assert served.links.kept_bytes == 0
+    assert served.crowd.kept_bytes == 0
 
 
 # -- faults of the server's own
@@ -287,9 +292,9 @@ async def test_packets_that_wait_count_as_kept() -> None:
     served = Served()
     link, transport = await served.link("a")
     link.data_received(_much() + encode(Publish(b"t", bytes(1_000), 0), 5) * 100)
-    assert served.links.kept_bytes == link.kept_bytes > 1_000_000
+    assert served.crowd.kept_bytes == link.kept_bytes > 1_000_000
     await served.settle()
-    assert served.links.kept_bytes == 0
+    assert served.crowd.kept_bytes == 0
     # Without end, in small pieces: what has been handled is not counted for ever.
     first = encode(Publish(b"t", b"", 0), 5)
     for number in range(2_000):
@@ -303,7 +308,7 @@ async def test_packets_that_wait_count_as_kept() -> None:
                 break
         assert link.kept_bytes < 100_000
     await served.settle()
-    assert served.links.kept_bytes == 0
+    assert served.crowd.kept_bytes == 0
 
 
 async def test_frames_that_wait_count_as_kept() -> None:
@@ -315,10 +320,10 @@ async def test_frames_that_wait_count_as_kept() -> None:
     await served.settle()
     web.pause_reading()
     web.data_received(masked(BINARY, encode(Publish(b"t", bytes(1_000), 0), 5)) * 200)
-    assert served.links.kept_bytes > 200_000
+    assert served.crowd.kept_bytes > 200_000
     web.resume_reading()
     await served.settle()
-    assert served.links.kept_bytes == 0
+    assert served.crowd.kept_bytes == 0
 
 
 # -- congestion
@@ -373,7 +378,7 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
     for link in links:
         link.connection_lost(None)
     counts = [len(left)]
-    while served.links:
+    while served.crowd:
         await asyncio.sleep(0)
         counts.append(len(left))
     assert counts == [0, 1, 2, 3]

@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -41,11 +42,11 @@ from server.codec.publish import Decoder
 from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
 from server.mqtt.frames import BINARY
-from server.mqtt.link import Links
+from server.mqtt.link import Links, MqttLink
 from server.net import lingering
+from server.net.crowd import Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
-from server.observe.metrics import Metrics
 from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
@@ -215,7 +216,7 @@ def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> 
     assert one.take(Disconnect).reason == 0x94
     assert one.end()
     one.socket.close()
-    _until(lambda: not served.listeners.links)
+    _until(lambda: not served.listeners.crowd)
 
 
 @pytest.mark.long
@@ -250,7 +251,7 @@ def test_who_goes_on_sending_is_cut(served: Served, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConnectionError):
         one.write(bytes(100 * MIB))
     one.socket.close()
-    _until(lambda: not served.listeners.links)
+    _until(lambda: not served.listeners.crowd)
 
 
 # -- blocked sockets
@@ -321,7 +322,7 @@ class TestWide:
             filler.take(Ack)
         one = Client(served.ports[scheme], scheme, receive_bytes=4_096)
         one.connect("zombie")
-        (link,) = [link for link in served.listeners.links if link._connection.client_id == "zombie"]  # type: ignore[union-attr]
+        (link,) = [link for link in served.listeners.crowd if link._connection.client_id == "zombie"]  # type: ignore[union-attr]
         counted = link._transport = Counted(link._transport)  # type: ignore[assignment]
         one.send(Subscribe(1, (("kept/#", SubscribeOptions(0)),)))
         _until(lambda: counted.given > 7 * MIB)
@@ -351,7 +352,7 @@ def _is_settled(
     assert got == {b"dead", b"0", b"1", b"2", b"3", b"4"}
     assert time.monotonic() - started < patience_s
     healthy.socket.close()
-    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
+    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
     if scheme in ("mqtt", "ws"):
         _is_forgotten(zombie)
     zombie.socket.close()
@@ -385,10 +386,10 @@ def test_takeover_ends_a_blocked_socket(served: Served, scheme: str) -> None:
 def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> None:
     zombie = _blocked(served, scheme)
     _fill(served)
-    _until(lambda: len(served.listeners.links) == 1)
-    (link,) = served.listeners.links
+    _until(lambda: len(served.listeners.crowd) == 1)
+    (link,) = served.listeners.crowd
     served.loop.call_soon_threadsafe(link.shut, Closing.STOPPING)
-    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
+    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
     zombie.socket.close()
 
 
@@ -400,7 +401,7 @@ def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
     session = served.app.core.sessions.get("zombie")
     assert session is not None
     _until(lambda: session.link is None, 1.0)
-    assert _until(lambda: not served.listeners.links) < LINGER_S + 20
+    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
     zombie.socket.close()
 
 
@@ -442,11 +443,11 @@ def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start:
         with suppress(ConnectionError):
             one.sendall(start)
     assert _are_closed(sockets, 5, most=7) == 7
-    assert len(served.listeners.links) == 5
+    assert len(served.listeners.crowd) == 5
     started = time.monotonic()
     assert _are_closed(sockets, 5) == 12
     assert time.monotonic() - started < 20
-    _until(lambda: not served.listeners.links)
+    _until(lambda: not served.listeners.crowd)
     for one in sockets:
         one.close()
 
@@ -486,7 +487,7 @@ def test_a_frame_may_be_of_any_size(served: Served, scheme: str) -> None:
     assert one.end()
     assert one.close_code == 1000
     one.socket.close()
-    _until(lambda: not served.listeners.links)
+    _until(lambda: not served.listeners.crowd)
 
 
 @pytest.mark.long
@@ -520,7 +521,7 @@ def test_a_refused_request_is_answered(
         answer += data
     assert answer.startswith(b"HTTP/1.1 " + status)
     one.socket.close()
-    _until(lambda: not served.listeners.links)
+    _until(lambda: not served.listeners.crowd)
 
 
 # -- many packets in one chunk
@@ -585,7 +586,7 @@ def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: 
         return one
 
     small = [client(1_000) for _ in range(3)]
-    links = served.listeners.links
+    links = served.listeners.crowd
     large = client(700_000)
     _until(lambda: links.kept_bytes > 700_000)
     other = client(500_000)
@@ -618,7 +619,8 @@ async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     publishing, clock = _Publishing(), SystemClock()
     time_ = LoopTime(clock.mono)
-    links = Links(Config().limits, cast("Any", publishing), Metrics(), Outgoing(clock.mono), time_)
+    crowd = Crowd[MqttLink](mqtt_bounds(Config().limits), Counter(), lambda _: None)
+    links = Links(crowd, cast("Any", publishing), Outgoing(clock.mono), time_)
     resumed: list[int] = []
 
     class Held:

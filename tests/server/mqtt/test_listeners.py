@@ -7,6 +7,7 @@ import logging
 import ssl
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -27,10 +28,10 @@ from server.codec.packets import (
     SubscribeOptions,
 )
 from server.codec.publish import Decoder
-from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
-from server.mqtt.link import MqttLink
-from server.mqtt.listeners import Listeners
+from server.mqtt.link import Links, MqttLink
+from server.mqtt.listeners import mqtt_listeners
+from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.rounds.app import App
 from server.settings.config import Config
@@ -152,7 +153,7 @@ async def test_websockets(served: Served, scheme: str, path: str) -> None:
                 while not socket.closed:
                     await socket.receive()
             assert socket.close_code == 1003
-    await _until(lambda: not served.listeners.links)
+    await _until(lambda: not served.listeners.crowd)
 
 
 async def test_a_tls_hello_on_the_plain_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,13 +182,13 @@ async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCapt
 @pytest.mark.long
 async def test_a_storm_of_1_000_connects(served: Served) -> None:
     streams = await asyncio.gather(*[_connected(served, f"c{n}", level=4 + n % 2) for n in range(1_000)])
-    assert len(served.listeners.links) == 1_000
+    assert len(served.listeners.crowd) == 1_000
     for stream in streams[:10]:
         stream.send(Pingreq())
         await stream.take(Pingresp)
     for stream in streams:
         stream.writer.close()
-    await _until(lambda: not served.listeners.links)
+    await _until(lambda: not served.listeners.crowd)
 
 
 class _Quiet(asyncio.Protocol):
@@ -206,7 +207,7 @@ async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
         transport, _ = await loop.create_connection(_Quiet, "127.0.0.1", served.ports["mqtt"])
         transport.write(data)
         transports.append(transport)
-    await _until(lambda: sum(_is_open(link) for link in served.listeners.links) == 400)
+    await _until(lambda: sum(_is_open(link) for link in served.listeners.crowd) == 400)
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -230,7 +231,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     stream = await _connected(served, "a")
     stream.writer.transport.pause_reading()  # type: ignore[attr-defined]
     other = await _connected(served, "b")
-    (link,) = [one for one in served.listeners.links if _name(one) == "a"]
+    (link,) = [one for one in served.listeners.crowd if _name(one) == "a"]
     # Each is refused with a reason string: a hundred bytes for thirty.
     chunk = encode(Publish(b"$SYS/topic", b"x", 1, packet_id=7), 5) * 500
     sent = 0
@@ -285,9 +286,10 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     settings = with_keys(config(listen=(Address("127.1", 0, "ws"),)), keys.path, allow_anonymous=anonymous)
     app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(
-        app.core.mqtt, app.keyring, None, app.metrics, app.outgoing, LoopTime(time.monotonic)
-    )
+    crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), Counter(), lambda _: None)
+    loop_time = LoopTime(time.monotonic)
+    links = Links(crowd, app.core.publishing, app.outgoing, loop_time)
+    listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time)
     try:
         (where,) = await listeners.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))
@@ -299,6 +301,5 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
         writer.close()
     finally:
         listeners.close()
-        for link in list(listeners.links):
-            link.shut(Closing.STOPPING)
+        await crowd.close(Cause.STOPPING, 0)
         await app.stop()

@@ -20,7 +20,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
-from server.mqtt.turned_away import AwayListeners
+from server.mqtt.turned_away import Away, away_listeners
+from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.tls import mqtt_certificates
 from server.settings.config import Config
 from tests.support.mqtt import Peer, dial
@@ -37,7 +38,8 @@ class Turning:
     def __init__(self, settings: Config) -> None:
         self.where = LEADER
         self.bounded: Counter[str] = Counter()
-        self.doors = AwayListeners(settings, mqtt_certificates(settings), self.bounded, lambda: self.where)
+        self.crowd = Crowd[Away](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
+        self.doors = away_listeners(settings, mqtt_certificates(settings), self.crowd, lambda: self.where)
         self.ports: dict[str, int] = {}
 
     async def dial(self, level: int = 5, scheme: str = "mqtt") -> Peer:
@@ -53,7 +55,8 @@ async def turning(settings: Config) -> AsyncIterator[Turning]:
         yield made
     finally:
         made.doors.close()
-        await until(lambda: not len(made.doors))
+        await made.crowd.close(Cause.MOVED, 0)
+        await until(lambda: not len(made.crowd))
 
 
 @pytest.fixture
@@ -233,7 +236,7 @@ async def test_a_client_that_goes_before_it_is_answered(away: Turning) -> None:
     half.write(HELLO[:5])
     half.transport.write_eof()
     await half.gone()
-    await until(lambda: not len(away.doors))
+    await until(lambda: not len(away.crowd))
 
 
 # -- bounds
@@ -257,8 +260,8 @@ async def test_one_that_was_answered_does_not_stay(away: Turning) -> None:
     """A client that keeps its side open is cut, be it silent or sending."""
     sock = socket.create_connection(("127.0.0.1", away.ports["mqtt"]))
     sock.sendall(HELLO)
-    await until(lambda: len(away.doors) == 1)
-    await until(lambda: not len(away.doors))
+    await until(lambda: len(away.crowd) == 1)
+    await until(lambda: not len(away.crowd))
     sock.close()
 
 
@@ -298,23 +301,24 @@ async def test_connects_that_are_not_whole_are_bounded_in_bytes() -> None:
         large, small = await away.dial(), await away.dial(scheme="mqtt")
         large.write(will[:40_000])
         small.write(will[:25_000])
-        await until(lambda: sum(one.kept_bytes for one in away.doors) == 65_000)
+        await until(lambda: sum(one.kept_bytes for one in away.crowd) == 65_000)
         small.write(will[25_000:26_000])
         await large.gone()
         assert away.bounded == {"limits.in_bytes": 1}
         small.write(will[26_000:])
         assert told(await small.take(Connack)) == (0x9C, LEADER)
-        assert sum(one.kept_bytes for one in away.doors) == 0
+        assert sum(one.kept_bytes for one in away.crowd) == 0
 
 
 async def test_closing_ends_all(away: Turning) -> None:
     peers = [await away.dial(), await away.dial(scheme="ws")]
     tls = socket.create_connection(("127.0.0.1", away.ports["mqtts"]))
-    await until(lambda: len(away.doors) == 3)
+    await until(lambda: len(away.crowd) == 3)
     away.doors.close()
+    await away.crowd.close(Cause.MOVED, 0)
     for peer in peers:
         await peer.gone()
-    await until(lambda: not len(away.doors))
+    await until(lambda: not len(away.crowd))
     tls.close()
     with pytest.raises(ConnectionError):
         await away.dial()

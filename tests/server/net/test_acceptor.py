@@ -9,12 +9,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from server.net.acceptor import FILES, Acceptor
+from server.net.crowd import Crowd, http_bounds
 from server.net.loop_time import LoopTime
 from server.net.opening import Opening
+from server.settings.config import Config
 from server.settings.kinds import Address
 
 
@@ -45,7 +48,8 @@ def bounded() -> Counter[str]:
 
 @pytest.fixture
 async def port(bounded: Counter[str]) -> AsyncIterator[int]:
-    acceptor = Acceptor(bounded, LoopTime(time.monotonic), handshake_bound="a.setting", handshake_s=1)
+    crowd = Crowd[Any](http_bounds(Config().http), bounded, lambda _: None)
+    acceptor = Acceptor(crowd, LoopTime(time.monotonic), handshake_bound="a.setting", handshake_s=1)
     yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()
 

@@ -295,16 +295,21 @@ async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path)
                 async with asyncio.timeout(60):
                     assert await reader.read(256)
         assert served.certificates is not None
-        watch = Watch([served.certificates], served.listeners.review)
+
+        def review() -> None:
+            for link in served.listeners.crowd:
+                link.review()
+
+        watch = Watch([served.certificates], review)
         shutil.copy(TLS / "crl.pem", crl)
         for _ in range(2):
             await watch.look(is_told=False)
         async with asyncio.timeout(60):
             assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
             assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()
-            while len(served.listeners.links) != 2:
+            while len(served.listeners.crowd) != 2:
                 await asyncio.sleep(0.01)
-        assert {link._connection.client_id for link in served.listeners.links} == {  # type: ignore[union-attr]
+        assert {link._connection.client_id for link in served.listeners.crowd} == {  # type: ignore[union-attr]
             "mqttsmeter.pem",
             "wssmeter.pem",
         }
@@ -339,9 +344,9 @@ async def test_who_shows_one_is_known_by_its_name(tmp_path: Path, scheme: str) -
         _, writer = await asyncio.open_connection("127.0.0.1", served.ports[scheme], **options)  # type: ignore[arg-type]
         served.writers.append(writer)
         async with asyncio.timeout(60):
-            while not any(link.is_begun for link in served.listeners.links):
+            while not any(link.is_begun for link in served.listeners.crowd):
                 await asyncio.sleep(0.01)
-        (link,) = served.listeners.links
+        (link,) = served.listeners.crowd
         assert link._connection is not None
         assert link._connection._peer.identity == ("meter" if has_tls else "")
 
