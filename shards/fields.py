@@ -34,6 +34,8 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """The last ones, as far as they are known. No part of a record's bytes."""
     returns: int = 0
     """How often the message was returned in order, without a try. No part of a record's bytes."""
+    told: int = 0
+    """Deliveries from this row that `tries` has as well. No part of a record's bytes."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

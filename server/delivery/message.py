@@ -134,8 +134,7 @@ class Message:
 
     def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
         """The message after so many deliveries from its row, with what is known of all its tries."""
-        retry = self.record.retry or Retry(b"")
-        retry = replace(retry, attempts=retry.attempts + attempts, tries=tries)
+        retry = replace(self.record.retry or Retry(b""), tries=tries, told=attempts)
         return Message(self.position, self.shard, replace(self.record, retry=retry), self.as_of_ms)
 
     def size(self) -> int:

@@ -433,15 +433,13 @@ class Subscriber:
         self.redelivered += 1
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
-        attempt = flight.attempts
         if flight.losses is not None and flight.losses.known and message.asked_ms:
-            # As a retry of its own, which says how often it was tried, and how.
             tries = tries_of_flight(message.tries, flight, self.name)
-            message, attempt = message.tried(attempt - 1, tries), PERHAPS
+            message = message.tried(flight.attempts - 1, tries)
         if flight.is_retained:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, attempt, True)
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
         else:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, attempt)
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
         return True
 
     def release(self, flight: Flight) -> None:

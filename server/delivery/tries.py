@@ -47,7 +47,11 @@ def tries_of_flight(before: Sequence[TryRow], flight: Flight, holder: str) -> Se
 
 def tries_before(message: Message, attempt: int) -> Sequence[TryRow]:
     """Those of a message before it is sent, for the `attempt`-th time from its row; 0: not known."""
-    return _with_lost(message.tries, attempt - 1, message.as_of_ms)
+    if attempt <= 1:
+        return message.tries
+    retry = message.record.retry
+    told = 0 if retry is None else retry.told
+    return _with_lost(message.tries, attempt - 1 - told, message.as_of_ms)
 
 
 def _with_lost(before: Sequence[TryRow], count: int, at_ms: int) -> Sequence[TryRow]:
