@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from server.codec.packets import Publish
+from server.delivery.message import Message
+from server.delivery.subscriber import Subscriber
 from server.delivery.tries import LAPSED_LEASE, LOST, TRIES_MAX, UNANSWERED, tries_before, tries_of_flight
-from shards.fields import TryRow
+from shards.fields import Record, TryRow
 from shards.retries import RETRIES
 from shards.store import Table
 from shards.tables import cursor_row_of
+from tests.support.link import FakeLink
 from tests.support.pulling import Puller
 from tests.support.rig import START_MS, Rig, config
 from timeline.position import START, Position
-from timeline.session import Flight, Losses
+from timeline.session import Flight, Losses, Session
 
 from .test_deliveries import one
 from .test_undone import nack, said
@@ -253,6 +256,22 @@ def test_a_plain_publish_that_is_sent_again_has_no_property_for_it() -> None:
     packet = _back(rig)
     assert packet.dup
     assert said(packet, "fasti-tries") is None
+
+
+def test_a_link_is_told_which_delivery_it_is() -> None:
+    """Whatever is known of those before, which are told once."""
+    taken: list[int] = []
+    link = FakeLink(taken=lambda message, qos, packet_id, attempt: taken.append(attempt))
+    session = Session("a", read=Position(1), expiry_s=60, window=5)
+    subscriber = Subscriber(session, set(), lambda one, done: None)
+    subscriber.link, subscriber.ended_ms = link, 900
+    flight = session.launch(Position(5 << 48), 0, 1)
+    message = Message(flight.position, 0, Record(b"t", b"x", due_ms=5), 1_000)
+    for _ in range(2):
+        assert subscriber.resend(message, flight, ())
+    assert taken == [2, 3]
+    lost = [TryRow(900, "a", LOST, UNANSWERED)] * 2
+    assert tries_before(link.sent[-1], taken[-1]) == lost
 
 
 def test_only_the_last_tries_are_told() -> None:

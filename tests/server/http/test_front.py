@@ -316,7 +316,7 @@ async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
     wire.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await wire.answer()
     (front,) = open_at(at)
-    front.cut()
+    front.abort()
     front.data_received(b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert await wire.reader.read() == b""
     assert not caplog.records
