@@ -23,6 +23,7 @@ from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor
 from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
 from .net.loop_time import LoopTime
+from .net.proxies import proxies_of
 from .net.tls import Certificates
 from .observe.logs import telling
 from .observe.tracing import Traces
@@ -97,8 +98,11 @@ class Server:
         app = self.app
         self._time = LoopTime(time.monotonic)
         metrics = app.metrics
-        self._links = Crowd[MqttLink](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt)
-        self._fronts = Crowd[Front](http_bounds(config.http), metrics.bounded, metrics.tell_http)
+        proxies = proxies_of(config)
+        self._links = Crowd[MqttLink](
+            mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
+        )
+        self._fronts = Crowd[Front](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)
         links = Links(self._links, app.core.publishing, app.outgoing, self._time)
         self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
@@ -109,6 +113,7 @@ class Server:
         self._acceptor = Acceptor(
             self._fronts,
             self._time,
+            needs_header=False,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )

@@ -17,6 +17,7 @@ from ..engine.clock import SystemClock
 from ..mqtt.listeners import Listeners
 from ..mqtt.turned_away import Away, away_listeners
 from ..net.crowd import Cause, Crowd, mqtt_bounds
+from ..net.proxies import proxies_of
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config
@@ -70,7 +71,8 @@ class Doors:
         self._front = Front(
             config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url")
         )
-        crowd = Crowd[Away](mqtt_bounds(config.limits), self._metrics.bounded_mqtt, self._metrics.tell_mqtt)
+        metrics, proxies = self._metrics, proxies_of(config)
+        crowd = Crowd[Away](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies)
         self._away = away_listeners(config, mqtt_tls, crowd, lambda: self._where("mqtt"))
         listening = await self._away.open()
         port = await self._front.open()

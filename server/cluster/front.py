@@ -37,6 +37,7 @@ from ..net.browsers import Pages, http_pages
 from ..net.crowd import Cause, Crowd, http_bounds
 from ..net.loop_time import LoopTime
 from ..net.opening import Caller
+from ..net.proxies import proxies_of
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config, Http
@@ -66,10 +67,12 @@ class Front:
         self._metrics = metrics
         self._pages = http_pages(config)
         self._time = LoopTime(monotonic)
-        self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http)
+        proxies = proxies_of(config)
+        self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)
         self._acceptor = Acceptor(
             self._crowd,
             self._time,
+            needs_header=False,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )

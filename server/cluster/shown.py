@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from ..auth.backoff import Backoff
-from ..http.problems import Problem
+from ..http.problems import Problem, address_of
 from ..net.networks import network_of
 from ..observe.logs import by, shown
 from ..settings.kinds import Address
@@ -74,7 +74,7 @@ class ClusterKey:
         raise Problem("unauthorized", "this is for the nodes of the cluster")
 
     async def _refuse(self, request: web.Request) -> None:
-        address = request.remote or "?"
+        address = address_of(request)
         log.warning("a wrong cluster.key from %s", address, extra=by(address))
         network = network_of(address)
         self._backoff.failed(network, NAME)

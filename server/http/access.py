@@ -35,7 +35,7 @@ from ..delivery.subscriber import Subscriber
 from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
-from .problems import Problem
+from .problems import Problem, address_of
 from .protocol import Protocol
 from .values.message_body import ParsedMessage
 
@@ -138,7 +138,7 @@ class Access:
             if not found.done():
                 found.set_result(answer)
 
-        self._keyring.check(*split_shown(key), request.remote or "?", done)
+        self._keyring.check(*split_shown(key), address_of(request), done)
         answer = await found
         if isinstance(answer, Principal):
             if isinstance(request.protocol, Protocol):
@@ -158,7 +158,7 @@ def rights_of(request: web.Request) -> Rights | None:
 def client_of(request: web.Request) -> str:
     """Who is meant where clients share something: a key, or where keys are not asked for a network."""
     rights = rights_of(request)
-    return network_of(request.remote or "") if rights is None else f"key {rights.name}"
+    return network_of(address_of(request)) if rights is None else f"key {rights.name}"
 
 
 def sees(request: web.Request) -> Sees | None:

@@ -470,6 +470,7 @@ class Front(Opening):
         "_is_fresh",
         "_is_full",
         "_is_part",
+        "_is_shared",
         "_is_waiting",
         "_lingering",
         "_loop",
@@ -526,6 +527,8 @@ class Front(Opening):
         self._unsent = (0, 0.0)
         """How much was not sent, and since when it is as much."""
         desk.crowd.add(self)
+        self._is_shared = desk.crowd.is_shared(self)
+        """A trusted proxy's: each request says whose it is."""
 
     # -- asyncio.Protocol
 
@@ -677,6 +680,8 @@ class Front(Opening):
         quick = self._quick if self._inner is None else None
         request = None if quick is None else read_request(data)
         if quick is not None and request is not None:
+            if self._is_shared:
+                self._hear(data[: request.start])
             if len(data) < request.end <= request.whole_max:
                 self._wait(data, is_part=True)
                 return
@@ -705,6 +710,8 @@ class Front(Opening):
                 self._wait(data)
                 return
             head = read_head(data[: stop + 4])
+            if self._is_shared:
+                self._hear(data[: stop + 4])
             self._check_page(head)
             self._desk.check_length(head.length)
         except Problem as problem:
@@ -714,6 +721,7 @@ class Front(Opening):
             self._inner = self._desk.others(self._told)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
+        self._inner.address = self.address
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(b"")
@@ -765,6 +773,12 @@ class Front(Opening):
             if end < len(data):
                 self._keep(data[end:])
             self._go_on()
+
+    def _hear(self, head: bytes) -> None:
+        """A trusted proxy says whose request it is."""
+        self.address = self._desk.crowd.proxies.client_in(head, self._caller.address)
+        self.owner = network_of(self.address)
+        self._shown = "?"
 
     def _meet(self, key: str) -> None:
         """Its client has shown a key, or none."""

@@ -161,12 +161,17 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         case web.RequestPayloadError():
             return _cut(request, Problem("not-readable", "the body is not what its headers say"))
         case Corrupt():
-            cause = by(request.remote or "?")
+            cause = by(address_of(request))
             log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)
             return Problem("unreadable").response()
-    cause = by(request.remote or "?")
+    cause = by(address_of(request))
     log.error("%s %s failed", request.method, shown(request.raw_path, 200), exc_info=error, extra=cause)
     return Problem("internal").response()
+
+
+def address_of(request: web.BaseRequest) -> str:
+    """Of the client, also behind a trusted proxy: the front knows it."""
+    return getattr(request.protocol, "address", "") or request.remote or "?"
 
 
 def _cut(request: web.Request, problem: Problem) -> web.Response:

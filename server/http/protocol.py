@@ -32,7 +32,7 @@ NEVER_S = 1e9
 class Protocol(RequestHandler):
     """One connection."""
 
-    __slots__ = ("_answered", "is_ended", "key")
+    __slots__ = ("_answered", "address", "is_ended", "key")
 
     def __init__(
         self, server: web.Server, answered: Callable[[bool], None], *, loop: asyncio.AbstractEventLoop
@@ -47,6 +47,8 @@ class Protocol(RequestHandler):
             auto_decompress=False,  # it would unpack what is read on only to find its end
         )
         self._answered = answered
+        self.address = ""
+        """Of the client that has sent the last request; the front writes it."""
         self.key = ""
         """Name of the key that the last call has shown; empty: none."""
         self.is_ended = False
@@ -91,7 +93,7 @@ class Protocol(RequestHandler):
             log.debug("not readable: %s", shown((message or "").partition("\n")[0]))
             problem = Problem("not-readable", "this is not a request of HTTP/1.1")
         else:
-            log.error("a request failed", exc_info=exc, extra=by(request.remote or "?"))
+            log.error("a request failed", exc_info=exc, extra=by(self.address))
             problem = Problem("internal")
         answer = problem.response()
         answer.force_close()

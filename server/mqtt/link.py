@@ -294,6 +294,13 @@ class MqttLink(Opening):
         if self._connection is not None and not self._is_ending:
             self._connection.review(has_revoked=self._door.has_revoked(self._shown))
 
+    def hear(self, head: bytes) -> None:
+        """The request for a websocket: a trusted proxy says whose it is."""
+        if self._crowd.is_shared(self) and self._connection is not None:
+            self.address = self._crowd.proxies.client_in(head, self._caller.address)
+            self.owner = network_of(self.address)
+            self._connection.call_from(self.address)
+
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""
         if count != self._frame_bytes:

@@ -52,6 +52,7 @@ class Listeners:
         self._acceptor = Acceptor(
             crowd,
             time,
+            needs_header=True,
             handshake_bound="limits.connect_timeout",
             handshake_s=config.limits.connect_timeout_ms / 1000,
         )

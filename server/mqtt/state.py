@@ -144,6 +144,10 @@ class Connection:
         self._is_stopped = False
         """A publish that cannot be refused waits until the server is congested no more."""
 
+    def call_from(self, address: str) -> None:
+        """Its client is there, as a trusted proxy says."""
+        self._peer.address = self._peer.host = address
+
     # -- bytes
 
     def receive(self, data: bytes) -> None:

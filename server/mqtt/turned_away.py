@@ -126,6 +126,9 @@ class Away(Opening):
     def check(self, now_s: float, passed_s: float) -> None:
         """It has a timer of its own."""
 
+    def hear(self, head: bytes) -> None:
+        """Whoever it is, the answer is the same."""
+
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames are not read yet."""
         self._frame_bytes = count

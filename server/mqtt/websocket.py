@@ -41,6 +41,9 @@ class Inner(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
     def end(self) -> None: ...
 
+    def hear(self, head: bytes) -> None:
+        """This has come before the frames."""
+
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames are not read yet."""
 
@@ -159,6 +162,7 @@ class Websocket(Opening):
         head, end, rest = self._head.partition(b"\r\n\r\n")
         if not end and len(head) <= HEAD_MAX:
             return
+        self._link.hear(head)
         try:
             answer = answer_handshake(head, self._pages, self._raw)
         except HandshakeRefused as error:

@@ -5,6 +5,7 @@
     crowd.py     all connections under one bound: who is taken, and who makes room
     opening.py   a connection as the loop sees it
     lingering.py  how a socket ends so that the last answer is read
+    proxies.py   whose client a connection is that comes by a trusted proxy
     loop_time.py  the loop's time, shared by owner in each turn; connections that keep to it
     acceptor.py  sockets that listen, and connections before they have a protocol
     revoked.py   lists of revoked certificates: whether one is on them

@@ -4,7 +4,8 @@ Connections are accepted here rather than by the loop's servers, which say nothi
 handshake is done: a door's bounds on connections, rate and time hold from the accept on, whatever the client
 then does or does not.
 
-    accept ──> is a file descriptor left? ──> does the crowd admit it? ──> [TLS] ──> connection_made
+    accept ──> is a file descriptor left? ──> [PROXY header] ──> does the crowd admit it? ──> [TLS]
+        ──> connection_made
 
 Where the crowd is full a newcomer waits for ROOM_TURNS turns of the loop. A client that closes a connection
 and opens another may come before the server has read that the first one is closed.
@@ -33,6 +34,7 @@ from ..settings.kinds import Address
 from .crowd import Crowd
 from .loop_time import LoopTime, Paced
 from .opening import Caller, Opening
+from .proxies import ProxyHeaderError, introduced
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,9 @@ FILES = "open files"
 """What is counted of who is not taken because the process has no descriptor left."""
 
 
+HEADER = "mqtt.proxy_protocol"
+"""What is counted of connections whose proxy has not said whom it calls for."""
+INTRODUCING_MAX = 1_024
 ROOM_TURNS = 8
 
 Begin = Callable[[Caller], Opening]
@@ -67,15 +72,24 @@ class Acceptor:
     """The listening sockets of one door."""
 
     def __init__(
-        self, crowd: Crowd[Any], time: LoopTime, *, handshake_bound: str, handshake_s: float
+        self,
+        crowd: Crowd[Any],
+        time: LoopTime,
+        *,
+        needs_header: bool,
+        handshake_bound: str,
+        handshake_s: float,
     ) -> None:
-        """`handshake_s`: how long TLS may take, by the setting `handshake_bound`."""
+        """`needs_header`: where trusted proxies send PROXY headers, whether they must. `handshake_s`: how
+        long one may take, and how long TLS, by the setting `handshake_bound`."""
+        self._needs_header = needs_header
         self._crowd = crowd
         self._time = time
         self._handshake_bound = handshake_bound
         self._handshake_s = handshake_s
         self._sockets: list[socket.socket] = []
         self._openings: set[asyncio.Task[None]] = set()
+        self._introducing: set[asyncio.Task[None]] = set()
         self._spare: int | None = None
 
     async def open(self, address: Address, begin: Begin, context: Context | None) -> int:
@@ -94,7 +108,7 @@ class Acceptor:
             loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
-        for opening in self._openings:
+        for opening in (*self._openings, *self._introducing):
             opening.cancel()
         self._give_spare()
 
@@ -120,7 +134,37 @@ class Acceptor:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            self._admit(Caller(str(peer[0]), int(peer[1]), accepted), way)
+            caller = Caller(str(peer[0]), int(peer[1]), accepted)
+            if self._crowd.proxies.has_header and self._crowd.proxies.trusts(caller.address):
+                self._introduce(caller, way)
+            else:
+                self._admit(caller, way)
+
+    def _introduce(self, caller: Caller, way: _Way) -> None:
+        """Have a proxy say whom it calls for. Until then the connection is in no crowd."""
+        if len(self._introducing) >= INTRODUCING_MAX:
+            self._turn_away(caller, f"{INTRODUCING_MAX} connections wait for a PROXY header")
+            return
+        introducing = asyncio.get_running_loop().create_task(self._introduced(caller, way))
+        self._introducing.add(introducing)
+        introducing.add_done_callback(self._introducing.discard)
+
+    async def _introduced(self, caller: Caller, way: _Way) -> None:
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                known = await introduced(caller, is_needed=self._needs_header)
+        except (ProxyHeaderError, TimeoutError) as error:
+            self._turn_away(caller, str(error) or "no PROXY header came in time")
+        except asyncio.CancelledError:
+            caller.accepted.close()
+            raise
+        else:
+            self._admit(known, way)
+
+    def _turn_away(self, caller: Caller, why: str) -> None:
+        log.warning("connection refused: %s", why, extra=by(caller.address))
+        self._crowd.note(HEADER)
+        caller.accepted.close()
 
     def _admit(self, caller: Caller, way: _Way, turns: int = ROOM_TURNS) -> None:
         loop, crowd = asyncio.get_running_loop(), self._crowd

@@ -21,6 +21,8 @@ fleet of sleeping devices behind one address loses no more than that, however ma
     bound 10,000, one address has 10,000 half-sent CONNECTs         each newcomer of another takes one of them
     bound 10,000, one address has 10,000 connections                a newcomer from there is refused
 
+A connection that a trusted proxy has for many clients (server/net/proxies.py) counts for the bound alone.
+
 The bytes that connections keep of what they have read, and that HTTP clients do not read, are bounded for all
 of them together. Beyond the bound connections end: each time the one that holds most, of the network that
 holds most. Were it the largest of all, a hundred that hold a little each would have everybody else's ended.
@@ -42,12 +44,14 @@ from timeline.shares import RESERVED
 from ..observe.logs import by
 from ..settings.config import Http, Limits
 from .networks import Rate, network_of
+from .proxies import Proxies
 
 log = logging.getLogger(__name__)
 
 SEARCHED = 64
 TICK_S = 0.5
 """How often the connections look whether their clients are too slow."""
+NO_PROXIES = Proxies((), has_header=False)
 BUSY = float("inf")
 """Since when a connection is idle that is not."""
 
@@ -181,9 +185,16 @@ def _idle_since(one: Connection) -> float:
 class Crowd(Generic[One]):
     """The connections under one bound."""
 
-    def __init__(self, bounds: Bounds, bounded: Counter[str], told: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        bounded: Counter[str],
+        told: Callable[[int], None],
+        proxies: Proxies = NO_PROXIES,
+    ) -> None:
         """`bounded`: counts who is refused or ended, by the setting that is the bound. `told`: how many there
         are, whenever that changes."""
+        self.proxies = proxies
         self.bounded = bounded
         self.kept_bytes = 0
         """What all of them have read and not handled."""
@@ -197,6 +208,8 @@ class Crowd(Generic[One]):
         """By network."""
         self._keys: Ranked[One] = Ranked()
         self._ending: dict[One, None] = {}
+        self._shared: set[One] = set()
+        """Those of trusted proxies: each may be of many clients, so no bound of a network is theirs."""
         self._given: set[One] = set()
         """Those that have the place of one of the largest network."""
         self._gives = False
@@ -224,13 +237,14 @@ class Crowd(Generic[One]):
         """
         network, bounds, chosen = network_of(address), self._bounds, None
         self._gives = False
+        is_shared = self.proxies.trusts(address)
         if 0 < bounds.per_address <= self._networks.count(network):
             bound = f"{bounds.section}.connections_per_address"
             text = f"as many are open from there as {bound}"
         elif self._lacks_room and (chosen := self._chosen(network)) is None:
             bound = f"{bounds.section}.connections"
             text = f"{len(self._all)} are open, as many as {bound}"
-        elif not self._rate.admits(network, now_s):
+        elif not (is_shared or self._rate.admits(network, now_s)):
             bound = "limits.connect_rate"
             text = f"more than {bound} a second"
         else:
@@ -248,7 +262,11 @@ class Crowd(Generic[One]):
     def _lacks_room(self) -> bool:
         """Those that have lost their socket, and are not done with what came, count beyond an eighth."""
         most, ending = self._bounds.connections, len(self._ending)
-        return self._networks.total >= most or len(self._all) - ending >= most + most // RESERVED
+        return self._sockets >= most or len(self._all) - ending >= most + most // RESERVED
+
+    @property
+    def _sockets(self) -> int:
+        return self._networks.total + len(self._shared)
 
     def _chosen(self, network: str) -> One | None:
         """Who makes room for a newcomer of that network; None: nobody."""
@@ -274,7 +292,7 @@ class Crowd(Generic[One]):
 
     def _make_room(self, chosen: One | None) -> None:
         """A stranger goes at once. Another is told why, and goes when the next newcomer comes."""
-        if self._ending and self._networks.total + len(self._ending) >= self._bounds.connections:
+        if self._ending and self._sockets + len(self._ending) >= self._bounds.connections:
             self._cut(next(iter(self._ending)))
         if chosen is None:
             return
@@ -296,16 +314,23 @@ class Crowd(Generic[One]):
         """It has been admitted, in this turn of the loop."""
         network = network_of(one.address)
         self._all[one] = ""
-        self._networks.add(network, one)
-        self._strangers.add(network, one)
+        if self.proxies.trusts(one.address):
+            self._shared.add(one)
+        else:
+            self._networks.add(network, one)
+            self._strangers.add(network, one)
         if self._gives:
             self._given.add(one)
         self._gives = False
         self._told(len(self._all))
 
+    def is_shared(self, one: One) -> bool:
+        """Whether a trusted proxy has it, for many clients perhaps."""
+        return one in self._shared
+
     def let_in(self, one: One, key: str) -> None:
         """Its client is a stranger no more. `key`: the name that it has shown; empty: nobody is asked."""
-        if one in self._ending or one not in self._all:
+        if one in self._ending or one in self._shared or one not in self._all:
             return
         self._strangers.discard(network_of(one.address), one)
         before, self._all[one] = self._all[one], key
@@ -327,6 +352,7 @@ class Crowd(Generic[One]):
         self._strangers.discard(network, one)
         self._keys.discard(self._all.get(one, ""), one)
         self._ending.pop(one, None)
+        self._shared.discard(one)
         self._given.discard(one)
 
     def discard(self, one: One) -> None:

@@ -98,6 +98,7 @@ NOT_COUNTED = {
     "limits.connections_per_address": "limits.connections bounds all of them",
     "limits.connect_rate": "connections in a second: limits.connections bounds their number",
     "limits.connect_timeout": "a time",
+    "limits.trusted_proxies": "networks",
     "limits.subscriptions_per_session": "limits.subscriptions bounds all of them",
     "limits.subscription_bytes_per_session": "limits.subscription_bytes bounds all of them",
     "limits.topic_levels": "the bytes of filters are counted",

@@ -33,12 +33,14 @@ from .kinds import (
     MS,
     MS_OR_NEVER,
     NAME,
+    NETWORKS,
     ORIGINS,
     SECONDS,
     SPARK,
     TEXT,
     Address,
     Kind,
+    Network,
     choice,
     count,
     ms,
@@ -125,6 +127,7 @@ class Mqtt:
     maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
     upgrade_outgoing_qos: bool = _key(FLAG, False)
     allow_zero_length_clientid: bool = _key(FLAG, True)
+    proxy_protocol: bool = _key(FLAG, False)
     allow_anonymous: bool | tuple[Address, ...] | None = _key(ANONYMOUS, "auto")
     ws_origins: tuple[str, ...] = _key(ORIGINS, [])
     password_file: str = _key(TEXT, "")
@@ -229,6 +232,7 @@ class Limits:
     connections: int = _key(count(1), 10_000)
     connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
+    trusted_proxies: tuple[Network, ...] = _key(NETWORKS, [])
     connect_timeout_ms: int = _key(MS, "10s")
     waiting_pulls: int = _key(count(1), 2_000)
     leases: int = _key(count(1), 100_000)
@@ -550,6 +554,7 @@ def _check_together(config: Config) -> None:
         ("mqtt.tls_crl", "mqtt.tls_ca"),
         ("mqtt.tls_require_certificate", "mqtt.tls_ca"),
         ("mqtt.tls_identity_as_username", "mqtt.tls_require_certificate"),
+        ("mqtt.proxy_protocol", "limits.trusted_proxies"),
     ):
         if _value(config, given) and not _value(config, needed):
             raise ConfigError(needed, f"is needed: {given} is set")

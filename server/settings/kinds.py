@@ -22,6 +22,8 @@ from .times import parse_delay
 
 T = TypeVar("T")
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 
 class KindError(ValueError):
     """A value that is not of its kind; the message says what is."""
@@ -181,6 +183,18 @@ def _read_hosts(value: object) -> tuple[str, ...]:
     return hosts
 
 
+def _read_networks(value: object) -> tuple[Network, ...]:
+    """A list of addresses and networks; from a variable as JSON, or with commas between."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise KindError("a list of networks is expected")
+    try:
+        return tuple(ipaddress.ip_network(item.strip()) for item in value)
+    except ValueError:
+        raise KindError('a network is "10.0.0.0/8", "192.0.2.7", "2001:db8::/32"') from None
+
+
 def _read_address(value: object) -> Address:
     host, colon, port = _read_text(value).rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -308,6 +322,7 @@ LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
 MS = Kind(_some_ms, _show_ms)
 MS_OR_NEVER = Kind(_read_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)
+NETWORKS = Kind(_read_networks, lambda networks: json.dumps([str(one) for one in networks]))
 ORIGINS = Kind(_read_origins, lambda origins: json.dumps(list(origins)))
 SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
 SPARK = Kind(_read_spark)

@@ -24,6 +24,7 @@ from server.http.turns import Turns
 from server.net.acceptor import Acceptor
 from server.net.crowd import Cause, Crowd, http_bounds
 from server.net.loop_time import LoopTime
+from server.net.proxies import proxies_of
 from server.observe.tracing import Traces
 from server.rounds.app import App
 from server.settings.config import Config
@@ -104,9 +105,17 @@ class Fronted(TestServer):
         assert self.runner.server is not None
         time = LoopTime(monotonic)
         metrics = self._of.metrics
-        crowd = Crowd[Front](http_bounds(self._of.core.config.http), metrics.bounded, metrics.tell_http)
+        proxies = proxies_of(self._of.core.config)
+        bounds = http_bounds(self._of.core.config.http)
+        crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies)
         self.desk = build_desk(self._of, self.gate, self.runner.server, time, crowd)
-        self._acceptor = Acceptor(crowd, time, handshake_bound="http.head_timeout", handshake_s=10)
+        self._acceptor = Acceptor(
+            crowd,
+            time,
+            needs_header=False,
+            handshake_bound="http.head_timeout",
+            handshake_s=10,
+        )
         where = Address("127.0.0.1", 0)
         self.front_port = await self._acceptor.open(where, self.desk.connection, None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)

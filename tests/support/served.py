@@ -12,6 +12,7 @@ from server.mqtt.link import Links, MqttLink
 from server.mqtt.listeners import Listeners, mqtt_listeners
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
+from server.net.proxies import proxies_of
 from server.net.tls import Certificates, mqtt_certificates
 from server.rounds.app import App
 from server.settings.config import Config
@@ -51,7 +52,9 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     await app.start()
     certificates = mqtt_certificates(settings)
     metrics, loop_time = app.metrics, LoopTime(time.monotonic)
-    crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt)
+    crowd = Crowd[MqttLink](
+        mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies_of(settings)
+    )
     links = Links(crowd, app.core.publishing, app.outgoing, loop_time)
     listeners = mqtt_listeners(app.core.mqtt, app.keyring, certificates, links, loop_time)
     where = await listeners.open()

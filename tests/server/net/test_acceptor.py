@@ -49,7 +49,8 @@ def bounded() -> Counter[str]:
 @pytest.fixture
 async def port(bounded: Counter[str]) -> AsyncIterator[int]:
     crowd = Crowd[Any](http_bounds(Config().http), bounded, lambda _: None)
-    acceptor = Acceptor(crowd, LoopTime(time.monotonic), handshake_bound="a.setting", handshake_s=1)
+    loop_time = LoopTime(time.monotonic)
+    acceptor = Acceptor(crowd, loop_time, needs_header=True, handshake_bound="a.setting", handshake_s=1)
     yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()
 
