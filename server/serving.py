@@ -102,7 +102,10 @@ class Server:
         self._links = Crowd[MqttLink](
             mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
         )
-        self._fronts = Crowd[Front](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)
+        share = app.core.clients.connections
+        self._fronts = Crowd[Front](
+            http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies, share
+        )
         links = Links(self._links, app.core.publishing, app.outgoing, self._time)
         self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]

@@ -142,7 +142,9 @@ class Access:
         answer = await found
         if isinstance(answer, Principal):
             if isinstance(request.protocol, Protocol):
-                request.protocol.key = answer.here.name
+                why = request.protocol.claim(answer.here.name)
+                if why:
+                    raise over_quota(why, 1.0)
             return answer
         if answer.why is Why.WRONG:
             raise _unauthorized("the key is not one of this server's", ', error="invalid_token"')

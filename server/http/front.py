@@ -113,8 +113,9 @@ _MATTERS = re.compile(
 """Names of headers that change how a request is read or answered."""
 
 Answer = Callable[[bytes], None]
-Others = Callable[[Callable[[bool], None]], Inner]
-"""Makes what answers the calls that are not answered here, given whom to tell of each answer."""
+Others = Callable[[Callable[[bool], None], Callable[[str], str]], Inner]
+"""Makes what answers the calls that are not answered here, given whom to tell of each answer, and whom to ask
+whether a key may have this connection."""
 
 
 class Kind(IntEnum):
@@ -686,10 +687,12 @@ class Front(Opening):
                 self._wait(data, is_part=True)
                 return
             if self._is_fresh or request.authorization != self._shown:
-                self._shown = request.authorization
-                self._meet(quick.key_of(self._shown))
+                key = quick.key_of(request.authorization)
+                # Whom the key's bound refuses is told so by aiohttp's side.
+                self._shown = request.authorization if not self._claim(key) else "?"
             if (
-                request.end <= len(data)
+                self._shown != "?"
+                and request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
                 and quick.start(request, data[request.start : request.end], self._answered)
             ):
@@ -718,7 +721,7 @@ class Front(Opening):
             self._refuse(problem, data)
             return
         if self._inner is None:
-            self._inner = self._desk.others(self._told)
+            self._inner = self._desk.others(self._told, self._claim)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
@@ -780,12 +783,12 @@ class Front(Opening):
         self.owner = network_of(self.address)
         self._shown = "?"
 
-    def _meet(self, key: str) -> None:
-        """Its client has shown a key, or none."""
-        if key:
+    def _claim(self, key: str) -> str:
+        """Its client has shown a key, or none. Why that may not have one more connection; empty: it may."""
+        why = self._desk.crowd.let_in(self, key) if key or self._desk.is_open else ""
+        if key and not why:
             self.owner = KEY + key
-        if key or self._desk.is_open:
-            self._desk.crowd.let_in(self, key)
+        return why
 
     def _wait(self, data: bytes, *, is_part: bool = False) -> None:
         """For the rest of a head, or, `is_part`, of a short body."""
@@ -810,8 +813,8 @@ class Front(Opening):
     def _told(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
         self.is_busy = False
-        if self._inner is not None:
-            self._meet(self._inner.key)
+        if self._desk.is_open:
+            self._desk.crowd.let_in(self, "")
         self._since_s = self._loop.time()
         if not goes_on:
             self._end()

@@ -32,12 +32,18 @@ NEVER_S = 1e9
 class Protocol(RequestHandler):
     """One connection."""
 
-    __slots__ = ("_answered", "address", "is_ended", "key")
+    __slots__ = ("_answered", "address", "claim", "is_ended")
 
     def __init__(
-        self, server: web.Server, answered: Callable[[bool], None], *, loop: asyncio.AbstractEventLoop
+        self,
+        server: web.Server,
+        answered: Callable[[bool], None],
+        claim: Callable[[str], str],
+        *,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`answered`: called after each answer, with whether the connection goes on."""
+        """`answered`: called after each answer, with whether the connection goes on. `claim`: called with the
+        name of the key that a request shows; says why it may not have one more connection."""
         super().__init__(
             server,
             loop=loop,
@@ -49,8 +55,7 @@ class Protocol(RequestHandler):
         self._answered = answered
         self.address = ""
         """Of the client that has sent the last request; the front writes it."""
-        self.key = ""
-        """Name of the key that the last call has shown; empty: none."""
+        self.claim = claim
         self.is_ended = False
         """The client sends no more; the front writes it."""
 

@@ -41,6 +41,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timeline.shares import RESERVED
 
+from ..fair import Share
 from ..observe.logs import by
 from ..settings.config import Http, Limits
 from .networks import Rate, network_of
@@ -191,9 +192,11 @@ class Crowd(Generic[One]):
         bounded: Counter[str],
         told: Callable[[int], None],
         proxies: Proxies = NO_PROXIES,
+        share: Share | None = None,
     ) -> None:
         """`bounded`: counts who is refused or ended, by the setting that is the bound. `told`: how many there
-        are, whenever that changes."""
+        are, whenever that changes. `share`: of how many a key may have; None: who calls counts that."""
+        self._share = share
         self.proxies = proxies
         self.bounded = bounded
         self.kept_bytes = 0
@@ -328,16 +331,26 @@ class Crowd(Generic[One]):
         """Whether a trusted proxy has it, for many clients perhaps."""
         return one in self._shared
 
-    def let_in(self, one: One, key: str) -> None:
-        """Its client is a stranger no more. `key`: the name that it has shown; empty: nobody is asked."""
+    def let_in(self, one: One, key: str) -> str:
+        """Its client is a stranger no more. `key`: the name that it has shown; empty: nobody is asked.
+
+        What comes back is why the key may not have one more; then nothing has changed.
+        """
         if one in self._ending or one in self._shared or one not in self._all:
-            return
-        self._strangers.discard(network_of(one.address), one)
-        before, self._all[one] = self._all[one], key
+            return ""
+        before = self._all[one]
         if before != key:
-            self._keys.discard(before, one)
-            if key:
-                self._keys.add(key, one)
+            why = self._share.refusal(key) if self._share is not None and key else ""
+            if why:
+                return why
+            self._disown(one)
+            self._all[one] = key
+        if key and before != key:
+            self._keys.add(key, one)
+            if self._share is not None:
+                self._share.add(key)
+        self._strangers.discard(network_of(one.address), one)
+        return ""
 
     def ends(self, one: One) -> None:
         """It has been answered for the last time, and lingers."""
@@ -350,10 +363,16 @@ class Crowd(Generic[One]):
         network = network_of(one.address)
         self._networks.discard(network, one)
         self._strangers.discard(network, one)
-        self._keys.discard(self._all.get(one, ""), one)
+        self._disown(one)
         self._ending.pop(one, None)
         self._shared.discard(one)
         self._given.discard(one)
+
+    def _disown(self, one: One) -> None:
+        key = self._all.get(one, "")
+        if self._share is not None and self._keys.has(key, one):
+            self._share.add(key, -1)
+        self._keys.discard(key, one)
 
     def discard(self, one: One) -> None:
         """It is over."""

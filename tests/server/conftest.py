@@ -107,7 +107,8 @@ class Fronted(TestServer):
         metrics = self._of.metrics
         proxies = proxies_of(self._of.core.config)
         bounds = http_bounds(self._of.core.config.http)
-        crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies)
+        share = self._of.core.clients.connections
+        crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies, share)
         self.desk = build_desk(self._of, self.gate, self.runner.server, time, crowd)
         self._acceptor = Acceptor(
             crowd,

@@ -631,6 +631,44 @@ async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Key
             await asyncio.sleep(0)
 
 
+async def test_a_key_has_so_many_connections_of_either_protocol(keyed: Keyed) -> None:
+    at = keyed.server.http.server
+    assert isinstance(at, Fronted)
+    keyed.add("few", connections=2)
+    connections = keyed.server.app.core.clients.connections
+    post = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    get = b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+    body = b'{"topic":"t","payload":"p","deliver_in":"15m"}'
+    shown = f"Authorization: Bearer {keyed.keys['few']}\r\n".encode()
+
+    async def ask(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter], call: bytes) -> int:
+        reader, writer = wire
+        sent = body if call is post else b""
+        writer.write(call + shown + b"Content-Length: %d\r\n\r\n" % len(sent) + sent)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        return int(head.split()[1])
+
+    wires = [await asyncio.open_connection("127.0.0.1", at.front_port) for _ in range(4)]
+    connections.add("few")  # one of MQTT's
+    assert [await ask(wires[0], call) for call in (post, post, get)] == [201, 201, 200]
+    assert [await ask(wires[1], call) for call in (post, post, get)] == [429, 429, 429]
+    assert await ask(wires[2], get) == 429
+    assert connections.refusal("few") == "the key few has 2 connections, 2 may be"
+    connections.add("few", -1)
+    assert await ask(wires[1], post) == 201
+    wires[0][1].close()
+    async with asyncio.timeout(30):
+        while connections.refusal("few"):
+            await asyncio.sleep(0)
+    assert await ask(wires[2], post) == 201
+    for _, writer in wires:
+        writer.close()
+    async with asyncio.timeout(30):
+        while connections.taken:
+            await asyncio.sleep(0)
+
+
 async def test_the_description_says_what_a_call_wants(keyed: Keyed) -> None:
     document = await keyed.body("ops", "GET", "/openapi.json")
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
