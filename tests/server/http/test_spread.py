@@ -43,7 +43,7 @@ def at_of(name: str) -> int:
 
 def remote(address: str) -> web.Request:
     asked: Any = {}
-    return cast("web.Request", SimpleNamespace(remote=address, get=asked.get))
+    return cast("web.Request", SimpleNamespace(remote=address, protocol=None, get=asked.get))
 
 
 async def test_an_empty_window_gives_its_first_moment(server: Running) -> None:

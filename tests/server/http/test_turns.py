@@ -27,7 +27,7 @@ class Watch:
 
 def request(remote: str) -> web.Request:
     asked: Any = {}
-    return cast("web.Request", SimpleNamespace(remote=remote, get=asked.get))
+    return cast("web.Request", SimpleNamespace(remote=remote, protocol=None, get=asked.get))
 
 
 async def steps(turn: Turn, count: int, name: str, done: list[str]) -> None:

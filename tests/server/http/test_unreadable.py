@@ -6,8 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -132,6 +131,16 @@ async def test_compressed_bodies_under_way_are_bounded_too(server: Running) -> N
         writer.close()
 
 
+class Ended(Protocol):
+    """Its connection is ended behind the last answer, as the front does."""
+
+    wire: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.wire = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
+
+
 @pytest.fixture
 async def listening(server: Running) -> AsyncIterator[tuple[str, int]]:
     """A site behind our own protocol, as the process has it."""
@@ -141,8 +150,17 @@ async def listening(server: Running) -> AsyncIterator[tuple[str, int]]:
     await runner.setup()
     assert runner.server is not None
     loop = asyncio.get_running_loop()
-    others = partial(Protocol, runner.server, lambda goes_on: None, loop=loop)
-    listener = await loop.create_server(others, "127.0.0.1", 0)
+    served = runner.server
+
+    def accepted() -> Ended:
+        def answered(goes_on: bool) -> None:
+            if not goes_on:
+                one.wire.close()
+
+        one = Ended(served, answered, lambda key: "", loop=loop)
+        return one
+
+    listener = await loop.create_server(accepted, "127.0.0.1", 0)
     yield listener.sockets[0].getsockname()
     listener.close()
     await runner.cleanup()
