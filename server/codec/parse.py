@@ -40,6 +40,9 @@ from .wire import Reader
 _LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5), ("MQIsdp", 0x83), ("MQTT", 0x84)}
 FILTERS_MAX: Final = 10_000
 """Filters in one packet: to read so many takes 10 ms."""
+CONNECT_USERS: Final = 64
+"""User properties of a CONNECT, and of its will: nobody knows yet who sends them. Any other property of these
+may stand once, so each section has at most 73 properties."""
 _CLIENT_ONLY: Final = frozenset({wire.CONNECT, wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PINGREQ})
 _SERVER_ONLY: Final = frozenset({wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP})
 _FLAGS_2: Final = frozenset({wire.PUBREL, wire.SUBSCRIBE, wire.UNSUBSCRIBE})
@@ -104,6 +107,7 @@ def _connect(reader: Reader) -> Connect:
     reader.level = level & 0x7F
     flags = _connect_flags(reader)
     keep_alive = reader.u16("keep alive")
+    reader.users_max = min(reader.users_max, CONNECT_USERS)
     properties = _properties(reader, wire.CONNECT)
     return Connect(
         level=reader.level,

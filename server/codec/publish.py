@@ -56,8 +56,10 @@ RUN_COST: Final = 16
 """Bytes that an ack of a run counts for in BYTES_AT_ONCE: 1,000 are read before the caller looks at the
 clock."""
 _PUBACK: Final = b"\x40\x02"
-CONNECT_BYTES: Final = 65_536
-"""A CONNECT may have as many in any case: nobody has told the client yet how large a packet may be."""
+CONNECT_BYTES: Final = 192 << 10
+"""A CONNECT may have as many, whatever `max_packet_bytes` is: nobody has told the client yet how large a
+packet may be, and nobody knows yet who the client is."""
+_LEVEL_5: Final = b"\x00\x04MQTT\x05"
 _ACK_FIRST: Final = {wire.PUBACK: 0x40, wire.PUBREC: 0x50, wire.PUBREL: 0x62, wire.PUBCOMP: 0x70}
 
 
@@ -67,7 +69,7 @@ class Decoder:
     `level` is 0 until CONNECT has come (a server's decoder learns it there); given, CONNECT counts as done.
     `role` is our side: a "server" reads what clients send, a "client" (which knows its level) what servers
     send. A packet of more than `max_packet_bytes`, fixed header included, is refused when its length is
-    read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES` at least. One
+    read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES`. One
     with more than `users_max` user properties, which cost far more than their bytes, is refused as well.
     `gathers`: PUBACKs that stand together come as one AckRun.
     """
@@ -239,10 +241,12 @@ class Decoder:
         if not body:
             self._wanted = len(data) - at + 1
             return at
-        limit = self.max_packet_bytes if self.level else max(self.max_packet_bytes, CONNECT_BYTES)
+        limit = self.max_packet_bytes if self.level else CONNECT_BYTES
         if stop - at > limit:
             detail = f"makes {stop - at} bytes, {limit} are allowed"
-            raise PacketTooLarge(wire.NAMES[data[at] >> 4], "remaining length", 1, detail)
+            large = PacketTooLarge(wire.NAMES[data[at] >> 4], "remaining length", 1, detail)
+            large.spoken = 5 if data.startswith(_LEVEL_5, body) else 0
+            raise large
         reader = Reader(data, at, body, min(stop, len(data)), self.level, self._from_server, self.users_max)
         if stop > len(data):
             check_first(reader)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.codec import wire
+from server.codec.encode import encode
 from server.codec.errors import MqttError
 from server.codec.fields import Properties
-from server.codec.packets import Publish
+from server.codec.packets import Connect, Publish, Will
 from server.codec.properties import (
     encode_properties,
     forwarded,
@@ -179,6 +180,20 @@ def test_no_more_user_properties_than_are_allowed(extra: bytes, size: int) -> No
     with pytest.raises(MqttError) as caught:
         Decoder(1 << 20, 5, users_max=10).feed(_publish(one * 11, extra))
     assert caught.value.reason == 0x97
+
+
+@pytest.mark.parametrize("of_will", [False, True])
+def test_nobody_has_shown_a_key_yet_so_a_connect_has_few_user_properties(*, of_will: bool) -> None:
+    def connect(count: int) -> bytes:
+        many = Properties(user_properties=(("k", "v"),) * count)
+        if of_will:
+            return encode(Connect(5, "c", will=Will(b"t", b"", properties=many)), 5)
+        return encode(Connect(5, "c", properties=many), 5)
+
+    assert len(Decoder(1 << 20, users_max=5_000).feed(connect(64))) == 1
+    with pytest.raises(MqttError, match="are more than 64") as caught:
+        Decoder(1 << 20, users_max=5_000).feed(connect(65))
+    assert (caught.value.reason, caught.value.spoken) == (0x97, 5)
 
 
 @pytest.mark.parametrize("extra", [b"", SLOWLY])

@@ -13,7 +13,16 @@ from server.codec.fields import Properties
 from server.codec.packets import Ack, AckRun, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
 from server.codec.properties import encode_properties
-from server.codec.publish import BYTES_AT_ONCE, RUN_COST, RUN_MAX, Decoder, ack, publish_parts, with_dup
+from server.codec.publish import (
+    BYTES_AT_ONCE,
+    CONNECT_BYTES,
+    RUN_COST,
+    RUN_MAX,
+    Decoder,
+    ack,
+    publish_parts,
+    with_dup,
+)
 from server.codec.reasons import Reason
 from shards.properties import user_property
 from tests.server.codec import samples
@@ -60,7 +69,7 @@ def slow_outcome(role: Role, level: int, raw: bytes) -> tuple[list[Packet], type
     try:
         while at < len(raw) and (frame := slow_frame(raw, at, level)):
             body, stop = frame
-            if stop - at > LIMIT:
+            if stop - at > (LIMIT if level else CONNECT_BYTES):
                 return found, PacketTooLarge
             reader = wire.Reader(raw, at, body, min(stop, len(raw)), level, role == "client")
             if stop > len(raw):
@@ -305,8 +314,10 @@ def test_connect_comes_before_anybody_has_told_a_limit() -> None:
     assert decoder.feed(encode(Publish(b"t", b"x" * 11), 4)) == [Publish(b"t", b"x" * 11)]
     with pytest.raises(PacketTooLarge, match="makes 17 bytes, 16 are allowed"):
         decoder.feed(encode(Publish(b"t", b"x" * 12), 4))
-    with pytest.raises(PacketTooLarge, match="65536 are allowed"):
-        Decoder(16).feed(b"\x10\x80\x80\x04")
+    for begun, spoken in ((b"", 0), (b"\0\4MQTT\5", 5), (b"\0\4MQTT\4", 0)):
+        with pytest.raises(PacketTooLarge, match="196608 are allowed") as caught:
+            Decoder(1 << 20).feed(b"\x10\xfd\xff\x0b" + begun)
+        assert (caught.value.reason, caught.value.spoken) == (0x95, spoken)
 
 
 _ANY_ACK = st.one_of(
