@@ -19,6 +19,9 @@ as a tuple that counts the questions and ends the search: `_Budget`.
 A rule by the second or the minute that is limited to hours or minutes is stepped through one time of day
 after the other, on each day that dateutil looks at: `FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17` took
 20 s to its first time. Those questions are counted in the same way (`_Tries`), and such a rule is refused.
+
+For each of its positions (BYSETPOS) a rule goes through the days of a month, say. So positions are distinct
+and at most 366, and those of each period count as tries, by their number and its days (`_Positions`).
 """
 
 import re
@@ -34,6 +37,8 @@ COUNT_MAX = 1_000
 TIMES_MAX = 1_440
 """Times of day that BYHOUR, BYMINUTE and BYSECOND may make."""
 EXDATES_MAX = 1_000
+POSITIONS_MAX = 366
+"""Values of BYSETPOS."""
 CHARS_MAX = 32_768
 DAYS = 20_000
 """Days that a search for the next time looks at."""
@@ -41,10 +46,16 @@ COUNT_DAYS = 100_000
 """Days that a rule with COUNT may take to be counted."""
 
 TRIES = 150_000
-"""Times of day that a search for the next time tries, of a rule by the second or the minute: 0.15 s."""
+"""What a search for the next time tries: times of day of a rule by the second or the minute, and positions.
+That takes 0.15 s."""
+TRIES_IN_ALL = 10 * TRIES
+"""The same for all times that are asked for at once: a preview of 1,000 took two minutes."""
+DAYS_A_TRY = 32
+"""Days that a position goes through in the time of a try."""
 
 _UNITS = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY")
 _UNIT_S = dict(zip(_UNITS, (1, 60, 3_600, 86_400, 604_800), strict=True))
+_PERIOD_DAYS = {"WEEKLY": 7, "MONTHLY": 31, "YEARLY": 366}
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _BY_DAY = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO")
 _KNOWN = {
@@ -94,6 +105,7 @@ def parse_rule(text: str, start: datetime) -> Rule:
     count = _bounded(parts, "COUNT", COUNT_MAX)
     _bounded(parts, "INTERVAL", 100_000)
     _check_times(parts)
+    _check_positions(parts.get("BYSETPOS", "1"))
     _lend(parts, start)
     if count and (until or until_utc):
         raise RuleError("COUNT and UNTIL exclude each other")
@@ -127,9 +139,22 @@ class _Exhausted(Exception):
 
 
 class _Left:
-    """How many tries are left, of hours, minutes and seconds together."""
+    """How many tries are left, of hours, minutes, seconds and positions together."""
 
-    count = TRIES
+    def __init__(self) -> None:
+        self.count = TRIES
+        self._in_all = TRIES_IN_ALL
+
+    def renew(self) -> None:
+        """A time has been found: search for the next one."""
+        self._in_all -= TRIES - self.count
+        self.count = min(TRIES, self._in_all)
+
+    def take(self, tries: int, instead: str) -> None:
+        """Raises RuleError when none are left."""
+        self.count -= tries
+        if self.count < 0:
+            raise RuleError(f"takes too long to search: {instead}")
 
 
 class _Tries(tuple[int, ...]):
@@ -138,16 +163,30 @@ class _Tries(tuple[int, ...]):
     left: _Left
 
     def __contains__(self, number: object) -> bool:
-        self.left.count -= 1
-        if self.left.count < 0:
-            raise RuleError("takes too long to search: say BYHOUR, BYMINUTE, BYSECOND with FREQ=DAILY")
+        self.left.take(1, "say BYHOUR, BYMINUTE, BYSECOND with FREQ=DAILY")
         return super().__contains__(number)
 
 
-def _count_tries(rule: object) -> _Left:
-    """Bound what a search by the second or the minute may try of each day."""
+class _Positions(tuple[int, ...]):
+    """Positions that may be gone through so many times."""
+
+    left: _Left
+    tries = 1
+    """What each of them counts."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.left.take(len(self) * self.tries, "give fewer positions in BYSETPOS")
+        return super().__iter__()
+
+
+def _count_tries(rule: object, freq: str) -> _Left:
+    """Bound what a search may try: of each day, by the second or the minute; of each period, by position."""
     left = _Left()
-    for name in ("_byhour", "_byminute", "_bysecond"):
+    if getattr(rule, "_bysetpos", None):
+        positions = _Positions(getattr(rule, "_bysetpos"))  # noqa: B009 - no public name for it
+        positions.left, positions.tries = left, 1 + _PERIOD_DAYS.get(freq, 1) // DAYS_A_TRY
+        setattr(rule, "_bysetpos", positions)  # noqa: B010
+    for name in ("_byhour", "_byminute", "_bysecond") if freq in ("SECONDLY", "MINUTELY") else ():
         numbers: tuple[int, ...] | None = getattr(rule, name, None)
         if numbers:
             tries = _Tries(numbers)
@@ -167,12 +206,13 @@ def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[dat
         setattr(rule, "_bymonth", budget)  # noqa: B010 - no public name for it
     else:
         budget = _Budget()
-    left = _count_tries(rule) if parts["FREQ"] in ("SECONDLY", "MINUTELY") else _Left()
+    left = _count_tries(rule, parts["FREQ"])
     with suppress(_Exhausted):
         for at in rule:
             yield at
             if "COUNT" not in parts:
-                budget.left, left.count = days, TRIES
+                budget.left = days
+                left.renew()
 
 
 def _lines(text: str) -> tuple[str, frozenset[datetime]]:
@@ -222,6 +262,23 @@ def _check_times(parts: Mapping[str, str]) -> None:
         times *= len(parts.get(name, "").split(","))
     if times > TIMES_MAX:
         raise RuleError(f"makes {times} times a day, at most {TIMES_MAX}: take a smaller FREQ")
+
+
+def _check_positions(text: str) -> None:
+    positions = text.split(",")
+    if len(positions) > POSITIONS_MAX:
+        raise RuleError(f"BYSETPOS has {len(positions)} positions, at most {POSITIONS_MAX}")
+    seen: set[int] = set()
+    for position in positions:
+        try:
+            number = int(position[:9])
+        except ValueError:
+            number = 0
+        if not 0 < abs(number) <= POSITIONS_MAX:
+            raise RuleError(f"BYSETPOS: {position[:40]!r} is no position, from 1 to 366 or from -366 to -1")
+        if number in seen:
+            raise RuleError(f"BYSETPOS: the position {number} is given twice")
+        seen.add(number)
 
 
 def _stamp(text: str, name: str) -> tuple[datetime, bool]:

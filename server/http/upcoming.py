@@ -5,6 +5,7 @@ occurrence, of which a page has up to 1,000, the rule is not looked at.
 """
 
 import asyncio
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Gap, Overlap, Plan, local_of, note_of, unsent
 from timeline.position import id_text
+from timeline.recurrence import RuleError
 from timeline.sent import Ranges
 
 from ..engine.clock import Clock
@@ -87,7 +89,13 @@ class Upcoming:
 def fire_views(
     plan: Plan, after_ms: int, count: int, ahead_ms: int = AHEAD_MS, sent: Ranges = ()
 ) -> list[shapes.Fire]:
-    """The fires behind `after_ms` that are not in `sent`: `count` at most, up to `ahead_ms` ahead."""
+    """The fires behind `after_ms` that are not in `sent`: `count` at most, up to `ahead_ms` ahead.
+
+    Fewer, if the rule has to be searched long for the others.
+    """
     last_ms = after_ms + ahead_ms
     found = takewhile(lambda fire: fire.base_ms <= last_ms, unsent(plan, after_ms, sent))
-    return [fire_view(fire, plan.zone) for fire in islice(found, count)]
+    views: list[shapes.Fire] = []
+    with suppress(RuleError):
+        views.extend(fire_view(fire, plan.zone) for fire in islice(found, count))
+    return views

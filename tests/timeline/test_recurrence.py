@@ -158,3 +158,42 @@ def test_a_day_that_a_rule_lasts_until_is_a_whole_one() -> None:
     assert list(rule.times(START))[-1] == last
     rule = parse_rule("FREQ=DAILY;UNTIL=20270201", START.replace(hour=0, minute=0, second=0))
     assert list(rule.times(START))[-1] == datetime(2027, 2, 1)
+
+
+ALL_POSITIONS = ",".join(map(str, range(1, 367)))
+
+
+@pytest.mark.parametrize(
+    ("positions", "why"),
+    [
+        (",".join(["1"] * 15_000), "BYSETPOS has 15000 positions, at most 366"),
+        (ALL_POSITIONS + ",-1", "BYSETPOS has 367 positions, at most 366"),
+        ("1,2,01", "BYSETPOS: the position 1 is given twice"),
+        ("0", "BYSETPOS: '0' is no position"),
+        ("-367", "BYSETPOS: '-367' is no position"),
+        ("1,", "BYSETPOS: '' is no position"),
+        ("9" * 5_000, "BYSETPOS: '9999"),
+    ],
+)
+def test_positions_are_few_and_differ(positions: str, why: str) -> None:
+    with pytest.raises(RuleError, match=why):
+        parse_rule("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;BYSETPOS=" + positions, START)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=DAILY;BYHOUR=1,2;BYSETPOS=" + ALL_POSITIONS.removeprefix("1,2,"),
+        "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;BYSETPOS=" + ALL_POSITIONS,
+        "FREQ=MONTHLY;BYDAY=MO;BYSETPOS=" + ALL_POSITIONS.removeprefix("1,2,3,4,5,"),
+    ],
+)
+def test_a_rule_that_is_searched_position_by_position_is_refused(text: str) -> None:
+    """366 positions of each of 20,000 days took 3 s."""
+    with pytest.raises(RuleError, match="takes too long to search: give fewer positions in BYSETPOS"):
+        parse_rule(text, START)
+
+
+def test_as_many_positions_as_there_may_be_give_their_times() -> None:
+    rule = parse_rule("FREQ=YEARLY;BYDAY=MO,TU,WE,TH,FR,SA,SU;BYSETPOS=" + ALL_POSITIONS, START)
+    assert list(islice(rule.times(START), 800)) == [START + timedelta(days) for days in range(1, 801)]
