@@ -9,6 +9,7 @@ another name.
 
 import asyncio
 import errno
+import re
 import socket
 import ssl
 import threading
@@ -29,6 +30,8 @@ from .targets import Blocked, Sockets
 from .verdicts import Reply
 
 ANSWER_BYTES = 64 << 10
+INTERIM_MAX = 2
+"""Answers of 1xx before the answer."""
 DRAIN_S = 1.0
 IDLE_S = 2.0
 """How long a connection waits for the next message: less than any usual server lets it."""
@@ -54,6 +57,10 @@ CONNECTIONS = {
     errno.ENETUNREACH: "Network is unreachable",
 }
 """Reasons by number; those of the system are told with addresses."""
+
+STATUS_BYTES = len(b"HTTP/1.1 100")
+_INTERIM = re.compile(rb"HTTP/\d\.\d +1(?!01)")
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 """As `getaddrinfo` tells it."""
@@ -144,42 +151,81 @@ class TooLong(aiohttp.ClientError):
     """More has come than an answer may have."""
 
 
+class TooManyInterim(TooLong):
+    """More answers of 1xx have come than may."""
+
+
 class Meter(asyncio.Protocol):
     """Between a connection and who reads it: of an answer no more than ANSWER_BYTES comes by.
 
-    Interim answers, chunks of a byte and the like without end would else keep the loop for seconds, and lie
-    about in memory: they are read faster than they are looked at.
+    Chunks of a byte and the like without end would else keep the loop for seconds, and lie about in memory:
+    they are read faster than they are looked at. So would interim answers (1xx), of which each costs as much
+    as a whole answer: more than INTERIM_MAX do not come by.
     """
 
     def __init__(self, transport: asyncio.Transport, reader: asyncio.Protocol) -> None:
         self._transport = transport
         self._reader = reader
+        self._begin()
+
+    def _begin(self) -> None:
         self._left = ANSWER_BYTES
+        self._interim = 0
+        """Interim answers that have begun."""
+        self._is_interim = False
+        """The last one has not ended."""
+        self._head: bytes | None = b""
+        """What has come and is not looked at yet, a few bytes; None: the answer has begun."""
+        self.fault: TooLong | None = None
+        """Why the connection is cut."""
 
     @classmethod
     def of(cls, transport: asyncio.Transport) -> "Meter":
         """That of a connection, to whose next post the answer comes now."""
         reader = transport.get_protocol()
         if isinstance(reader, cls):
-            reader._left = ANSWER_BYTES
+            reader._begin()
             return reader
         assert isinstance(reader, asyncio.Protocol), "aiohttp's are"
         made = cls(transport, reader)
         transport.set_protocol(made)
         return made
 
-    @property
-    def is_over(self) -> bool:
-        """Too much has come: the connection is cut."""
-        return self._left < 0
-
     def data_received(self, data: bytes) -> None:
-        taken = data[: max(0, self._left)]
+        if self.fault is not None:
+            return
+        taken = data[: self._left]
         self._left -= len(data)
-        if taken:
+        if self._left < 0:
+            self.fault = TooLong()
+        if self._head is not None and self._has_many_interim(taken):
+            self.fault = TooManyInterim()
+        else:
             self._reader.data_received(taken)
-        if self.is_over:
+        if self.fault is not None:
             self._transport.abort()
+
+    def _has_many_interim(self, data: bytes) -> bool:
+        """Whether more interim answers have begun with this than may come."""
+        data = (self._head or b"") + data
+        while True:
+            if not self._is_interim:
+                data = data.lstrip(b"\r\n")
+                if len(data) < STATUS_BYTES:
+                    self._head = data
+                    return False
+                if not _INTERIM.match(data):
+                    self._head = None
+                    return False
+                self._interim += 1
+                if self._interim > INTERIM_MAX:
+                    return True
+            end = _EMPTY_LINE.search(data)
+            self._is_interim = end is None
+            if end is None:
+                self._head = data[-2:]
+                return False
+            data = data[end.end() :]
 
     def eof_received(self) -> bool | None:
         return self._reader.eof_received()
@@ -244,8 +290,8 @@ class Resting:
                 try:
                     return await super().start(connection)
                 except aiohttp.ClientError:
-                    if meter.is_over:
-                        raise TooLong from None
+                    if meter.fault is not None:
+                        raise meter.fault from None
                     raise
 
         return Answer
@@ -342,6 +388,8 @@ def _told(error: Exception) -> str:
             said = _with_words("not connected", error.os_error)
         case aiohttp.ServerDisconnectedError():
             said = "the connection was closed without an answer"
+        case TooManyInterim():
+            said = f"more than {INTERIM_MAX} interim answers (1xx)"
         case TooLong():
             said = "the answer is not HTTP that ends"
         case aiohttp.ClientResponseError():
