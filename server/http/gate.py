@@ -1,10 +1,18 @@
-"""How many bytes of request bodies may be in the server at once, all connections together.
+"""How many bytes the body of a request may have, and how many of all bodies may be in the server at once.
 
-`http.max_body` bounds one body; `limits.queued_bytes` bounds the sum of all that is on its way to the writer
-or in it, which the writer counts. Here a body is counted from the first byte read to the answer. Beyond the
-bound a request is refused with 429 before its body is read. A body whose length is not announced, or that
-comes compressed, counts as the largest that may be. One request is let through however large, so that none
-starves. A client that waits for "100 Continue" hears it when there is room for its body.
+A body is read and parsed in one go. So it may have what its call needs, and `http.max_body` at most:
+
+    /v1/messages, schedules             one message: 6 x limits.max_payload + 64 KiB
+    /v1/messages:batch, jobs' :commit   http.max_body
+    all others                          1 MiB: ids, filters, settings
+
+It is refused with 413 by its announced length, before it is read.
+
+`limits.queued_bytes` bounds the sum of what is on its way to the writer or in it, which the writer counts.
+Here a body is counted from the first byte read to the answer. Beyond the bound a request is refused with 429
+before its body is read. A body whose length is not announced, or that comes compressed, counts as the largest
+of its call. One request is let through however large, so that none starves. A client that waits for
+"100 Continue" hears it when there is room for its body.
 
 Who announces much and sends it slowly holds what it has announced for hours. So the bodies of one client
 (access.py) may be as many bytes as they leave free for others:
@@ -13,6 +21,7 @@ Who announces much and sends it slowly holds what it has announced for hours. So
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
@@ -23,12 +32,34 @@ from .access import client_of
 from .answers import Handler, problem_of_write
 from .problems import Problem
 
+ESCAPED = 6
+"""Bytes of JSON for one of a payload, `\\u0000`."""
+BESIDE_BYTES = 64 << 10
+"""What a message has besides its payload: topic, headers, times."""
+SMALL_BYTES = 1 << 20
+OF_ONE = ("/v1/messages", "/v1/schedules/{name}", "/v1/schedules:preview")
+"""Calls that take one message."""
+OF_MANY = ("/v1/messages:batch", "/v1/jobs/{id}:commit")
+"""Calls that take as much as any."""
+
+
+class Most(NamedTuple):
+    """The bytes that a body may have, and why."""
+
+    bytes: int
+    why: str
+
 
 class Gate:
     """Bodies are counted before they are read."""
 
     def __init__(self, config: Config, writer: Writer) -> None:
         self._max_body = config.http.max_body
+        largest = Most(self._max_body, "http.max_body")
+        one = ESCAPED * config.limits.max_payload + BESIDE_BYTES
+        of_one = Most(one, f"{ESCAPED} x limits.max_payload + {BESIDE_BYTES}, for one message")
+        self._by_path = {**dict.fromkeys(OF_ONE, min(largest, of_one)), **dict.fromkeys(OF_MANY, largest)}
+        self._small = min(largest, Most(SMALL_BYTES, "for a call without messages"))
         self._max_bytes = config.limits.queued_bytes
         self._writer = writer
         self._held: Counter[str] = Counter()
@@ -39,7 +70,14 @@ class Gate:
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not request.body_exists:
                 return await handler(request)
-            size = self.size(None if "Content-Encoding" in request.headers else request.content_length)
+            most = self._most(request)
+            length = request.content_length
+            if length is not None and length > most.bytes:
+                text = f"the body has {length} bytes, at most are {most.bytes}: {most.why}"
+                raise Problem("too-large", text)
+            if length is None or "Content-Encoding" in request.headers:
+                request, length = request.clone(client_max_size=most.bytes), most.bytes
+            size = length
             client = client_of(request)
             try:
                 self._enter(client, size)
@@ -59,6 +97,10 @@ class Gate:
         if size > self._max_body:
             raise Problem("too-large", f"the body has {size} bytes, http.max_body is {self._max_body}")
         return size
+
+    def _most(self, request: web.Request) -> Most:
+        resource = request.match_info.route.resource
+        return self._small if resource is None else self._by_path.get(resource.canonical, self._small)
 
     def _enter(self, client: str, size: int) -> None:
         """Raises Busy."""

@@ -118,7 +118,7 @@ async def whole_body(request: web.Request) -> bytes:
         try:
             request[UNPACKED] = await asyncio.to_thread(unpacked, raw, encoding, request.client_max_size)
         except TooLong:
-            text = f"the body has more than {request.client_max_size} bytes, http.max_body"
+            text = f"the body has more than {request.client_max_size} bytes when it is unpacked"
             raise Problem("too-large", text) from None
     return request[UNPACKED]
 

@@ -120,10 +120,9 @@ async def test_compressed_bodies_under_way_are_bounded_too(server: Running) -> N
     config = server.app.core.config
     count = config.limits.queued_bytes // config.http.max_body
     under_way = [await asyncio.open_connection("127.0.0.1", server.http.port) for _ in range(count)]
+    packed = posted(b"", "Content-Type: application/json", "Content-Encoding: gzip").replace(b": 0", b": 9")
     for _, writer in under_way:
-        writer.write(
-            posted(b"", "Content-Type: application/json", "Content-Encoding: gzip").replace(b": 0", b": 9")
-        )
+        writer.write(packed.replace(b"/v1/messages ", b"/v1/messages:batch "))
     async with asyncio.timeout(60):
         while (await spoken(server, posted(BODY, "Content-Type: application/json")))[0].split()[1] != b"429":
             pass
