@@ -47,7 +47,7 @@ from .http.routes.slices import Slices
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
-from .http.turns import Turns
+from .http.turns import OneThread, Turns
 from .net.browsers import http_pages
 from .net.crowd import Crowd
 from .net.loop_time import LoopTime
@@ -67,6 +67,7 @@ def build_site(
     timeline = read_side(app)
     turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
     access, pages = Access(app.keyring), http_pages(config)
+    fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
@@ -88,6 +89,7 @@ def build_site(
             timeline,
             spreader,
             turns,
+            gate.bodies,
             metrics,
             hooks,
             core.retained,
@@ -127,8 +129,8 @@ def build_site(
         Explain(timeline, core.wheel),
         Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns, core.steering),
-        ScheduleRoutes(ask, clock, timeline, turns, core.schedules, hooks, limits),
-        Calendar(clock, timeline, turns, core.schedules),
+        ScheduleRoutes(ask, clock, timeline, turns, fires, core.schedules, hooks, limits),
+        Calendar(clock, timeline, turns, fires, core.schedules),
         SessionRoutes(
             ask, clock, timeline, turns, core.sessions, core.groups, core.router, core.clients, core.replay
         ),

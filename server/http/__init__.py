@@ -20,7 +20,7 @@ What calls share
     spread.py      the emptiest moment of a window
     lag.py        how far a session or group is behind, and what sets it back
     undone.py      what a place has not finished, and what a call says becomes of it
-    turns.py       long calls take turns, step by step
+    turns.py       long calls take turns, step by step or at a thread
     claims.py      how many places ask for a message
     streams.py     answers without an end: how many, and that they end
     bulk.py        changes of many in one go of the writer
@@ -35,7 +35,7 @@ The calls
 Connections
     cors.py         which pages in a browser may read answers
     written.py      answers as bytes, where aiohttp does not write them
-    gate.py         how many bytes of bodies may be in the server at once
+    gate.py         how many bytes a body may have, and all bodies at once
     heads.py        the head of a request, read strictly
     framing.py      where the body of a request ends
     protocol.py     what aiohttp has of a connection: one request after the other

@@ -31,6 +31,8 @@ from ..settings.config import Config
 from .access import client_of
 from .answers import Handler, problem_of_write
 from .problems import Problem
+from .requests import UNPACKING
+from .turns import OneThread
 
 ESCAPED = 6
 """Bytes of JSON for one of a payload, `\\u0000`."""
@@ -62,6 +64,8 @@ class Gate:
         self._small = min(largest, Most(SMALL_BYTES, "for a call without messages"))
         self._max_bytes = config.limits.queued_bytes
         self._writer = writer
+        self.bodies = OneThread("bodies")
+        """Where large ones are read, and those that come compressed unpacked."""
         self._held: Counter[str] = Counter()
         """Bytes of bodies by client; one without any is not kept."""
 
@@ -85,6 +89,7 @@ class Gate:
                 raise problem_of_write(error) from None
             try:
                 await _go_ahead(request)
+                request[UNPACKING] = lambda work: self.bodies.do(client, work)
                 return await handler(request)
             finally:
                 self._leave(client, size)

@@ -4,9 +4,9 @@ A parameter that is not known is refused by name, because one that is silently n
 answer that looks right. So is one that stands twice.
 """
 
-import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -31,6 +31,8 @@ from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 from .values.unpack import TooLong, unpacked
 
 UNPACKED = web.RequestKey("unpacked", bytes)
+UNPACKING: web.RequestKey[Callable[[Callable[[], bytes]], Awaitable[bytes]]] = web.RequestKey("unpacking")
+"""Does it in a thread, in turns by client (gate.py)."""
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 Body = TypeVar("Body")
@@ -116,7 +118,8 @@ async def whole_body(request: web.Request) -> bytes:
         return raw
     if UNPACKED not in request:
         try:
-            request[UNPACKED] = await asyncio.to_thread(unpacked, raw, encoding, request.client_max_size)
+            work = partial(unpacked, raw, encoding, request.client_max_size)
+            request[UNPACKED] = await request[UNPACKING](work)
         except TooLong:
             text = f"the body has more than {request.client_max_size} bytes when it is unpacked"
             raise Problem("too-large", text) from None

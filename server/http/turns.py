@@ -21,6 +21,7 @@ so nobody waits for himself.
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from heapq import nsmallest
 from typing import Any, Protocol, TypeVar
@@ -44,6 +45,7 @@ class Steps(Protocol):
 
 
 One = TypeVar("One")
+Found = TypeVar("Found")
 Key = TypeVar("Key", bound=Any)
 
 
@@ -195,6 +197,10 @@ class Turn:
             self._turns.give(self._client, self._kept_bytes)
         self._kept_bytes = 0
 
+    async def in_thread(self, thread: "OneThread", work: Callable[[], Found]) -> Found:
+        """What `work` returns, done in the thread. Raises what it raises."""
+        return await thread.do(self._client, work)
+
     @asynccontextmanager
     async def alone(self, lock: "Lock") -> AsyncIterator[None]:
         """Hold the lock; clients, not calls, take turns at it."""
@@ -234,6 +240,25 @@ class Lock:
                 future.set_result(None)
                 return
         self._is_held = False
+
+
+class OneThread:
+    """A thread for one purpose. Clients take turns at it: a call waits for one call of each other client.
+
+    What waits is bounded by `http.connections`, as in `Turns`. The loop's own threads do no work of clients,
+    so keys, which are read again in one of them, wait for none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def do(self, client: str, work: Callable[[], Found]) -> Found:
+        """What `work` returns. Raises what it raises."""
+        await self._lock.hold(client)
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        done.add_done_callback(lambda _: self._lock.let_go())
+        return await asyncio.shield(done)  # whoever waits may be given up: the thread is not
 
 
 def _next_of(waiting: dict[str, deque[asyncio.Future[None]]]) -> asyncio.Future[None] | None:

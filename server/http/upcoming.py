@@ -4,7 +4,6 @@ A rule can be made that takes a while to be read and counted out, so that is don
 occurrence, of which a page has up to 1,000, the rule is not looked at.
 """
 
-import asyncio
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import cast
@@ -21,6 +20,7 @@ from timeline.sent import Ranges
 from ..engine.clock import Clock
 from ..schedules.recurring import plan_of
 from .timeline import Timeline
+from .turns import OneThread, Turn
 from .values import shapes
 from .values.schedule_views import fire_view
 
@@ -31,12 +31,13 @@ AHEAD_MS = 100 * 366 * 86_400_000
 class Upcoming:
     """The fires of one server's schedules."""
 
-    def __init__(self, clock: Clock, timeline: Timeline) -> None:
+    def __init__(self, clock: Clock, timeline: Timeline, thread: OneThread) -> None:
+        self._thread = thread
         self._clock = clock
         self._timeline = timeline
 
     async def of(
-        self, name: str, row: ScheduleRow, count: int, ahead_ms: int = AHEAD_MS
+        self, turn: Turn, name: str, row: ScheduleRow, count: int, ahead_ms: int = AHEAD_MS
     ) -> list[shapes.Fire]:
         """The next `count` at most. `ahead_ms`: how far behind what is dealt with by now they may be.
 
@@ -55,7 +56,7 @@ class Upcoming:
             plan = plan_of(row.timing, name, row.anchor_ms)
             return fire_views(plan, through_ms, wanted, ahead_ms, row.sent)
 
-        views += await asyncio.to_thread(beyond)
+        views += await turn.in_thread(self._thread, beyond)
         return views
 
     def pending(self, row: ScheduleRow) -> shapes.Fire | None:

@@ -37,7 +37,7 @@ from ..problems import Problem
 from ..requests import flag, trace_of, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
-from ..turns import Lock, Turn, Turns
+from ..turns import OneThread, Turn, Turns
 from ..values import shapes
 from ..values.batch_body import BatchError, is_ndjson, items_at_most, parse_batch, parse_each
 from ..values.bodies import FieldError
@@ -112,6 +112,7 @@ class Batch:
         timeline: Timeline,
         spreader: Spreader,
         turns: Turns,
+        bodies: OneThread,
         metrics: Metrics,
         webhooks: Webhooks,
         retained: Retained,
@@ -131,7 +132,7 @@ class Batch:
         self._retained = retained
         self._limits = limits
         self._max_batch = max_batch
-        self._is_aside = Lock()
+        self._bodies = bodies
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages:batch", self.post)]
@@ -331,13 +332,12 @@ class Batch:
         return raw_answer(b'{"results":[' + b",".join(answers) + b"]}")
 
     async def _aside(self, size: int, work: Callable[[], T], turn: Turn) -> T:
-        """Small bodies are read in a turn; large ones in a thread, one at a time, which gives way to the loop
-        every 5 ms: 16 MiB take 100."""
+        """Small bodies are read in a turn; large ones in a thread, which gives way to the loop every 5 ms:
+        16 MiB take 100."""
         if size <= ASIDE_BYTES:
             await turn.begin()
             return work()
-        async with turn.alone(self._is_aside):
-            return await asyncio.to_thread(work)
+        return await turn.in_thread(self._bodies, work)
 
     async def _submit(
         self,

@@ -30,7 +30,7 @@ from ..access import CALENDAR, sees
 from ..calls import READ, Gives, described
 from ..requests import number_parameter
 from ..timeline import Timeline
-from ..turns import Turns
+from ..turns import OneThread, Turn, Turns
 from ..upcoming import Upcoming
 from ..values import shapes
 
@@ -51,11 +51,13 @@ Days = Annotated[
 class Calendar:
     """The route."""
 
-    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, schedules: Schedules) -> None:
+    def __init__(
+        self, clock: Clock, timeline: Timeline, turns: Turns, thread: OneThread, schedules: Schedules
+    ) -> None:
         self._clock = clock
         self._turns = turns
         self._schedules = schedules
-        self._upcoming = Upcoming(clock, timeline)
+        self._upcoming = Upcoming(clock, timeline, thread)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(CALENDAR, self.get)]
@@ -90,7 +92,7 @@ class Calendar:
                 may_see = sees(request)  # rules may change meanwhile
                 if row.paused or not (may_see is None or may_see(topic_of(row.record))):
                     continue
-                fires = await self._fires(name, row, min(EVENTS_EACH, EVENTS_MAX - count), ahead_ms)
+                fires = await self._fires(turn, name, row, min(EVENTS_EACH, EVENTS_MAX - count), ahead_ms)
                 await turn.begin()
                 for number, fire in enumerate(fires, 1):
                     at_ms = parse_deliver_at(fire["at"])
@@ -101,9 +103,11 @@ class Calendar:
                         await turn.begin()
         return lines
 
-    async def _fires(self, name: str, row: ScheduleRow, most: int, ahead_ms: int) -> list[shapes.Fire]:
+    async def _fires(
+        self, turn: Turn, name: str, row: ScheduleRow, most: int, ahead_ms: int
+    ) -> list[shapes.Fire]:
         try:
-            return await self._upcoming.of(name, row, most, ahead_ms)
+            return await self._upcoming.of(turn, name, row, most, ahead_ms)
         except (ValueError, KeyError, OSError):
             return []  # one whose zone is not known any more must not hide the others
 

@@ -3,7 +3,6 @@
 Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from ..access import sees
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem
-from ..turns import Turn, Turns
+from ..turns import OneThread, Turn, Turns
 from ..values import shapes
 
 
@@ -57,6 +56,7 @@ class Info:
         self._node = node
         self._listening = listening
         self._is_ready = is_ready
+        self._thread = OneThread("metrics")
         self._version = server_version()
 
     def routes(self) -> list[web.RouteDef]:
@@ -98,5 +98,5 @@ class Info:
         await self._standing.look(self._turns.of(request))
         # For this answer: nobody else's comes in between, and rules may have changed during the look.
         self._standing.is_whole = sees(request) is None
-        body = await asyncio.to_thread(self._metrics.collected().text)
+        body = await self._turns.of(request).in_thread(self._thread, self._metrics.collected().text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

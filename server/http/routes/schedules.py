@@ -9,7 +9,6 @@ Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of 
 takes a while to be counted out, so that is done in a thread.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +34,7 @@ from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, number_parameter, whole_body
 from ..timeline import Timeline
-from ..turns import Turns
+from ..turns import OneThread, Turns
 from ..upcoming import Upcoming, fire_views
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable
@@ -60,6 +59,7 @@ Count = Annotated[
     int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
 ]
 Body = TypeVar("Body")
+Found = TypeVar("Found")
 
 _SCHEDULE = msgspec.json.Decoder(ScheduleRequest)
 _PREVIEW = msgspec.json.Decoder(PreviewRequest)
@@ -75,15 +75,18 @@ class ScheduleRoutes:
         clock: Clock,
         timeline: Timeline,
         turns: Turns,
+        thread: OneThread,
         schedules: Schedules,
         webhooks: Webhooks,
         limits: Limits,
     ) -> None:
+        """`thread`: where rules are read and counted out."""
         self._ask = ask
         self._turns = turns
+        self._thread = thread
         self._clock = clock
         self._timeline = timeline
-        self._upcoming = Upcoming(clock, timeline)
+        self._upcoming = Upcoming(clock, timeline, thread)
         self._schedules = schedules
         self._webhooks = webhooks
         self._limits = limits
@@ -122,7 +125,7 @@ class ScheduleRoutes:
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wish = await _read(request, _SCHEDULE)
         now_ms = self._clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
+        timing = await self._in_thread(request, partial(timing_of, wish, name, now_ms, self._limits))
         rights = rights_of(request)
         record = record_of(wish, now_ms, self._limits, "" if rights is None else rights.name)
         deliver_to = deliver_to_of(record)
@@ -225,13 +228,16 @@ class ScheduleRoutes:
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
         now_ms = self._clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, self._limits)
         if wish.topic is not None:
             record_of(wish, now_ms, self._limits)
-        plan = checked_plan(timing, wish.name, now_ms)
-        count = min(wish.count, timing.limit or wish.count)
-        after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
-        view: shapes.Fires = {"fires": await asyncio.to_thread(fire_views, plan, after_ms, count)}
+
+        def found() -> list[shapes.Fire]:
+            timing = timing_of(wish, wish.name, now_ms, self._limits)
+            plan = checked_plan(timing, wish.name, now_ms)
+            after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
+            return fire_views(plan, after_ms, min(wish.count, timing.limit or wish.count))
+
+        view: shapes.Fires = {"fires": await self._in_thread(request, found)}
         return json_answer(view)
 
     @described(
@@ -245,7 +251,7 @@ class ScheduleRoutes:
         """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
-        view: shapes.Fires = {"fires": await self._upcoming.of(name, row, count)}
+        view: shapes.Fires = {"fires": await self._upcoming.of(self._turns.of(request), name, row, count)}
         return json_answer(view)
 
     # -- leaves
@@ -258,6 +264,9 @@ class ScheduleRoutes:
         if row is None:
             raise _unknown(name)
         return json_answer(self._view(name, row))
+
+    async def _in_thread(self, request: web.Request, work: Callable[[], Found]) -> Found:
+        return await self._turns.of(request).in_thread(self._thread, work)
 
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
