@@ -17,6 +17,7 @@ then who has what:
 
     router.py        topic -> subscribers, endpoint -> its group
     owners.py        whether who sent a message may send it now, or else nobody gets it
+    forms.py         the forms of filters: how many of an owner can match one topic
     quota.py         how many subscriptions there are, and the bytes of their filters
     owed.py          what was not stored and could not be sent at once, for those it was promised to
     session_rows.py  sessions as rows, and back

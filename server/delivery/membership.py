@@ -19,6 +19,7 @@ from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
+from .forms import LEVELS_MAX, Forms
 from .owed import Owed
 from .pace import Paces
 from .ready import Ready
@@ -85,6 +86,7 @@ class Membership:
         """Those that clients can name, by what stands between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0
         """Of all groups."""
+        self._forms = Forms()
         self.refused = 0
 
     def __len__(self) -> int:
@@ -185,6 +187,8 @@ class Membership:
         if text in self._by_text:
             return ""
         why = self._share.refusal(owner)
+        if not self._forms.has_room(owner, parse_share(text)[1]):
+            why = f"the filters of one key have {LEVELS_MAX} levels in all their forms at most"
         if self._filter_bytes + size > limits.subscription_bytes:
             why = "there are as many bytes of the filters of groups as may be"
         self.refused += bool(why)
@@ -193,6 +197,7 @@ class Membership:
     def _give(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
         """The group belongs to another key, or to none. No rights limit what is posted to an endpoint."""
         self._share.move(group.owner, owner)
+        self._forms.move(group.owner, owner, parse_share(group.text)[1])
         group.owner, group.client = owner, client
         group.rights = None if group.is_endpoint else rights
 
@@ -347,6 +352,7 @@ class Membership:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
         self._share.add(group.owner, -1)
+        self._forms.discard(group.owner, parse_share(group.text)[1])
         if not group.is_endpoint:
             named = self._by_name[group.name]
             del named[group.text]
@@ -507,6 +513,7 @@ class Membership:
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         self._by_text[text] = group
         self._share.add(group.owner)
+        self._forms.add(group.owner, topic_filter)
         if not group.is_endpoint:
             self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())
