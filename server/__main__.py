@@ -30,7 +30,8 @@ from .auth.keys_file import KeysFileError
 from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
-from .settings.config import Config, ConfigError, former, load, table
+from .settings.config import Config, ConfigError, load, remarks, table
+from .settings.memory import told
 from .settings.times import TimeError, parse_deliver_at
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "keys":
         return _keys(options, config)
     configure_logging(options.log, config.log.level, is_limited=options.command is None)
-    for line in former(origins):
+    for line in remarks(config, origins):
         log.warning("%s", line, extra=EACH)
     try:
         return _run(options, config)
@@ -115,11 +116,11 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
     from .auth.keyring import Keyring
     from .engine.clock import SystemClock
     from .net.tls import http_certificates, mqtt_certificates
-    from .observe.tracing import queued_spans
-    from .reports.bounds import told
 
-    lines = told(config, queued_spans(os.environ))
-    print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *lines]))  # noqa: T201
+    lines = told(config.limits.memory)
+    print("\n".join([*table(config, origins), "", "Parts of limits.memory:", *lines]))  # noqa: T201
+    for line in remarks(config, origins):
+        print(f"fasti-server: {line}", file=sys.stderr)  # noqa: T201
     try:
         http_certificates(config), mqtt_certificates(config)
         Keyring(config, SystemClock(), at_once)

@@ -148,7 +148,7 @@ class Core:
             self.horizon,
             self.writer,
             clock,
-            share=Share("schedules", config.limits.schedules, "schedules", auth),
+            share=Share("schedules", config.limits.schedules, "schedules", auth, "limits.memory"),
         )
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)

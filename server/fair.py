@@ -28,10 +28,11 @@ class Bounds(Protocol):
 class Share:
     """What each owner holds of one bound."""
 
-    def __init__(self, name: str, most: int, what: str, bounds: Bounds) -> None:
-        """`name`: of the bound, in the keys file and in `[limits]`. `most`: what all may hold together; 0: no
-        bound that is shared. `what`: what is counted, for people."""
+    def __init__(self, name: str, most: int, what: str, bounds: Bounds, by: str = "") -> None:
+        """`name`: of the bound, in the keys file. `most`: what all may hold together; 0: no bound that is
+        shared. `what`: what is counted, for people. `by`: the setting that it is from; empty: its own."""
         self._name = name
+        self._by = by or f"limits.{name}"
         self._most = most
         self._what = what
         self._bounds = bounds
@@ -47,12 +48,12 @@ class Share:
         if not self._most:
             return ""
         if self.taken >= self._most:
-            return f"{self.taken} {self._what} exist, as many as limits.{self._name} allows"
+            return f"{self.taken} {self._what} exist, as many as {self._by} allows"
         owners = len(self._held) + (not mine)
         if self._bounds.is_open or may_take(self.taken, self._most, mine, owners):
             return ""
         who = f"the key {owner}" if owner else "who shows no key"
-        return f"{who} has {mine} {self._what}, the last ones of limits.{self._name} are for others"
+        return f"{who} has {mine} {self._what}, the last ones that {self._by} allows are for others"
 
     def add(self, owner: str, count: int = 1) -> None:
         """The owner has so many more; fewer, if negative."""

@@ -20,9 +20,8 @@ from .engine.clock import Clock, SimulatedClock, SystemClock
 from .jobs.launch import UMASK_VARIABLE
 from .net.files import allow_open_files
 from .net.tls import Certificates, http_certificates, mqtt_certificates
-from .observe.tracing import Traces, open_traces, queued_spans
+from .observe.tracing import Traces, open_traces
 from .observe.version import server_version
-from .reports.bounds import told_short
 from .schedules.retime import retime_if_changed, zones_version
 from .serving import Server
 from .settings.config import Config, ConfigError
@@ -49,7 +48,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, um
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
-    log.info("%s", told_short(config, queued_spans(os.environ)))
+    log.info("memory: %s", config.limits.memory)
     allow_open_files(config.connections)
     os.environ[UMASK_VARIABLE] = f"{umask:03o}"
     narrow(Path(config.store.dir))
@@ -80,7 +79,11 @@ def _alone(
     start_ms: int | None,
 ) -> Server:
     check_swapped(Path(config.store.dir))
-    store = RocksStore(Path(config.store.dir))
+    store = RocksStore(
+        Path(config.store.dir),
+        memtable_bytes=config.store.memtable_bytes,
+        cache_bytes=config.store.cache_bytes,
+    )
     format_of(store)  # before anything is written
     check_own(store)
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms

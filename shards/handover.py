@@ -189,7 +189,7 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
         raise Refused("cuts", "must rise and lie inside the slice, one at least")
     directory = commit.directory
     if len(cuts) >= PARTS_MAX or len(directory) + len(cuts) > directory.max_slices:
-        raise Refused("cuts", f"would make more slices than slices.max allows, {directory.max_slices}")
+        raise Refused("cuts", f"would make more slices than there may be, {directory.max_slices}")
     if piece.generation == GENERATION_MAX:
         raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 

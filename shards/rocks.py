@@ -132,9 +132,20 @@ class RocksBatch:
 class RocksStore:
     """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
-        """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        for_repair: bool = False,
+        memtable_bytes: int = MEMTABLES_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`for_repair`: nothing is compacted, and a rewrite may have been cut off. `memtable_bytes`,
+        `cache_bytes`: of all tables together."""
         self.path = path
+        self._memtable_bytes = memtable_bytes
+        self._cache_bytes = cache_bytes
         path.mkdir(mode=OWN, parents=True, exist_ok=True)
         self._base = _tracking(path)  # once: later the disk may be full
         self._mark = Mark(path / "bound")
@@ -203,7 +214,7 @@ class RocksStore:
                 if held["start_key"] < end and held["end_key"] >= start:
                     file = self.path / str(held["name"]).lstrip("/")
                     (side / file.name).hardlink_to(file)
-            options = _options(Cache(1 << 20))
+            options = _options(Cache(1 << 20), MEMTABLES_BYTES)
             Rdict.repair(str(side), options)
             names = _families_on_disk(side, options)
             if table.value in names:
@@ -410,7 +421,7 @@ class RocksStore:
         log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
 
     def _options(self, base: Options | None = None) -> Options:
-        options = _options(Cache(CACHE_BYTES), base)
+        options = _options(Cache(self._cache_bytes), self._memtable_bytes, base)
         options.set_disable_auto_compactions(self.is_damaged)
         return options
 
@@ -528,7 +539,7 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
     return StoreFailed(f"{path}: {text}")
 
 
-def _options(cache: Cache, base: Options | None = None) -> Options:
+def _options(cache: Cache, memtable_bytes: int, base: Options | None = None) -> Options:
     """Bounded memory: all column families share one cache and one budget of memtables.
 
     Index and filter blocks go into the cache too; by default they lie outside it and grow with the data.
@@ -545,7 +556,7 @@ def _options(cache: Cache, base: Options | None = None) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_write_buffer_size(MEMTABLE_BYTES)
     options.set_max_write_buffer_number(2)
-    options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    options.set_db_write_buffer_size(memtable_bytes)
     options.set_max_open_files(OPEN_FILES)
     options.set_max_total_wal_size(LOG_BYTES)
     options.set_level_zero_file_num_compaction_trigger(RUNS)

@@ -28,8 +28,7 @@ from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
 LOSSES_MAX = 8
-"""Lost tries of which a flight knows more: as many as there is room for in what it may take
-(server/reports/bounds.py)."""
+"""Lost tries of which a flight knows more; it must stay small."""
 LOSS = Struct(">HII")
 """When a try was lost, wall ms in 48 bits, and how long it had been in hand, ms."""
 MS_MAX = 0xFFFFFFFF

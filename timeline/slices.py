@@ -46,7 +46,7 @@ class SlicesError(Exception):
 
 class TooManySlices(SlicesError):
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the timeline has {limit} slices, as many as slices.max allows")
+        super().__init__(f"the timeline has {limit} slices, as many as there may be")
         self.limit = limit
 
 

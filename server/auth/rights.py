@@ -83,11 +83,11 @@ BOUNDS = (
     Bound("rate", 1_000_000, "messages a second", "any number"),
     Bound("pending", 1_000_000_000, "messages that may wait", "its share of limits.pending"),
     Bound("pending_bytes", 1 << 50, "bytes of messages that may wait", "any number"),
-    Bound("groups", 1_000_000, "groups and endpoints of its own", "its share of limits.groups"),
-    Bound("schedules", 10_000_000, "schedules of its own", "its share of limits.schedules"),
-    Bound("connections", 1_000_000, "MQTT connections at a time", "any number"),
+    Bound("groups", 1_000_000, "groups and endpoints of its own", "its share of limits.memory"),
+    Bound("schedules", 10_000_000, "schedules of its own", "its share of limits.memory"),
+    Bound("connections", 1_000_000, "connections at a time, of MQTT and HTTP", "any number"),
     Bound("sessions", 10_000_000, "MQTT sessions", "its share of limits.sessions"),
-    Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.subscriptions"),
+    Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.memory"),
     Bound("retained", 100_000_000, "topics with a retained message", "its share of limits.retained"),
 )
 """What a key may have. A share: timeline/shares.py."""

@@ -49,7 +49,11 @@ def open_store(config: Config) -> ReplicatedStore:
     Raises ConfigError for rows of its own beside a log that has records, StoreLocked, WrongFormat, Corrupt,
     StoreFailed, and what the log raises.
     """
-    below = RocksStore(Path(config.store.dir))
+    below = RocksStore(
+        Path(config.store.dir),
+        memtable_bytes=config.store.memtable_bytes,
+        cache_bytes=config.store.cache_bytes,
+    )
     try:
         format_of(below)
         hand = open_hand(config)

@@ -41,7 +41,7 @@ class UnknownGroup(LookupError):
 
 
 class TooManyGroups(Refused):
-    """`limits.groups`, `limits.subscription_bytes`, or the bound of a key."""
+    """What `limits.memory` has room for, or the bound of a key."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("over-quota", detail)
@@ -77,7 +77,7 @@ class Membership:
         self._burials = burials
         self._settings = settings
         self._limits = limits
-        self._share = Share("groups", limits.groups, "groups and endpoints", bounds)
+        self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
         self._paces = Paces(mono)
         self.returned = Returned(limits.returned)
         """What no member has."""

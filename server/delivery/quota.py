@@ -22,7 +22,7 @@ class Quota:
 
     def __init__(self, limits: Limits, bounds: Bounds) -> None:
         self._limits = limits
-        self._share = Share("subscriptions", limits.subscriptions, "subscriptions", bounds)
+        self._share = Share("subscriptions", limits.subscriptions, "subscriptions", bounds, "limits.memory")
         self._forms = Forms()
         self.bytes = 0
         self.refused = 0

@@ -57,7 +57,7 @@ class Gate:
 
     def __init__(self, config: Config, writer: Writer) -> None:
         self._max_body = config.http.max_body
-        largest = Most(self._max_body, "http.max_body")
+        largest = Most(self._max_body, "the most that limits.memory allows")
         one = ESCAPED * config.limits.max_payload + BESIDE_BYTES
         of_one = Most(one, f"{ESCAPED} x limits.max_payload + {BESIDE_BYTES}, for one message")
         self._by_path = {**dict.fromkeys(OF_ONE, min(largest, of_one)), **dict.fromkeys(OF_MANY, largest)}
@@ -100,7 +100,7 @@ class Gate:
         """The bytes that a body of this announced length counts for. Raises Problem if it is too large."""
         size = self._max_body if length is None else length
         if size > self._max_body:
-            raise Problem("too-large", f"the body has {size} bytes, http.max_body is {self._max_body}")
+            raise Problem("too-large", f"the body has {size} bytes, {self._max_body} may be")
         return size
 
     def _most(self, request: web.Request) -> Most:

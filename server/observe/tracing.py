@@ -12,7 +12,7 @@ sampled, costs a look at an attribute here and nothing anywhere else.
 
 Nothing here waits: an ended span goes into a queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048 spans; in a full one the
 oldest makes room) which a thread of the SDK empties into the exporter. What a span holds is cut to
-TEXT_CHARS_MAX, so the queue has a bound in bytes, too: 20 MiB (server/reports/bounds.py). At the end what is
+TEXT_CHARS_MAX, so the queue has a bound in bytes, too: 20 MiB. At the end what is
 left has CLOSE_S, then it is given up, whatever the collector does.
 
 The packages are those of the extra `otel`. They are imported only if the environment asks for traces.
@@ -56,6 +56,8 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 SPOKEN = "http/protobuf"
 EXPORTERS = frozenset(("otlp", "console"))
 QUEUE_SPANS = 2_048
+SPAN_BYTES = 10 << 10
+"""An ended one with its attributes, link and context, all as long as they may be."""
 """What OpenTelemetry takes for OTEL_BSP_MAX_QUEUE_SIZE where it is not set, or cannot be read."""
 
 
@@ -192,13 +194,6 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
         except Exception as error:
             raise ConfigError("OTEL_…", f"{type(error).__name__}: {error}") from error
     return None
-
-
-def queued_spans(environ: Mapping[str, str]) -> int:
-    """How many ended spans may wait to be exported, as these variables say; 0: they ask for no traces."""
-    said = environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "")
-    each = int(said) if said.isdecimal() else QUEUE_SPANS
-    return len(set(_exporters(environ)) & EXPORTERS) * each
 
 
 def _exporters(environ: Mapping[str, str]) -> list[str]:

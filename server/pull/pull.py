@@ -151,7 +151,7 @@ class Pull:
                     f"{waiting} calls wait for messages of {whose[:64]}, as many as are left for others"
                 )
         if len(self._waiting) >= self._waiting_max:
-            raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.waiting_pulls")
+            raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.memory has room for")
         wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
         call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
         seats = tuple(self._seat(text, rights) for text in texts)

@@ -1,6 +1,5 @@
 """What the server tells about its state.
 
-    bounds.py      the RAM that the configured bounds allow, as a sum
     figures.py     /metrics and $SYS/#
     standing.py    where each session and group stands, for /metrics
     inspecting.py  what the data of a stopped server contains

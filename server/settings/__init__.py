@@ -2,6 +2,8 @@
 
     times.py   times as people write them: text to UTC ms and back
     kinds.py   how a value of config.toml is read and shown
+    memory.py  the parts of `limits.memory`
+    removed.py  settings that went, and what took their place
     config.py  what can be set, and where each value is from
     watch.py   files of keys and certificates, read again when they change
 

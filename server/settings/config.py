@@ -2,7 +2,7 @@
 
 A value is looked up in four places, the later the stronger: the default here, the file, the environment
 (`FASTI__LIMITS__MAX_DELAY`), the command line. All four pass through the same reader, so that
-`FASTI__TAIL__MAX_BYTES=8MiB` and `max_bytes = "8MiB"` are the same wish:
+`FASTI__STORE__MIN_FREE=8MiB` and `min_free = "8MiB"` are the same wish:
 
     [slices]                            Config.slices.retention_ms == 604_800_000
     retention = "7d"                    origins["slices.retention"] == "file"
@@ -14,8 +14,8 @@ setting that is silently not applied is worse than a server that does not start.
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,13 +47,10 @@ from .kinds import (
     show_size,
     size,
 )
+from .memory import MEMORY, UNITS, Memory, automatic, bounds_of
+from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
-FORMER = {
-    "sessions.group_expiry": "a group stays until it is deleted, or as long as its `expiry` says; one of a"
-    " plain SUBSCRIBE as long as sessions.expiry_max",
-}
-"""Settings that went in the release before, and what took their place: they are warned of, not refused."""
 POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
 """How long a post may take where its endpoint says nothing, and a post to a full URL."""
 ENDPOINT_POST_MS_MAX = 1_800_000
@@ -84,7 +81,8 @@ def _key(kind: Kind[T], default: object) -> T:
     return field(default=kind.read(default), metadata={"kind": kind})
 
 
-# Sections. config.toml says in words what each key does and what happens at its bound.
+# Sections. config.toml says in words what each key does and what happens at its bound. An attribute that is
+# no key is a part of `limits.memory`, or fixed; here it is as large as it gets.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +90,15 @@ class Http:
     """[http]"""
 
     listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
-    max_body: int = _key(size(1 << 10, 1 << 30), "16MiB")
+    max_body: int = UNITS["http.max_body"].most
     max_batch: int = _key(count(1, 10_000), 10_000)
     connections: int = _key(count(1), 4_000)
     connections_per_address: int = _key(count(1), 1_000)
     head_timeout_ms: int = _key(MS, "10s")
     body_timeout_ms: int = _key(MS, "10s")
     idle_timeout_ms: int = _key(MS, "75s")
-    buffered_bytes: int = _key(size(1 << 20), "64MiB")
-    event_streams: int = _key(count(0), 100)
+    buffered_bytes: int = UNITS["http.buffered_bytes"].most
+    event_streams: int = 100
     tls_cert: str = _key(TEXT, "")
     tls_key: str = _key(TEXT, "")
     hosts: tuple[str, ...] = _key(HOSTS, [])
@@ -146,6 +144,8 @@ class Store:
     dir: str = _key(NAME, "data")
     backups: str = _key(TEXT, "")
     min_free: int = _key(size(0), "256MiB")
+    memtable_bytes: int = UNITS["store.memtable_bytes"].most
+    cache_bytes: int = UNITS["store.cache_bytes"].most
 
     @property
     def backups_dir(self) -> Path:
@@ -157,7 +157,7 @@ class Store:
 class Slices:
     """[slices]"""
 
-    max: int = _key(count(16), 20_000)
+    max: int = UNITS["slices.max"].most
     retention_ms: int = _key(MS, "7d")
     kept_behind_ms: int = _key(MS, "14d")
     split_above: int = _key(count(2), 1_000_000)
@@ -170,25 +170,25 @@ class Shards:
     """[shards]"""
 
     cap_messages: int = _key(count(1), 100_000)
-    cap_bytes: int = _key(size(1 << 10), "64MiB")
+    cap_bytes: int = 64 << 20
     structure_above: int = _key(count(1), 10_000)
-    max_structures: int = _key(count(1, 65_535), 1_024)
+    max_structures: int = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
     """[wheel]"""
 
-    max_entries: int = _key(count(16), 50_000)
-    max_bytes: int = _key(size(1 << 16), "64MiB")
+    max_entries: int = UNITS["wheel.max_entries"].most
+    max_bytes: int = UNITS["wheel.max_bytes"].most
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
     """[tail]"""
 
-    max_entries: int = _key(count(16), 50_000)
-    max_bytes: int = _key(size(1 << 16), "32MiB")
+    max_entries: int = UNITS["tail.max_entries"].most
+    max_bytes: int = UNITS["tail.max_bytes"].most
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Sessions:
 
     expiry_max_ms: int = _key(MS, "7d")
     max_in_flight: int = _key(count(1, 65_535), 1_024)
-    max_inflight_bytes: int = _key(size(0), 0)
+    max_inflight_bytes: int = 0
     max_attempts: int | None = _key(ATTEMPTS, "auto")
     ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
     ack_timeout_max_ms: int = _key(MS, "12h")
@@ -227,6 +227,7 @@ class Dead:
 class Limits:
     """[limits]"""
 
+    memory: Memory = _key(MEMORY, "auto")  # noqa: RUF009 - frozen
     max_delay_ms: int = _key(MS, "3650d")
     max_payload: int = _key(size(1), "256KiB")
     connections: int = _key(count(1), 10_000)
@@ -234,27 +235,27 @@ class Limits:
     connect_rate: int = _key(count(0), 1_000)
     trusted_proxies: tuple[Network, ...] = _key(NETWORKS, [])
     connect_timeout_ms: int = _key(MS, "10s")
-    waiting_pulls: int = _key(count(1), 2_000)
-    leases: int = _key(count(1), 100_000)
+    waiting_pulls: int = UNITS["limits.waiting_pulls"].most
+    leases: int = UNITS["limits.leases"].most
     sessions: int = _key(count(1), 100_000)
-    groups: int = _key(count(1), 10_000)
-    returned: int = _key(count(1), 50_000)
-    subscriptions_per_session: int = _key(count(1), 1_000)
-    subscription_bytes_per_session: int = _key(size(1 << 10), "256KiB")
-    subscriptions: int = _key(count(1), 1_000_000)
-    subscription_bytes: int = _key(size(1 << 16), "64MiB")
-    route_cache_bytes: int = _key(size(1 << 16), "16MiB")
+    groups: int = UNITS["limits.groups"].most
+    returned: int = UNITS["limits.returned"].most
+    subscriptions_per_session: int = 1_000
+    subscription_bytes_per_session: int = 256 << 10
+    subscriptions: int = UNITS["limits.subscriptions"].most
+    subscription_bytes: int = UNITS["limits.subscription_bytes"].most
+    route_cache_bytes: int = UNITS["limits.route_cache_bytes"].most
     topic_levels: int = _key(count(1, 65_535), 128)
     hash_on_persistent: bool = _key(FLAG, True)
     user_properties: int = _key(count(1), 5_000)
-    out_bytes: int = _key(size(1 << 12), "1MiB")
+    out_bytes: int = UNITS["limits.out_bytes"].most
     pending: int = _key(count(0), 0)
-    schedules: int = _key(count(1), 100_000)
-    endpoints: int = _key(count(1), 1_000)
+    schedules: int = UNITS["limits.schedules"].most
+    endpoints: int = UNITS["limits.endpoints"].most
     retained: int = _key(count(0), 100_000)
-    queued: int = _key(count(1), 100_000)
-    queued_bytes: int = _key(size(1 << 16), "128MiB")
-    in_bytes: int = _key(size(1 << 16), "256MiB")
+    queued: int = UNITS["limits.queued"].most
+    queued_bytes: int = UNITS["limits.queued_bytes"].most
+    in_bytes: int = UNITS["limits.in_bytes"].most
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,33 +381,58 @@ def _is_same(listener: Address, other: Address) -> bool:
     )
 
 
+def found() -> Memory:
+    """`limits.memory` of this machine, or of the cgroup that the process is in."""
+    return automatic(Path("/"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
 def load(
-    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, object],
+    found: Callable[[], Memory] = found,
 ) -> tuple[Config, dict[str, str]]:
     """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
-    Settings that went have one too, if they are said (`former`).
+    Settings that went have one too, if they are said (`remarks`).
 
-    `overrides` maps `section.key` to the value of a command-line option, None where it was not given. Raises
-    ConfigError naming the key.
+    `overrides` maps `section.key` to the value of a command-line option, None where it was not given.
+    `found`: what `limits.memory` is where it is "auto". Raises ConfigError naming the key.
     """
     wishes: dict[str, tuple[object, str]] = {}
     for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
         for name, value, origin in place:
-            if name not in FORMER:
+            if name not in REMOVED:
                 _check_known(name, origin)
             wishes[name] = (value, origin)
     config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
+    config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
     _check_together(config)
     said = {name: origin for name, (_, origin) in wishes.items()}
     return config, dict.fromkeys([name for name, _, _ in _keys()], "default") | said
 
 
-def former(origins: Mapping[str, str]) -> list[str]:
-    """What there is to say of settings that went: they count for nothing."""
+def divided(config: Config, memory: Memory) -> Config:
+    """The configuration with parts of so much memory."""
+    config = replace(config, limits=replace(config.limits, memory=memory))
+    for name, bound in bounds_of(memory.bytes).items():
+        section, _, attribute = name.partition(".")
+        part = getattr(config, section)
+        changed = replace(part, **{attribute: min(bound, getattr(part, attribute))})
+        config = replace(config, **{section: changed})
+    return config
+
+
+def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """What there is to say of settings that went, and of those that `limits.memory` has no room for."""
+    bounds = bounds_of(config.limits.memory.bytes)
     return [
         f"{name} ({origins[name]}) is a setting no more and is ignored: {instead}"
-        for name, instead in FORMER.items()
+        for name, instead in sorted(REMOVED.items())
         if name in origins
+    ] + [
+        f"{name} ({origins[name]}) is {bound:,}: limits.memory has room for no more"
+        for name, bound in bounds.items()
+        if name not in REMOVED and origins.get(name, "default") != "default" and _value(config, name) == bound
     ]
 
 
@@ -423,8 +449,12 @@ def table(config: Config, origins: Mapping[str, str]) -> list[str]:
 def _keys() -> Iterator[tuple[str, str, Kind[Any]]]:
     """(`section.key`, attribute, kind) of all keys, in the order of the file."""
     for section in fields(Config):
-        for item in fields(getattr(Config(), section.name)):
+        for item in _settable(getattr(Config(), section.name)):
             yield f"{section.name}.{_key_name(item.name)}", item.name, item.metadata["kind"]
+
+
+def _settable(section: Any) -> "Iterator[Field[Any]]":
+    return (item for item in fields(section) if "kind" in item.metadata)
 
 
 def _value(config: Config, key: str) -> object:
@@ -488,7 +518,7 @@ def _check_section(section: str, origin: str) -> None:
 def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
     default = getattr(Config(), name)
     changes = {}
-    for item in fields(default):
+    for item in _settable(default):
         key = f"{name}.{_key_name(item.name)}"
         if key in wishes:
             value, origin = wishes[key]
@@ -534,12 +564,12 @@ def _check_together(config: Config) -> None:
     limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
     if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
         raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
-    for key, bound in (
-        ("http.max_body", config.http.max_body),
-        ("shards.cap_bytes", config.shards.cap_bytes),
-    ):
-        if limits.max_payload >= bound:
-            raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
+    largest = min(config.http.max_body, config.shards.cap_bytes)
+    if limits.max_payload >= largest:
+        raise ConfigError(
+            "limits.max_payload",
+            f"must be below {show_size(largest)}, which a request may have; limits.memory bounds that",
+        )
     _check_sessions(config)
     _check_cluster(config)
     if (

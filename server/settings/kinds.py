@@ -84,7 +84,7 @@ def _bounded(value: int, low: int, high: int | None) -> int:
     return value
 
 
-def _read_size(value: object) -> int:
+def read_size(value: object) -> int:
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found:
         return int(found[1]) * _SIZE_UNITS[found[2]]
@@ -256,7 +256,7 @@ def count(low: int = 1, high: int | None = None) -> Kind[int]:
 
 def size(low: int = 1, high: int | None = None) -> Kind[int]:
     """Bytes from `low` to `high`."""
-    return Kind(lambda value: _bounded(_read_size(value), low, high), show_size)
+    return Kind(lambda value: _bounded(read_size(value), low, high), show_size)
 
 
 def ms(low: int, high: int) -> Kind[int]:

@@ -4,8 +4,8 @@
     Table      what was counted, a line each, printed at once at the end
     aside      a load in a process of its own, so that it does not hold up who measures
 
-The sum is the one that `--check` prints, of the same settings that the process was started with: RSS above it
-is a bound that does not hold, or one that is not in the sum.
+The sum is of the parts of `limits.memory`, with the bounds that the process was started with: RSS above it
+is a bound that does not hold, or one that is in no part.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-from server.reports.bounds import Bound, bounds, in_all
 from server.settings.config import Config, load
+from server.settings.memory import PARTS
+from tests.support.parted import parted
 from tests.support.server import ServerProcess, environment, serving
 
 MIB = 1 << 20
@@ -55,7 +56,8 @@ T = TypeVar("T")
 
 def config_of(settings: Mapping[str, object]) -> Config:
     """As the process reads them."""
-    return load(None, environment(settings), {})[0]
+    environ = environment(settings)
+    return parted(load(None, environ, {})[0], environ)
 
 
 class Bounded:
@@ -64,12 +66,21 @@ class Bounded:
     def __init__(self, server: ServerProcess, settings: Mapping[str, object]) -> None:
         self.server = server
         self.config = config_of(settings)
-        self.sum_bytes = in_all(self.config)
+        self.sum_bytes = sum(self.line(part.name) for part in PARTS)
         self.at_start_bytes = server.rss_bytes()
 
-    def line(self, name: str) -> Bound:
-        """One line of the sum."""
-        return next(one for one in bounds(self.config) if one.name == name)
+    def line(self, name: str) -> int:
+        """Bytes of a part of `limits.memory`, as what bounds it is set."""
+        (part,) = (one for one in PARTS if one.name == name)
+        return (
+            max((unit.each * self._bound(key) for key, unit in part.bounds.items()), default=0)
+            or MIB * part.least
+        )
+
+    def _bound(self, key: str) -> int:
+        section, _, attribute = key.partition(".")
+        found: int = getattr(getattr(self.config, section), attribute)
+        return found
 
     def check(self, table: "Table") -> None:
         """The peak is within the sum."""

@@ -6,8 +6,8 @@ python -m tests.overload.slow MS --data DATA ...
 import sys
 import time
 
-from server.__main__ import main
 from shards.rocks import RocksStore
+from tests.support.parted import main
 
 
 def slow_down(delay_s: float) -> None:

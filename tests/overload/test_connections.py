@@ -78,7 +78,7 @@ async def test_as_many_connections_as_may_be(
             assert "as many as limits.connections" in one.server.output
             one.check(table)
             of_connections = ("connections", "sessions", "subscriptions")
-            allowed = sum(one.line(name).bytes for name in of_connections)
+            allowed = sum(one.line(name) for name in of_connections)
             assert each <= allowed / COUNT, table
         began = time.monotonic()
         while await metric(url, "fasti_connections"):

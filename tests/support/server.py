@@ -5,6 +5,7 @@ process is only ever ended by the id that it was started with.
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -16,11 +17,17 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from .forked import Forked, can_fork
+from .parted import VARIABLE, is_part
 
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
 STOP_S = 60.0
-FORKED = {("server",): "server.__main__", ("tests.support.stepped",): "tests.support.stepped"}
+PARTED = ("tests.support.parted",)
+FORKED = {
+    ("server",): "server.__main__",
+    PARTED: "tests.support.parted",
+    ("tests.support.stepped",): "tests.support.stepped",
+}
 """Programs that run as forks, and where their `main` is."""
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
 
@@ -47,6 +54,8 @@ class ServerProcess:
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         self.process: subprocess.Popen[bytes] | Forked
         given, env = ("--data", str(data), *LOOPBACK, *arguments), environment(settings or {})
+        if VARIABLE in env and program == ("server",):
+            program = PARTED
         if (module := FORKED.get(tuple(program))) and can_fork(env):
             self.process = Forked(given, ROOT, env, self.log, module)
             return
@@ -150,7 +159,10 @@ def environment(settings: Mapping[str, object]) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI") or name in BUILD}
     own["PYTHONPATH"] = str(ROOT)
     for key, value in settings.items():
-        own["FASTI__" + key.upper().replace(".", "__")] = str(value)
+        if not is_part(key):
+            own["FASTI__" + key.upper().replace(".", "__")] = str(value)
+    if parts := {key: value for key, value in settings.items() if is_part(key)}:
+        own[VARIABLE] = json.dumps(parts)
     return own
 
 

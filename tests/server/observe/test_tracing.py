@@ -15,8 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.engine.clock import SimulatedClock
 from server.observe.trace_context import context_of as state_of
-from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, Traces, open_traces, queued_spans
-from server.reports.bounds import SPAN_BYTES
+from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, SPAN_BYTES, Traces, open_traces
 from server.settings.config import Config, ConfigError
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
@@ -79,22 +78,7 @@ def test_no_tracestate_fills_the_log(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(
-    ("environ", "spans"),
-    [
-        ({}, 0),
-        ({"OTEL_BSP_MAX_QUEUE_SIZE": "10"}, 0),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, 2_048),
-        ({"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_BSP_MAX_QUEUE_SIZE": "10"}, 20),
-        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "many"}, 2_048),
-        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, 0),
-    ],
-)
-def test_how_many_spans_may_wait(environ: dict[str, str], spans: int) -> None:
-    assert queued_spans(environ) == spans
-
-
-def test_a_span_that_waits_takes_what_the_sum_of_the_bounds_says(exported: Exported) -> None:
+def test_a_span_that_waits_takes_what_the_bound_of_the_queue_says(exported: Exported) -> None:
     context = state_of(SAMPLED, ",".join(f"a{n:02}=" + "x" * 12 for n in range(30)))
     assert len(context) == 2
     tracemalloc.start()

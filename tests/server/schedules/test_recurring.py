@@ -433,7 +433,7 @@ def test_trigger_limit_and_end(rig: Rig) -> None:
 def test_too_many_schedules() -> None:
     rig = Rig(replace(Config(), limits=Limits(schedules=1)))
     rig.put()
-    with pytest.raises(Refused, match=r"limits\.schedules"):
+    with pytest.raises(Refused, match=r"limits\.memory"):
         rig.put("t")
     rig.put(timing=TimingRow("cron", "5 * * * *", "UTC"))
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import Config, ConfigError, former, load, table
+from server.settings.config import Config, ConfigError, divided, load, remarks, table
 from server.settings.kinds import Address
+from server.settings.memory import MEMORY_MIN, Memory
+from server.settings.removed import REMOVED
 
 ROOT = Path(__file__).parents[3]
+PINNED = Memory(1 << 34, "pinned")
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -19,8 +22,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_without_anything_all_is_default() -> None:
-    config, origins = load(None, {}, {})
-    assert config == Config()
+    config, origins = load(None, {}, {}, lambda: PINNED)
+    assert config == divided(Config(), PINNED)
     assert set(origins.values()) == {"default"}
     assert config.http.listen == Address("127.0.0.1", 8080)
     assert config.limits.max_delay_ms == 3650 * 86_400_000
@@ -30,14 +33,22 @@ def test_without_anything_all_is_default() -> None:
 
 def test_the_file_in_the_repository_is_the_defaults_and_holds_every_key() -> None:
     path = ROOT / "config.toml"
-    config, origins = load(path, {}, {})
-    assert config == Config()
+    config, origins = load(path, {}, {}, lambda: PINNED)
+    assert config == divided(Config(), PINNED)
     assert set(origins.values()) == {"file"}
 
 
-def test_every_key_in_the_repository_has_a_comment() -> None:
+def test_the_file_for_a_small_machine_fits_it() -> None:
+    config, origins = load(ROOT / "config.small.toml", {}, {})
+    assert remarks(config, origins) == []
+    assert config.limits.memory.bytes == MEMORY_MIN
+    assert config.limits.sessions == 1_000
+
+
+@pytest.mark.parametrize("name", ["config.toml", "config.small.toml"])
+def test_every_key_in_the_repository_has_a_comment(name: str) -> None:
     above = ""
-    for line in (ROOT / "config.toml").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
         if " = " in line and not line.startswith("#"):
             assert above.startswith("#") or " = " in above, line
         above = line
@@ -46,14 +57,14 @@ def test_every_key_in_the_repository_has_a_comment() -> None:
 def test_the_stronger_place_wins(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        '[store]\ndir = "a"\n[wheel]\nmax_entries = 100\n[tail]\nmax_entries = 100\nmax_bytes = "1MiB"\n',
+        '[store]\ndir = "a"\n[http]\nmax_batch = 1\n[shards]\ncap_messages = 100\n[dead]\nmax_bytes = "1MiB"',
     )
-    environ = {"FASTI__WHEEL__MAX_ENTRIES": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
+    environ = {"FASTI__HTTP__MAX_BATCH": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
     config, origins = load(path, environ, {"store.dir": "c", "http.listen": None})
     assert (config.store.dir, origins["store.dir"]) == ("c", "option")
-    assert (config.wheel.max_entries, origins["wheel.max_entries"]) == (200, "env FASTI__WHEEL__MAX_ENTRIES")
-    assert (config.tail.max_entries, origins["tail.max_entries"]) == (100, "file")
-    assert config.tail.max_bytes == 1 << 20
+    assert (config.http.max_batch, origins["http.max_batch"]) == (200, "env FASTI__HTTP__MAX_BATCH")
+    assert (config.shards.cap_messages, origins["shards.cap_messages"]) == (100, "file")
+    assert config.dead.max_bytes == 1 << 20
     assert origins["http.listen"] == "default"
 
 
@@ -69,8 +80,8 @@ def test_the_stronger_place_wins(tmp_path: Path) -> None:
         ("FASTI__MQTT__DENY_SUBSCRIBE", "#,a/+", lambda c: c.mqtt.deny_subscribe == ("#", "a/+")),
         ("FASTI__REPLAY__FILTERS", '["a,b/#"]', lambda c: c.replay.filters == ("a,b/#",)),
         ("FASTI__REPLAY__FILTERS", "", lambda c: c.replay.filters == ()),
-        ("FASTI__SHARDS__CAP_BYTES", "16 MiB", lambda c: c.shards.cap_bytes == 16 << 20),
-        ("FASTI__SHARDS__CAP_BYTES", "1048576", lambda c: c.shards.cap_bytes == 1 << 20),
+        ("FASTI__STORE__MIN_FREE", "16 MiB", lambda c: c.store.min_free == 16 << 20),
+        ("FASTI__STORE__MIN_FREE", "1048576", lambda c: c.store.min_free == 1 << 20),
         ("FASTI__HTTP__LISTEN", "[::1]:0", lambda c: c.http.listen == Address("::1", 0)),
         ("FASTI__HTTP__LISTEN", "localhost:80", lambda c: c.http.listen.is_loopback),
         ("FASTI__SPARK__ENABLED", "false", lambda c: c.spark.enabled == "off"),
@@ -101,7 +112,9 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[http]\nmax_batch = 10001", "http.max_batch", "from 1 to 10000"),
         ("[http]\nmax_batch = true", "http.max_batch", "whole number"),
         ("[http]\nmax_batch = 1.5", "http.max_batch", "whole number"),
-        ('[http]\nmax_body = "16MB"', "http.max_body", "a size"),
+        ('[store]\nmin_free = "16MB"', "store.min_free", "a size"),
+        ('[limits]\nmemory = "16MB"', "limits.memory", '"auto" or a size'),
+        ('[limits]\nmemory = "255MiB"', "limits.memory", "at least 256MiB"),
         ("[mqtt]\nmaximum_qos = 3", "mqtt.maximum_qos", "from 0 to 2"),
         ('[mqtt]\nallow_anonymous = "yes"', "mqtt.allow_anonymous", "true or false"),
         ('[mqtt]\ndeny_subscribe = ["a#"]', "mqtt.deny_subscribe", "whole level"),
@@ -113,7 +126,7 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[slices]\nretention = []", "slices.retention", "a duration"),
         ("[slices]\nretention = 0", "slices.retention", "at least 1"),
         ('[slices]\nexpire_by = "me"', "slices.expire_by", "one of server, job"),
-        ('[limits]\nmax_payload = "16MiB"', "http.max_body", "above limits.max_payload"),
+        ('[limits]\nmax_payload = "16MiB"', "limits.max_payload", "limits.memory bounds that"),
         ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),
         ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
         ('[mqtt]\nallow_anonymous = "mqtt://127.0.0.1:9"', "mqtt.allow_anonymous", "not one of mqtt.listen"),
@@ -135,8 +148,8 @@ def test_a_bad_setting_is_named(tmp_path: Path, text: str, key: str, said: str) 
 
 
 def test_a_bad_value_is_told_with_its_origin() -> None:
-    with pytest.raises(ConfigError, match=r"wheel.max_entries: .* got 'x' \(env FASTI__WHEEL__MAX_ENTRIES\)"):
-        load(None, {"FASTI__WHEEL__MAX_ENTRIES": "x"}, {})
+    with pytest.raises(ConfigError, match=r"http.max_batch: .* got 'x' \(env FASTI__HTTP__MAX_BATCH\)"):
+        load(None, {"FASTI__HTTP__MAX_BATCH": "x"}, {})
     with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL__NO__SUCH\)"):
         load(None, {"FASTI__WHEEL__NO__SUCH": "x"}, {})
     with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL\)"):
@@ -240,8 +253,37 @@ def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
 def test_a_setting_that_went_is_ignored_and_told_of(tmp_path: Path) -> None:
     config, origins = load(written(tmp_path, '[sessions]\ngroup_expiry = "1d"'), {}, {})
     assert config.sessions == load(None, {}, {})[0].sessions
-    (line,) = former(origins)
+    (line,) = remarks(config, origins)
     assert "sessions.group_expiry (file)" in line
     assert "sessions.expiry_max" in line
-    assert former(load(None, {}, {})[1]) == []
+    assert remarks(*load(None, {}, {})) == []
     assert not any("group_expiry" in row for row in table(config, origins))
+
+
+def test_every_part_of_the_memory_was_a_setting_and_is_told_of(tmp_path: Path) -> None:
+    text = '[wheel]\nmax_bytes = "64MiB"\n[tail]\nmax_entries = 7\n[limits]\nqueued = "many"\n'
+    config, origins = load(written(tmp_path, text), {"FASTI__LIMITS__OUT_BYTES": "1"}, {}, lambda: PINNED)
+    assert (config.wheel, config.tail) == (Config().wheel, Config().tail)
+    lines = remarks(config, origins)
+    assert [line.partition(" ")[0] for line in lines] == [
+        "limits.out_bytes",
+        "limits.queued",
+        "tail.max_entries",
+        "wheel.max_bytes",
+    ]
+    assert all("limits.memory" in line for line in lines)
+
+
+def test_no_removed_setting_is_one_that_there_is() -> None:
+    assert not set(REMOVED) & set(load(None, {}, {})[1])
+    assert all(REMOVED.values())
+
+
+def test_a_setting_that_the_memory_has_no_room_for_is_made_smaller_and_told_of() -> None:
+    small = {"FASTI__LIMITS__MEMORY": "256MiB"}
+    config, origins = load(None, {**small, "FASTI__LIMITS__SESSIONS": "5000"}, {})
+    assert config.limits.sessions < 5_000
+    (line,) = remarks(config, origins)
+    assert line.startswith(f"limits.sessions (env FASTI__LIMITS__SESSIONS) is {config.limits.sessions:,}: ")
+    config, origins = load(None, {**small, "FASTI__LIMITS__SESSIONS": "5"}, {})
+    assert (config.limits.sessions, remarks(config, origins)) == (5, [])

@@ -1,0 +1,224 @@
+"""`limits.memory`, one number, and the part of it that each cache, queue and table may take.
+
+A part has a share of what is left beside the fixed ones, but no less than `least` and no more than `most`.
+What bounds it are attributes of the configuration that nobody sets: each is as large as the part, divided by
+what one unit takes (measured), up to a bound of its own:
+
+    limits.memory = 1 GiB, 144 MiB are fixed       880 MiB are left
+    queued     152 / 1,024 of them, 130 MiB        limits.queued_bytes   32 MiB, of which there are 4 copies
+    wheel       64 / 1,024, 55 MiB                 wheel.max_entries     43,000 of 1,342 bytes
+
+`limits.sessions` and the numbers of connections are settings, which the parts may make smaller. A caller of
+`Config(...)` sets all of them by hand, and has the most where it does not.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from .kinds import Kind, KindError, read_size, show_size
+
+MIB = 1 << 20
+SHARES = 1_024
+"""What the shares of all parts come to at most; what is missing is nobody's."""
+MANY = 1 << 40
+"""No bound: the setting is one."""
+MEMORY_MIN = 256 * MIB
+MACHINE_SHARE, CGROUP_SHARE = 4, 2
+"""`auto` is one part in so many: the system's cache of files serves the database beside it."""
+CGROUP_FILES = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of version 2 and version 1, as a process in a container finds them."""
+
+
+class Memory(NamedTuple):
+    """Bytes, and why so many. 0: not known yet."""
+
+    bytes: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.bytes // MIB:,} MiB ({self.why})" if self.bytes else self.why
+
+
+class Unit(NamedTuple):
+    """What one costs of its part, bytes, and the most there may be."""
+
+    each: int
+    most: int
+
+
+class Part(NamedTuple):
+    """`share` of SHARES; `least` and `most` in MiB; `bounds`: `section.attribute` -> its unit."""
+
+    name: str
+    share: int
+    least: int
+    most: int
+    bounds: Mapping[str, Unit]
+    what: str
+
+    def bytes_of(self, free: int) -> int:
+        """Its size where so much is left beside the fixed parts."""
+        return min(max(free * self.share // SHARES, self.least * MIB), self.most * MIB)
+
+
+PARTS = (
+    Part("process", 0, 64, 64, {}, "the interpreter, its modules, what is made once"),
+    Part("topics", 0, 36, 36, {}, "learned structures of topics, and what is remembered of them"),
+    Part("keys", 0, 44, 44, {}, "keys that are being checked, and answers to those that were"),
+    Part(
+        "memtables", 48, 12, 48, {"store.memtable_bytes": Unit(1, 48 * MIB)}, "rows that are in no file yet"
+    ),
+    Part("block cache", 32, 4, 32, {"store.cache_bytes": Unit(1, 32 * MIB)}, "blocks that were read"),
+    Part(
+        "wheel",
+        64,
+        4,
+        64,
+        {"wheel.max_bytes": Unit(1, 64 * MIB), "wheel.max_entries": Unit(1_342, 50_000)},
+        "messages of the near future",
+    ),
+    Part(
+        "tail",
+        64,
+        4,
+        64,
+        {"tail.max_bytes": Unit(2, 32 * MIB), "tail.max_entries": Unit(1_342, 50_000)},
+        "dispatched messages, and those that wait for room and are not stored",
+    ),
+    Part(
+        "queued",
+        152,
+        12,
+        512,
+        {
+            "limits.queued_bytes": Unit(4, 128 * MIB),
+            "limits.queued": Unit(5_000, 100_000),
+            "http.max_body": Unit(12, 16 * MIB),
+        },
+        "what waits for the writer: as it came, as values, as it is written; and wills",
+    ),
+    Part(
+        "connections",
+        96,
+        4,
+        MANY,
+        {"limits.connections": Unit(17_000, MANY), "http.connections": Unit(42_000, MANY)},
+        "sockets and what belongs to them",
+    ),
+    Part(
+        "unread and unsent",
+        152,
+        12,
+        320,
+        {"limits.in_bytes": Unit(1, 320 * MIB), "limits.out_bytes": Unit(128, MIB)},
+        "what connections have sent that is not handled, and have not read of what they are sent",
+    ),
+    Part(
+        "answers",
+        64,
+        4,
+        128,
+        {"http.buffered_bytes": Unit(2, 64 * MIB)},
+        "pages and batches that are being read, leased messages that are not sent yet",
+    ),
+    Part(
+        "routes",
+        32,
+        2,
+        32,
+        {"limits.route_cache_bytes": Unit(2, 16 * MIB)},
+        "who gets which topic",
+    ),
+    Part("sessions", 80, 4, MANY, {"limits.sessions": Unit(4_500, MANY)}, "present or away"),
+    Part(
+        "subscriptions",
+        64,
+        4,
+        1_145,
+        {"limits.subscriptions": Unit(1_200, 1_000_000), "limits.subscription_bytes": Unit(17, 64 * MIB)},
+        "of sessions and groups, with their filters",
+    ),
+    Part(
+        "groups",
+        32,
+        2,
+        120,
+        {"limits.groups": Unit(12_000, 10_000), "limits.returned": Unit(2_400, 50_000)},
+        "and what their members have given back",
+    ),
+    Part(
+        "leases",
+        24,
+        2,
+        88,
+        {"limits.leases": Unit(900, 100_000), "limits.waiting_pulls": Unit(44_000, 2_000)},
+        "and calls that wait for messages",
+    ),
+    Part("schedules", 16, 1, 68, {"limits.schedules": Unit(700, 100_000)}, "recurring ones"),
+    Part("endpoints", 8, 1, 17, {"limits.endpoints": Unit(17_000, 1_000)}, "of webhooks"),
+    Part("slices", 12, 2, 24, {"slices.max": Unit(1_200, 20_000)}, "the directory of the timeline"),
+)
+FIXED = sum(part.least for part in PARTS if not part.share) * MIB
+UNITS = {name: unit for part in PARTS for name, unit in part.bounds.items()}
+
+
+def sizes(total: int) -> Iterator[tuple[Part, int]]:
+    """All parts with their bytes."""
+    return ((part, part.bytes_of(total - FIXED)) for part in PARTS)
+
+
+def bounds_of(total: int) -> dict[str, int]:
+    """`section.attribute` -> what the parts of so many bytes make of it."""
+    return {
+        name: min(size // unit.each, unit.most)
+        for part, size in sizes(total)
+        for name, unit in part.bounds.items()
+    }
+
+
+def told(memory: Memory) -> list[str]:
+    """All parts for `--check`: name, MiB, what for."""
+    lines = [(part.name, f"{size // MIB:,}", part.what) for part, size in sizes(memory.bytes)]
+    lines.append(("in all", f"{sum(size for _, size in sizes(memory.bytes)) // MIB:,}", f"of {memory}"))
+    names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
+    return [f"{name:<{names}}  {amount:>{amounts}} MiB  {what}" for name, amount, what in lines]
+
+
+def automatic(root: Path, machine_bytes: int) -> Memory:
+    """What `auto` is where `root` is the root of the file system and the machine has so much RAM."""
+    allowed = [size for file in CGROUP_FILES if (size := _limit(root / file)) is not None]
+    whole, parts, where = machine_bytes, MACHINE_SHARE, "a quarter of"
+    if allowed and min(allowed) < machine_bytes:
+        whole, parts, where = min(allowed), CGROUP_SHARE, "half of the cgroup's"
+    if whole // parts < MEMORY_MIN:
+        return Memory(MEMORY_MIN, f"auto: the least, there are {_shown(whole)}")
+    return Memory(whole // parts, f"auto: {where} {_shown(whole)}")
+
+
+def _limit(file: Path) -> int | None:
+    """Bytes that a cgroup may use; None: any number, or there is no such file."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _shown(size: int) -> str:
+    return f"{size / (1 << 30):.3g} GiB"
+
+
+def _read(value: object) -> Memory:
+    if value == "auto":
+        return Memory(0, "auto")
+    try:
+        size = read_size(value)
+    except KindError:
+        raise KindError('"auto" or a size is expected: bytes, or text such as "512MiB", "2GiB"') from None
+    if size < MEMORY_MIN:
+        raise KindError(f"must be at least {show_size(MEMORY_MIN)}")
+    return Memory(size, "limits.memory")
+
+
+MEMORY = Kind(_read)
