@@ -100,4 +100,5 @@ MODULES = (
     "server.http.values.scalars",
     "server.settings.times",
     "server.net.unsent",
+    "server.net.pool",
 )

@@ -106,7 +106,7 @@ class Server:
         self._fronts = Crowd[Front](
             http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies, share
         )
-        links = Links(self._links, app.core.publishing, app.outgoing, self._time)
+        links = Links(self._links, app.pool, app.core.publishing, app.outgoing, self._time)
         self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)

@@ -179,6 +179,7 @@ def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime, crowd: 
         core.traces,
         time,
         crowd,
+        app.pool,
     )
 
 

@@ -17,6 +17,7 @@ from ..engine.clock import SystemClock
 from ..mqtt.listeners import Listeners
 from ..mqtt.turned_away import Away, away_listeners
 from ..net.crowd import Cause, Crowd, mqtt_bounds
+from ..net.pool import pool_of
 from ..net.proxies import proxies_of
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
@@ -68,12 +69,13 @@ class Doors:
     async def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Raises OSError."""
         config, (http_tls, mqtt_tls) = self.config, self._tls
+        pool = pool_of(config)
         self._front = Front(
-            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url")
+            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url"), pool
         )
         metrics, proxies = self._metrics, proxies_of(config)
         crowd = Crowd[Away](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies)
-        self._away = away_listeners(config, mqtt_tls, crowd, lambda: self._where("mqtt"))
+        self._away = away_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"))
         listening = await self._away.open()
         port = await self._front.open()
         ports = [int(str(said["port"])) for said in listening]

@@ -37,6 +37,7 @@ from ..net.browsers import Pages, http_pages
 from ..net.crowd import Cause, Crowd, http_bounds
 from ..net.loop_time import LoopTime
 from ..net.opening import Caller
+from ..net.pool import Pool
 from ..net.proxies import proxies_of
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
@@ -60,6 +61,7 @@ class Front:
         metrics: Metrics,
         routes: Sequence[web.RouteDef],
         where: Callable[[], str],
+        pool: Pool,
     ) -> None:
         """`routes`: the cluster's. `where`: the leader's URL, empty: none is known."""
         self._config = config
@@ -67,6 +69,7 @@ class Front:
         self._metrics = metrics
         self._pages = http_pages(config)
         self._time = LoopTime(monotonic)
+        self._pool = pool
         proxies = proxies_of(config)
         self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)
         self._acceptor = Acceptor(
@@ -85,7 +88,9 @@ class Front:
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        self._lobby = Lobby(self._config.http, self._crowd, self._metrics, self._pages, others, self._time)
+        self._lobby = Lobby(
+            self._config.http, self._crowd, self._pool, self._metrics, self._pages, others, self._time
+        )
         context = None if self._tls is None else self._tls.context
         return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
 
@@ -106,6 +111,7 @@ class Lobby:
         self,
         http: Http,
         crowd: Crowd[Connection],
+        pool: Pool,
         metrics: Metrics,
         pages: Pages,
         others: Others,
@@ -117,6 +123,7 @@ class Lobby:
         self.pages = pages
         self.others = others
         self.crowd = crowd
+        self.pool = pool
         self._written = Written(metrics, pages)
 
     def connection(self, caller: Caller) -> Connection:

@@ -57,6 +57,7 @@ from ..net.lingering import LINGER_S, Lingering
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
+from ..net.pool import Pool
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
@@ -210,6 +211,9 @@ class Place(Protocol):
     def crowd(self) -> "Crowd[Front]": ...
 
     @property
+    def pool(self) -> Pool: ...
+
+    @property
     def time(self) -> LoopTime: ...
 
     @property
@@ -248,6 +252,7 @@ class Desk:
         traces: Traces | None,
         time: LoopTime,
         crowd: "Crowd[Front]",
+        pool: Pool,
     ) -> None:
         self._traces = traces
         self.time = time
@@ -262,6 +267,7 @@ class Desk:
         self._access = access
         self.others = others
         self.crowd = crowd
+        self.pool = pool
         self._written = Written(metrics, pages)
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._came_ms: list[int] = []
@@ -482,8 +488,8 @@ class Front(Opening):
         "_unread",
         "_unsent",
         "address",
+        "held_bytes",
         "is_busy",
-        "kept_bytes",
         "owner",
     )
 
@@ -518,7 +524,8 @@ class Front(Opening):
         """For its owner's turn, to take what was sent ahead."""
         self._unread = 0
         self._ahead = b""
-        self.kept_bytes = 0
+        self.held_bytes = 0
+        """As the pool has noted it."""
         self._body: Body | None = None
         """What is not all there, of a request that aiohttp has."""
         self._body_bytes = 0
@@ -543,6 +550,7 @@ class Front(Opening):
         if self._lingering is not None:
             self._lingering.lost()
         self._desk.crowd.discard(self)
+        self._weigh()
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
@@ -577,7 +585,7 @@ class Front(Opening):
     def pause_writing(self) -> None:
         self._is_full = True
         if self.unsent_bytes >= LARGE:
-            self._desk.crowd.relieve()
+            self._weigh()
         if self._inner is not None:
             self._inner.pause_writing()
 
@@ -599,10 +607,6 @@ class Front(Opening):
         return self._inner is not None
 
     @property
-    def held_bytes(self) -> int:
-        return self.kept_bytes + self.unsent_bytes
-
-    @property
     def idle_since_s(self) -> float:
         return BUSY if self.is_busy or self._body is not None else self._since_s
 
@@ -616,7 +620,8 @@ class Front(Opening):
         return self._body is None and (self.is_busy or (self._is_full and bool(self._ahead)))
 
     def check(self, now_s: float, passed_s: float) -> None:
-        """Hold the client to the bounds in time; `passed_s` since the last time."""
+        """Hold the client to its bounds; `passed_s` since the last time."""
+        self._weigh()
         transport, http = self._transport, self._desk.http
         if transport is None or self._lingering is not None:
             return  # the TLS handshake has its own, and so has the end
@@ -648,12 +653,8 @@ class Front(Opening):
             self._desk.crowd.note("http.idle_timeout")
             transport.close()
 
-    def close(self, cause: Cause) -> None:
-        """Nothing new is read; the connection ends, if need be after an answer. One that holds too much ends
-        now: its client does not read."""
-        if cause is Cause.BYTES:
-            self.abort()
-            return
+    def close(self, cause: Cause) -> None:  # noqa: ARG002 - HTTP has no word for it
+        """Nothing new is read; the connection ends, if need be after an answer."""
         self._is_ending = True
         self._keep(b"")
         if self._transport is None:
@@ -673,6 +674,13 @@ class Front(Opening):
         self.keep_unread(0)
         if transport is not None:
             transport.abort()
+
+    def relieve(self) -> None:
+        """The pool is short, and nobody holds more."""
+        text = "connection closed: limits.memory: no other holds so much that is not handled or not read"
+        log.warning(text, extra=by(self.address))
+        self._desk.crowd.note("limits.memory")
+        self.abort()
 
     # -- requests
 
@@ -876,12 +884,19 @@ class Front(Opening):
         """What has come and waits."""
         if data or self._ahead:
             self._ahead = data
-            self._desk.crowd.keep(self, len(data) + self._unread)
+            self._weigh()
 
     def keep_unread(self, count: int) -> None:
-        """What still waits of one that has been cut goes with it, and counts no more."""
-        self._unread = 0 if self._transport is None else count
-        self._desk.crowd.keep(self, len(self._ahead) + self._unread)
+        self._unread = count
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Note what it holds. What still waits of one that has been cut goes with it, and counts no more."""
+        transport, held_bytes = self._transport, 0
+        if transport is not None:
+            held_bytes = len(self._ahead) + self._unread + transport.get_write_buffer_size()
+        if held_bytes != self.held_bytes:
+            self._desk.pool.hold(self, held_bytes)
 
 
 def _has_known(placed: Sequence[object]) -> bool:

@@ -12,8 +12,8 @@ timeline: where a message stands, which is its due, or, for one that came late, 
     all        start            end            everything but what a move left
 
 A page looks at 20,000 rows at most and carries 4 MiB of messages at most, and fewer while all pages that are
-being read have `http.buffered_bytes`: when a filter matches little it is short, or empty, and goes on from
-there. The reading is done in steps, each in a turn of its own (turns.py).
+being read have filled their part of `limits.memory`: when a filter matches little it is short, or empty, and
+goes on from there. The reading is done in steps, each in a turn of its own (turns.py).
 
 A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
 whole slice is one number, and without a range the server has the sum at hand.

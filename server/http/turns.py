@@ -11,10 +11,10 @@ it, and the *clients* take turns, not the calls; a client is a key, or where key
 So a flood of calls makes itself wait. A call that comes alone waits for nobody. What waits is bounded by
 `http.connections`: a connection has one call under way.
 
-What the calls have gathered meanwhile, for their answers or of their bodies, is bounded by
-`http.buffered_bytes` together. A client may hold as much of it as it leaves free, so that who fills it leaves
-half to the others. Beyond that a page ends where it is (`keep`), and who knows before how much it will be
-waits until there is room (`room`), again by client. Who holds something in that way asks for no more of it,
+What the calls have gathered meanwhile, for their answers or of their bodies, is together bounded by a part of
+`limits.memory`. A client may hold as much of it as it leaves free, so that who fills it leaves half to the
+others. Beyond that a page ends where it is (`keep`), and who knows before how much it will be waits until
+there is room (`room`), again by client. Who holds something in that way asks for no more of it,
 so nobody waits for himself.
 """
 

@@ -34,6 +34,7 @@ from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.outgoing import Outgoing
+from ..net.pool import Pool
 from ..net.revoked import Shown
 from ..net.tls import common_name, shown_on
 from ..net.unsent import counting
@@ -58,12 +59,13 @@ CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
 
 class Links:
-    """What links share: their crowd, what they send with, and the queues of those that are held."""
+    """What links share: their crowd, the pool, what they send with, and the queues of those that are held."""
 
     def __init__(
-        self, crowd: "Crowd[MqttLink]", publishing: Publishing, outgoing: Outgoing, time: LoopTime
+        self, crowd: "Crowd[MqttLink]", pool: Pool, publishing: Publishing, outgoing: Outgoing, time: LoopTime
     ) -> None:
         self.crowd = crowd
+        self.pool = pool
         self.outgoing = outgoing
         self._time = time
         self._publishing = Congested(time, lambda: publishing.is_congested)
@@ -143,7 +145,7 @@ class MqttLink(Opening):
         self.owner = network_of(caller.address)
         self._loop = loop
         self._links = links
-        self._crowd = links.crowd
+        self._crowd, self._pool = links.crowd, links.pool
         self._transport: asyncio.Transport | None = None
         self._shown: Shown | None = None
         """What tells the certificate of its client."""
@@ -155,9 +157,11 @@ class MqttLink(Opening):
         self._is_ending = False
         self._lingering: Lingering | None = None
         self._last_received = loop.time()
-        self.kept_bytes = 0
-        """As the crowd has noted it."""
-        self._frame_bytes = self._unread_bytes = 0
+        self.held_bytes = 0
+        """As the pool has noted it."""
+        self._frame_bytes = self._unread_bytes = self._unsent_bytes = 0
+        self._is_lent = False
+        """Its client has not read more than the part that is its own: that counts too."""
         links.crowd.add(self)
         self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
 
@@ -174,7 +178,7 @@ class MqttLink(Opening):
             wake=self._plan_flush,
             fill=self._plan_filling,
         )
-        self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
+        self._transport.set_write_buffer_limits(high=self._pool.own_bytes)
         self._last_received = self._loop.time()
         self._shown = shown_on(transport)
         has_tls = transport.get_extra_info("sslcontext") is not None
@@ -221,10 +225,16 @@ class MqttLink(Opening):
 
     def pause_writing(self) -> None:
         assert self._connection is not None
-        self._connection.is_blocked = True
+        self._connection.is_blocked = self._is_lent = True
 
     def resume_writing(self) -> None:
         assert self._connection is not None
+        self._is_lent = False
+        self._unsent_bytes = 0
+        if self._is_ending:
+            self._pool.hold(self, 0)
+        else:
+            self._keep(self._connection)
         self._connection.is_blocked = False
         self._connection.drained()
         if self._is_held:
@@ -252,10 +262,6 @@ class MqttLink(Opening):
             self._plan_flush()
 
     # -- for the crowd and the listener
-
-    @property
-    def held_bytes(self) -> int:
-        return self.kept_bytes
 
     @property
     def idle_since_s(self) -> float:
@@ -346,6 +352,17 @@ class MqttLink(Opening):
         if not self._is_ending:
             self._finish()
 
+    def relieve(self) -> None:
+        """The pool is short, and nobody holds more. What its client does not read it will not read now."""
+        self._crowd.note("limits.memory")
+        is_lent, self._is_lent, self._unsent_bytes = self._is_lent, False, 0
+        if not self._is_ending:
+            self.refuse(
+                Reason.QUOTA_EXCEEDED, "limits.memory: no other holds so much that is not handled or not read"
+            )
+        if is_lent and self._transport is not None:
+            cut(self._transport)
+
     # -- the end
 
     def end(self) -> None:
@@ -356,13 +373,14 @@ class MqttLink(Opening):
         self._is_ending = True
         self._timer.cancel()
         connection.lost()
-        self._crowd.keep(self, 0)
+        self._pool.hold(self, transport.get_write_buffer_size() if self._is_lent else 0)
         self._crowd.ends(self)
         self._lingering = Lingering(transport)
 
     def _finish(self) -> None:
         """There is no socket and nothing left to handle."""
         self._is_ending = True
+        self._pool.hold(self, 0)
         self._crowd.discard(self)
         if self._connection is not None:
             self._connection.lost()
@@ -370,10 +388,11 @@ class MqttLink(Opening):
     # -- leaves
 
     def _keep(self, connection: Connection) -> bool:
-        """Note what is kept; False: that was too much, and this link has been ended."""
+        """Note what is held; False: that was too much, and this link has been ended."""
         kept_bytes = connection.kept_bytes + self._frame_bytes + self._unread_bytes
-        if kept_bytes != self.kept_bytes:
-            self._crowd.keep(self, kept_bytes)
+        held_bytes = kept_bytes + self._unsent_bytes
+        if held_bytes != self.held_bytes:
+            self._pool.hold(self, held_bytes)
         return not self._is_ending
 
     def _plan_flush(self) -> None:
@@ -391,7 +410,7 @@ class MqttLink(Opening):
         transport, connection = self._transport, self._connection
         if connection is None or self._is_ending:
             return
-        if self.kept_bytes:
+        if self.held_bytes:
             self._keep(connection)
         out = connection.take_output()
         if transport is None and not connection.is_unfinished:
@@ -402,12 +421,21 @@ class MqttLink(Opening):
                 self._arm()
             if out and not transport.is_closing():
                 write_to(transport, b"".join(out))
+                if self._is_lent:
+                    self._borrow(transport, connection)
             if connection.is_closed:
                 self.end()
             elif out:
                 connection.drained()
         if self._is_held:
             self._wait()
+
+    def _borrow(self, transport: asyncio.Transport, connection: Connection) -> None:
+        """Go on sending as long as there is room for what is not read; it counts."""
+        self._unsent_bytes = transport.get_write_buffer_size()
+        if self._keep(connection):
+            has_room = self._unsent_bytes < self._limits.out_bytes and self._pool.may_take(self.owner)
+            connection.is_blocked = not has_room
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
@@ -417,8 +445,9 @@ class MqttLink(Opening):
     @property
     def _is_unread(self) -> bool:
         """The client sends, but does not read the answers: they must not pile up."""
-        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return waiting > UNREAD_FACTOR * self._limits.out_bytes
+        if not self._is_lent or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() > UNREAD_FACTOR * self._limits.out_bytes
 
     def _hold(self) -> None:
         """Read no more until it is its turn again."""

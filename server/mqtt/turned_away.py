@@ -6,9 +6,9 @@
 
 Nobody is asked for a key: where the leader is each node tells whoever comes. What is no CONNECT is answered
 as a server answers it. Listeners, TLS and websockets are those of a server (listeners.py), and so are the
-bounds: `limits.connections` and those of an address, `limits.connect_rate`, `limits.in_bytes` of
-CONNECTs that are not whole. A connection lasts `limits.connect_timeout` at most; one CONNECT is all that is
-read of it, and then it lingers (server/net/lingering.py).
+bounds: `limits.connections` and those of an address, `limits.connect_rate`, the pool (server/net/pool.py)
+for CONNECTs that are not whole. A connection lasts `limits.connect_timeout` at most; one CONNECT is all that
+is read of it, and then it lingers (server/net/lingering.py).
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
 from ..net.networks import network_of
 from ..net.opening import Caller, Opening
+from ..net.pool import Pool
 from ..net.tls import Certificates
 from ..observe.logs import by
 from ..settings.config import Config
@@ -38,12 +39,16 @@ log = logging.getLogger(__name__)
 
 
 def away_listeners(
-    config: Config, certificates: Certificates | None, crowd: "Crowd[Away]", where: Callable[[], str]
+    config: Config,
+    certificates: Certificates | None,
+    crowd: "Crowd[Away]",
+    pool: Pool,
+    where: Callable[[], str],
 ) -> Listeners:
     """Those of a node that does not lead. `where`: host:port of the leader's MQTT; empty: none is known."""
 
     def behind(caller: Caller) -> Away:
-        return Away(config, crowd, where, caller)
+        return Away(config, crowd, pool, where, caller)
 
     return Listeners(config, certificates, crowd, LoopTime(monotonic), lambda *_: behind)
 
@@ -52,15 +57,16 @@ class Away(Opening):
     """One connection: one CONNECT, one CONNACK."""
 
     def __init__(
-        self, config: Config, crowd: "Crowd[Away]", where: Callable[[], str], caller: Caller
+        self, config: Config, crowd: "Crowd[Away]", pool: Pool, where: Callable[[], str], caller: Caller
     ) -> None:
         self._caller = caller
         self._where = where
         self._crowd = crowd
+        self._pool = pool
         self.address = caller.address
         self.owner = network_of(caller.address)
-        self.kept_bytes = 0
-        """As the crowd has noted it."""
+        self.held_bytes = 0
+        """As the pool has noted it."""
         limits = config.limits
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=limits.user_properties)
         self._frame_bytes = 0
@@ -115,13 +121,10 @@ class Away(Opening):
         self._timer.cancel()
         if self._lingering is not None:
             self._lingering.lost()
+        self._pool.hold(self, 0)
         self._crowd.discard(self)
 
     # -- for the crowd, and for a websocket
-
-    @property
-    def held_bytes(self) -> int:
-        return self.kept_bytes
 
     def check(self, now_s: float, passed_s: float) -> None:
         """It has a timer of its own."""
@@ -144,7 +147,7 @@ class Away(Opening):
             return
         self._is_over = True
         self._decoder = Decoder(4)
-        self._crowd.keep(self, 0)
+        self._pool.hold(self, 0)
         self._crowd.ends(self)
         self._timer.cancel()
         self._lingering = Lingering(transport)
@@ -154,11 +157,18 @@ class Away(Opening):
 
     def abort(self) -> None:
         self._is_over = True
-        self._crowd.keep(self, 0)
+        self._pool.hold(self, 0)
         if self._transport is not None:
             self._transport.abort()
         else:
             self._caller.hang_up()
+
+    def relieve(self) -> None:
+        """The pool is short, and nobody holds more."""
+        text = "connection closed: limits.memory: no other holds so much that is not handled"
+        log.warning(text, extra=by(self.address))
+        self._crowd.note("limits.memory")
+        self.abort()
 
     def _say(self, data: bytes) -> None:
         """The last word, if it is one."""
@@ -180,5 +190,5 @@ class Away(Opening):
 
     def _keep(self) -> None:
         kept_bytes = self._decoder.kept_bytes + self._frame_bytes
-        if kept_bytes != self.kept_bytes:
-            self._crowd.keep(self, kept_bytes)
+        if kept_bytes != self.held_bytes:
+            self._pool.hold(self, kept_bytes)

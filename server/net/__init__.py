@@ -13,6 +13,7 @@
     browsers.py  which pages in a browser may speak to this server
     outgoing.py  connections with something to send, flushed when the turn of the loop ends or before
     unsent.py    counts what TLS has not sent yet
+    pool.py      what waits at all connections together, and who is relieved when it is too much
 
 Each imports only what stands above it.
 """

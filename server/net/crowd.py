@@ -23,12 +23,9 @@ fleet of sleeping devices behind one address loses no more than that, however ma
 
 A connection that a trusted proxy has for many clients (server/net/proxies.py) counts for the bound alone.
 
-The bytes that connections keep of what they have read, and that HTTP clients do not read, are bounded for all
-of them together. Beyond the bound connections end: each time the one that holds most, of the network that
-holds most. Were it the largest of all, a hundred that hold a little each would have everybody else's ended.
-
 A connection counts from its accept until its socket is gone. A search for the one that has been idle
-longest looks at SEARCHED connections, those that it looked at longest ago.
+longest looks at SEARCHED connections, those that it looked at longest ago. What connections hold is counted
+and bounded by the pool (pool.py).
 """
 
 import asyncio
@@ -62,7 +59,6 @@ class Cause(Enum):
 
     STOPPING = "the server stops"
     MOVED = "another node leads"
-    BYTES = "from nowhere else so much is kept that is not handled"
     CROWDED = "its place is needed for another network, or another key"
 
 
@@ -71,12 +67,6 @@ class Connection(Protocol):
 
     address: str
     """Of its client, without the port."""
-    kept_bytes: int
-    """Read and not handled; `Crowd.keep` writes it."""
-
-    @property
-    def held_bytes(self) -> int:
-        """The same, and what its client does not read, as far as that counts."""
 
     @property
     def idle_since_s(self) -> float:
@@ -104,18 +94,16 @@ class Bounds(NamedTuple):
     per_address: int
     rate: int
     """New connections in a second: `limits.connect_rate`."""
-    held_name: str
-    held_bytes: int
 
 
 def mqtt_bounds(limits: Limits) -> Bounds:
     most, each = limits.connections, limits.connections_per_address
-    return Bounds("limits", most, each, limits.connect_rate, "limits.in_bytes", limits.in_bytes)
+    return Bounds("limits", most, each, limits.connect_rate)
 
 
 def http_bounds(http: Http) -> Bounds:
     most, each = http.connections, http.connections_per_address
-    return Bounds("http", most, each, 0, "http.buffered_bytes", http.buffered_bytes)
+    return Bounds("http", most, each, 0)
 
 
 class Ranked(Generic[One]):
@@ -199,8 +187,6 @@ class Crowd(Generic[One]):
         self._share = share
         self.proxies = proxies
         self.bounded = bounded
-        self.kept_bytes = 0
-        """What all of them have read and not handled."""
         self._bounds = bounds
         self._told = told
         self._all: dict[One, str] = {}
@@ -377,54 +363,18 @@ class Crowd(Generic[One]):
     def discard(self, one: One) -> None:
         """It is over."""
         if one in self._all:
-            self.keep(one, 0)
             self.gone(one)
             del self._all[one]
             self._told(len(self._all))
 
-    # -- what they hold
-
-    def keep(self, one: One, kept_bytes: int) -> None:
-        """Note what a connection keeps."""
-        if one not in self._all:
-            return
-        self.kept_bytes += kept_bytes - one.kept_bytes
-        one.kept_bytes = kept_bytes
-        if self.kept_bytes > self._bounds.held_bytes:
-            self.relieve()
-
-    def relieve(self) -> None:
-        """End connections, while all hold more than they may."""
-        held = {one: size for one in self._all if (size := one.held_bytes)}
-        over = sum(held.values()) - self._bounds.held_bytes
-        if over <= 0:
-            return
-        totals: Counter[str] = Counter()
-        rising: dict[str, list[One]] = {}
-        for one in sorted(held, key=held.__getitem__):
-            network = network_of(one.address)
-            totals[network] += held[one]
-            rising.setdefault(network, []).append(one)
-        bound = self._bounds.held_name
-        while over > 0:
-            ((network, _),) = totals.most_common(1)
-            one = rising[network].pop()
-            why, cause = Cause.BYTES.value, by(one.address)
-            log.warning("connection closed: %s are held, and %s", bound, why, extra=cause)
-            self.note(bound)
-            one.close(Cause.BYTES)
-            over -= held[one]
-            totals[network] -= held[one]
-
     # -- all of them
 
     def look(self, now_s: float) -> None:
-        """Hold all of them to their bounds in time and bytes."""
+        """Hold all of them to their bounds in time."""
         passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         for one in self:
             one.check(now_s, passed_s)
-        self.relieve()
 
     def look_on(self) -> None:
         """Do so twice a second from now on."""

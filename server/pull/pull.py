@@ -16,10 +16,10 @@ come again or has died: what is not leased by its number any more is found by it
 
 A lease outlives the server, by a restart, a kill or a takeover (server/delivery/settling/former.py).
 
-Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
-others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
-is. So it does when `limits.leases` are out, or of one key and group as many as that leaves free for others. A
-call whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+Bounds, parts of `limits.memory`: so many calls wait in all, of one name and of one key as many as they leave
+free for others; so many bytes have been given and are not answered yet, what is beyond stays where it is. So
+it does when so many leases are out, or of one key and group as many as that leaves free for others. A call
+whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
 """
 
 from collections import Counter

@@ -40,6 +40,7 @@ from ..jobs.pipeline import Pipeline
 from ..jobs.splitting import Splits
 from ..jobs.workers import Workers
 from ..net.outgoing import Outgoing
+from ..net.pool import pool_of
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
 from ..reports.figures import Figures
@@ -114,6 +115,7 @@ class App:
         )
         self.metrics = Metrics()
         self.outgoing = Outgoing(clock.mono)
+        self.pool = pool_of(config)
         self.is_ready = False
         self._fatal = fatal
         self._lease = lease

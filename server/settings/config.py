@@ -255,7 +255,7 @@ class Limits:
     retained: int = _key(count(0), 100_000)
     queued: int = UNITS["limits.queued"].most
     queued_bytes: int = UNITS["limits.queued_bytes"].most
-    in_bytes: int = UNITS["limits.in_bytes"].most
+    pool_bytes: int = UNITS["limits.pool_bytes"].most
 
 
 @dataclass(frozen=True, slots=True)

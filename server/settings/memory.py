@@ -110,8 +110,8 @@ PARTS = (
         "unread and unsent",
         152,
         12,
-        320,
-        {"limits.in_bytes": Unit(1, 320 * MIB), "limits.out_bytes": Unit(128, MIB)},
+        512,
+        {"limits.pool_bytes": Unit(2, 256 * MIB), "limits.out_bytes": Unit(128, MIB)},
         "what connections have sent that is not handled, and have not read of what they are sent",
     ),
     Part(

@@ -8,13 +8,14 @@ REMOVED = {
     "sessions.max_inflight_bytes": "sessions.max_in_flight bounds what is in flight",
     "limits.subscriptions_per_session": "1,000 are fixed",
     "limits.subscription_bytes_per_session": "256 KiB are fixed",
+    "limits.in_bytes": "it is a part of limits.memory, with what is not read",
     "http.event_streams": "100 are fixed",
     "shards.cap_bytes": "64 MiB are fixed",
     "shards.max_structures": "1,024 are fixed",
     **{
         name: "it is a part of limits.memory"
         for name in UNITS
-        if name not in ("limits.sessions", "limits.connections", "http.connections")
+        if name not in ("limits.sessions", "limits.connections", "http.connections", "limits.pool_bytes")
         and not name.startswith("store.")
     },
 }

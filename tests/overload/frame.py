@@ -29,7 +29,7 @@ SMALL: Mapping[str, object] = {
     "limits.subscriptions": 1_000,
     "limits.subscription_bytes": "1MiB",
     "limits.out_bytes": "64KiB",
-    "limits.in_bytes": "8MiB",
+    "limits.pool_bytes": "8MiB",
     "limits.queued": 5_000,
     "limits.queued_bytes": "4MiB",
     "limits.route_cache_bytes": "1MiB",

@@ -265,11 +265,11 @@ FILLINGS = [
     ),
     Filling(("routes",), {"limits.route_cache_bytes": "8MiB"}, _route_cache),
     Filling(("connections",), HTTP, _idle_http),
-    Filling(("connections", "answers"), {**HTTP, "http.buffered_bytes": "32MiB"}, _ahead),
+    Filling(("connections", "unread and unsent"), {**HTTP, "limits.pool_bytes": "32MiB"}, _ahead),
     Filling(("answers",), {}, _unread),
     Filling(
         ("unread and unsent", "connections"),
-        {"limits.in_bytes": "32MiB", "limits.connections": 500, "limits.sessions": 500},
+        {"limits.pool_bytes": "32MiB", "limits.connections": 500, "limits.sessions": 500},
         _in_bytes,
     ),
 ]

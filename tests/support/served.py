@@ -55,7 +55,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     crowd = Crowd[MqttLink](
         mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies_of(settings)
     )
-    links = Links(crowd, app.core.publishing, app.outgoing, loop_time)
+    links = Links(crowd, app.pool, app.core.publishing, app.outgoing, loop_time)
     listeners = mqtt_listeners(app.core.mqtt, app.keyring, certificates, links, loop_time)
     where = await listeners.open()
     made = Served(

@@ -19,6 +19,7 @@ from aiohttp import web
 from server.cluster.front import Front
 from server.engine.clock import SystemClock
 from server.http.calls import ANY, OPEN, Gives, described
+from server.net.pool import pool_of
 from server.net.tls import http_certificates
 from server.observe.metrics import Metrics
 from server.settings.config import Config
@@ -79,7 +80,13 @@ class Standing:
         self.metrics = Metrics()
         keyring = ring(keys, SystemClock())
         self.front = Front(
-            config, http_certificates(config), keyring, self.metrics, Calls().routes(), lambda: self.where
+            config,
+            http_certificates(config),
+            keyring,
+            self.metrics,
+            Calls().routes(),
+            lambda: self.where,
+            pool_of(config),
         )
         self.port = 0
         self.wires: list[Wire] = []

@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -103,7 +102,7 @@ async def bench(server: Running) -> AsyncIterator[Bench]:
 
 
 async def kept(bench: Bench, front: Front) -> None:
-    await bench.until(lambda: front.kept_bytes > 0)
+    await bench.until(lambda: front.held_bytes > 0)
 
 
 async def test_a_silent_connection_ends(server: Running, bench: Bench) -> None:
@@ -173,7 +172,7 @@ async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, benc
     wire.send(LIST * 20)
     wire.writer.write_eof()
     await bench.until(lambda: front._is_eof and front._is_full)
-    assert front.kept_bytes
+    assert front.held_bytes
     wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert (await wire.end()).count(b"HTTP/1.1 200 ") == 20
     await bench.until(lambda: front not in bench.fronts)
@@ -279,7 +278,7 @@ class TestFew:
 
     def test_addresses_are_counted_apart_and_all_together(self, caplog: pytest.LogCaptureFixture) -> None:
         class One:
-            kept_bytes, held_bytes, idle_since_s = 0, 0, BUSY
+            idle_since_s = BUSY
 
             def __init__(self, address: str) -> None:
                 self.address = address
@@ -310,7 +309,7 @@ class TestFew:
 class TestLittle:
     @pytest.fixture
     def config(self) -> Config:
-        return replace(Config(), http=replace(Config().http, buffered_bytes=1 << 20))
+        return replace(Config(), limits=replace(Config().limits, pool_bytes=1 << 20))
 
     async def test_who_sends_most_ahead_is_closed(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
@@ -326,8 +325,8 @@ class TestLittle:
         await bench.until(lambda: len(bench.fronts) < 20)
         assert first in bench.fronts
         assert len(bench.fronts) > 5
-        assert sum(front.kept_bytes for front in bench.fronts) <= 1 << 20
-        assert "http.buffered_bytes are held" in caplog.text
+        assert sum(front.held_bytes for front in bench.fronts) <= (1 << 20) + 20 * 64
+        assert "limits.memory: no other holds so much" in caplog.text
 
     async def test_what_waits_for_its_turn_counts_until_it_is_closed(self, bench: Bench) -> None:
         """One that has been cut is not chosen again: another has to go."""
@@ -336,11 +335,11 @@ class TestLittle:
             front.keep_unread(100_000)
         there = [front for _, front in clients if front._transport is not None]
         assert len(there) == 10
-        assert all(front.kept_bytes == (100_000 if front in there else 0) for _, front in clients)
+        assert all(front.held_bytes == (100_000 if front in there else 0) for _, front in clients)
         for _, front in clients:
             if front not in there:
                 front.keep_unread(100_000)
-                assert front.kept_bytes == 0
+                assert front.held_bytes == 0
 
     async def test_who_does_not_read_is_closed(self, bench: Bench) -> None:
         _, front = await bench.one()
@@ -548,37 +547,3 @@ async def test_whose_bodies_are_slow_leaves_room_for_those_of_others(server: Run
     again.send(small)
     await again.reader.readuntil(b"\r\n\r\n")
     assert (await again.answer())[0] == 201
-
-
-class Held:
-    """A connection that holds so much."""
-
-    def __init__(self, address: str, unsent_bytes: int) -> None:
-        self.address, self.held_bytes = address, unsent_bytes
-        self.kept_bytes, self.idle_since_s = 0, BUSY
-        self.is_cut = False
-
-    def check(self, now_s: float, passed_s: float) -> None:
-        """In time."""
-
-    def close(self, cause: Cause) -> None:
-        self.is_cut = cause is Cause.BYTES
-
-    def abort(self) -> None:
-        """Not asked for."""
-
-
-async def test_many_that_hold_a_little_are_cut_before_one_of_another_that_holds_more() -> None:
-    bounds = http_bounds(replace(Config().http, buffered_bytes=1 << 20))
-    connections = Crowd[Held](bounds, Counter(), lambda _: None)
-    flood = [Held("10.0.0.1", (30 + n) << 10) for n in range(30)]
-    other = Held("10.0.0.2", 100 << 10)
-    for one in (*flood, other):
-        connections.add(one)
-    connections.relieve()
-    # 1,435 KiB are 411 too many.
-    assert [one.is_cut for one in flood] == [False] * 22 + [True] * 8
-    assert not other.is_cut
-    for one in (*flood, other):
-        connections.discard(one)
-    assert len(connections) == 0

@@ -112,7 +112,7 @@ def test_it_ends_in_time_whatever_clients_do(tmp_path: Path, has_tls: bool) -> N
 def test_answers_that_nobody_takes_are_bounded_below_tls_too(tmp_path: Path) -> None:
     """Of each the system takes some MB; the rest is the server's."""
     more, settings = options(True)
-    settings |= {"http.buffered_bytes": 8 << 20}
+    settings |= {"limits.pool_bytes": 8 << 20}
     context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
     line = b'{"topic":"a","payload":"%b","deliver_in":"3h"}\n' % (b"x" * 8_000)
     with served(tmp_path / "data", *more, settings=settings) as server, ExitStack() as stack:
@@ -135,7 +135,7 @@ def test_answers_that_nobody_takes_are_bounded_below_tls_too(tmp_path: Path) -> 
             deaf = dial()
             deaf.sendall(b"GET /v1/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
         deadline = time.monotonic() + WITHIN_S
-        while b'bounded_total{bound="http.buffered_bytes"}' not in (said := ask(b"GET /metrics")):
+        while b'bounded_total{bound="limits.memory"}' not in (said := ask(b"GET /metrics")):
             assert time.monotonic() < deadline, said[-200:]
 
 

@@ -146,7 +146,7 @@ class TestNamed:
             writer.write(head.replace("https://app.example", "{}").format(origin).encode())
             if status == 408:
                 async with asyncio.timeout(30):
-                    while not any(one.kept_bytes for one in at.desk.crowd):
+                    while not any(one.held_bytes for one in at.desk.crowd):
                         await asyncio.sleep(0.005)
                 now = asyncio.get_running_loop().time()
                 at.desk.crowd.look(now)

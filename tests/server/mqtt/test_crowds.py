@@ -102,7 +102,7 @@ def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() ->
     admitted = Counter[str]()
 
     class One:
-        kept_bytes, idle_since_s = 0, BUSY
+        idle_since_s = BUSY
 
         def __init__(self, address: str) -> None:
             self.address = address

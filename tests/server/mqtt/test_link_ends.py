@@ -22,6 +22,7 @@ from server.net.crowd import Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.opening import Caller
 from server.net.outgoing import PIECE_S, Outgoing
+from server.net.pool import pool_of
 from server.settings.kinds import Address
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
@@ -50,6 +51,7 @@ class Transport:
 
     def __init__(self) -> None:
         self.out = b""
+        self.unsent_bytes = 0
         self.is_paused = self.is_over = False
 
     def get_extra_info(self, name: str, default: object = None) -> object:
@@ -58,7 +60,7 @@ class Transport:
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent_bytes
 
     def write(self, data: bytes) -> None:
         self.out += data
@@ -94,7 +96,8 @@ class Served:
         core, clock = self.rig.core, self.rig.clock
         self.time = LoopTime(clock.mono)
         self.crowd = Crowd[MqttLink](mqtt_bounds(core.config.limits), Counter(), lambda _: None)
-        self.links = Links(self.crowd, core.publishing, Outgoing(clock.mono), self.time)
+        pool = pool_of(core.config)
+        self.links = Links(self.crowd, pool, core.publishing, Outgoing(clock.mono), self.time)
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -124,7 +127,7 @@ def connection_of(link: MqttLink) -> Any:
 
 async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     """Ended in the middle of what it sends: what still comes is read and dropped, or the reason is lost."""
-    served = Served(in_bytes=1 << 16)
+    served = Served(pool_bytes=1 << 16)
     link, transport = await served.link("a")
     data = encode(Publish(b"a", bytes(200_000)), 5)
     link.data_received(data[:60_000])
@@ -132,7 +135,25 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     link.data_received(data[60_000:120_000])
     assert transport.is_over
     assert not transport.is_paused
-    assert served.crowd.kept_bytes == 0
+    assert served.links.pool.held == 0
+
+
+async def test_what_a_client_has_not_read_at_its_end_counts_until_it_has_read_it() -> None:
+    """It lingers as long as it reads a little of it."""
+    served = Served(pool_bytes=1 << 17)
+    pool = served.links.pool
+    slow, deaf, sender = [await served.link(client_id) for client_id in "abc"]
+    for link, transport in (slow, deaf):
+        transport.unsent_bytes = 100_000
+        link.pause_writing()
+        link.end()
+        assert pool.held == 100_000
+        if link is slow[0]:
+            link.resume_writing()
+            assert pool.held == 0
+    sender[0].data_received(encode(Publish(b"a", bytes(200_000)), 5)[:50_000])
+    assert served.crowd.bounded == {"limits.memory": 1}
+    assert (deaf[0].held_bytes, sender[0].held_bytes) == (0, 50_000)
 
 
 async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> None:
@@ -234,7 +255,7 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     assert time.thread_time() - started < LONGEST_S
     assert transport.is_over or not connection_of(link).is_open
     assert served.rig.core.sessions.get("a") is None
-    assert served.crowd.kept_bytes == 0
+    assert served.links.pool.held == 0
 
 
 # -- faults of the server's own
@@ -292,9 +313,9 @@ async def test_packets_that_wait_count_as_kept() -> None:
     served = Served()
     link, transport = await served.link("a")
     link.data_received(_much() + encode(Publish(b"t", bytes(1_000), 0), 5) * 100)
-    assert served.crowd.kept_bytes == link.kept_bytes > 1_000_000
+    assert served.links.pool.held == link.held_bytes > 1_000_000
     await served.settle()
-    assert served.crowd.kept_bytes == 0
+    assert served.links.pool.held == 0
     # Without end, in small pieces: what has been handled is not counted for ever.
     first = encode(Publish(b"t", b"", 0), 5)
     for number in range(2_000):
@@ -306,9 +327,9 @@ async def test_packets_that_wait_count_as_kept() -> None:
             await asyncio.sleep(0)
             if not transport.is_paused:
                 break
-        assert link.kept_bytes < 100_000
+        assert link.held_bytes < 100_000
     await served.settle()
-    assert served.crowd.kept_bytes == 0
+    assert served.links.pool.held == 0
 
 
 async def test_frames_that_wait_count_as_kept() -> None:
@@ -320,10 +341,10 @@ async def test_frames_that_wait_count_as_kept() -> None:
     await served.settle()
     web.pause_reading()
     web.data_received(masked(BINARY, encode(Publish(b"t", bytes(1_000), 0), 5)) * 200)
-    assert served.crowd.kept_bytes > 200_000
+    assert served.links.pool.held > 200_000
     web.resume_reading()
     await served.settle()
-    assert served.crowd.kept_bytes == 0
+    assert served.links.pool.held == 0
 
 
 # -- congestion

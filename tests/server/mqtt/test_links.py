@@ -47,6 +47,7 @@ from server.net import lingering
 from server.net.crowd import Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
+from server.net.pool import pool_of
 from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
@@ -574,7 +575,7 @@ class Turns:
             self._loop.call_soon(self._look)
 
 
-@pytest.mark.parametrize("keys", [{"in_bytes": 1 << 20}])
+@pytest.mark.parametrize("keys", [{"pool_bytes": 1 << 20}])
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
 def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: str) -> None:
     """Packets that never end: whoever keeps most is ended when all together keep too much."""
@@ -586,16 +587,16 @@ def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: 
         return one
 
     small = [client(1_000) for _ in range(3)]
-    links = served.listeners.crowd
+    links, pool = served.listeners.crowd, served.app.pool
     large = client(700_000)
-    _until(lambda: links.kept_bytes > 700_000)
+    _until(lambda: pool.held > 700_000)
     other = client(500_000)
     assert large.take(Disconnect).reason == 0x97
-    _until(lambda: 500_000 < links.kept_bytes < 510_000)
+    _until(lambda: 500_000 < pool.held < 510_000)
     for one in (*small, large, other):
         one.socket.close()
     _until(lambda: not links)
-    assert links.kept_bytes == 0
+    assert pool.held == 0
 
 
 # -- the queue of those that are held
@@ -620,7 +621,7 @@ async def test_held_links_wait_in_one_queue() -> None:
     publishing, clock = _Publishing(), SystemClock()
     time_ = LoopTime(clock.mono)
     crowd = Crowd[MqttLink](mqtt_bounds(Config().limits), Counter(), lambda _: None)
-    links = Links(crowd, cast("Any", publishing), Outgoing(clock.mono), time_)
+    links = Links(crowd, pool_of(Config()), cast("Any", publishing), Outgoing(clock.mono), time_)
     resumed: list[int] = []
 
     class Held:

@@ -288,7 +288,7 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     await app.start()
     crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), Counter(), lambda _: None)
     loop_time = LoopTime(time.monotonic)
-    links = Links(crowd, app.core.publishing, app.outgoing, loop_time)
+    links = Links(crowd, app.pool, app.core.publishing, app.outgoing, loop_time)
     listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time)
     try:
         (where,) = await listeners.open()

@@ -22,6 +22,7 @@ from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
 from server.mqtt.turned_away import Away, away_listeners
 from server.net.crowd import Cause, Crowd, mqtt_bounds
+from server.net.pool import pool_of
 from server.net.tls import mqtt_certificates
 from server.settings.config import Config
 from tests.support.mqtt import Peer, dial
@@ -39,7 +40,9 @@ class Turning:
         self.where = LEADER
         self.bounded: Counter[str] = Counter()
         self.crowd = Crowd[Away](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
-        self.doors = away_listeners(settings, mqtt_certificates(settings), self.crowd, lambda: self.where)
+        self.doors = away_listeners(
+            settings, mqtt_certificates(settings), self.crowd, pool_of(settings), lambda: self.where
+        )
         self.ports: dict[str, int] = {}
 
     async def dial(self, level: int = 5, scheme: str = "mqtt") -> Peer:
@@ -295,19 +298,19 @@ async def test_how_many_may_come(
 
 async def test_connects_that_are_not_whole_are_bounded_in_bytes() -> None:
     """The one that keeps most is cut; the others go on."""
-    settings = everywhere(in_bytes=1 << 16)
+    settings = everywhere(pool_bytes=1 << 16)
     async with turning(replace(settings, mqtt=replace(settings.mqtt, maximum_packet_size=1 << 20))) as away:
         will = encode(Connect(5, "a", properties=props(user_properties=(("k", "v" * 60_000),))), 5)
         large, small = await away.dial(), await away.dial(scheme="mqtt")
         large.write(will[:40_000])
         small.write(will[:25_000])
-        await until(lambda: sum(one.kept_bytes for one in away.crowd) == 65_000)
+        await until(lambda: sum(one.held_bytes for one in away.crowd) == 65_000)
         small.write(will[25_000:26_000])
         await large.gone()
-        assert away.bounded == {"limits.in_bytes": 1}
+        assert away.bounded == {"limits.memory": 1}
         small.write(will[26_000:])
         assert told(await small.take(Connack)) == (0x9C, LEADER)
-        assert sum(one.kept_bytes for one in away.crowd) == 0
+        assert sum(one.held_bytes for one in away.crowd) == 0
 
 
 async def test_closing_ends_all(away: Turning) -> None:

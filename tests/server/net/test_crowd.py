@@ -20,7 +20,6 @@ class One:
 
     def __init__(self, crowd: "Crowd[One]", address: str, idle_since_s: float = 0.0) -> None:
         self.address, self.idle_since_s = address, idle_since_s
-        self.kept_bytes = self.held_bytes = 0
         self.ended: Cause | str = ""
         self._crowd = crowd
 
@@ -34,7 +33,7 @@ class One:
 
 
 def crowd_of(most: int, rate: int = 0) -> Crowd[One]:
-    return Crowd(Bounds("limits", most, 0, rate, "limits.in_bytes", 1 << 20), Counter(), lambda _: None)
+    return Crowd(Bounds("limits", most, 0, rate), Counter(), lambda _: None)
 
 
 def come(crowd: Crowd[One], address: str, *, key: str | None = None, idle_since_s: float = 0.0) -> One | None:
@@ -137,10 +136,8 @@ def test_a_socket_that_is_gone_counts_no_more_but_what_it_left_does() -> None:
     ones = [come(crowd, "10.0.0.1") for _ in range(16)]
     for one in ones[:3]:
         assert one is not None
-        crowd.keep(one, 100)
         crowd.gone(one)
     assert [come(crowd, "10.0.0.1") is not None for _ in range(3)] == [True, True, False]
-    assert crowd.kept_bytes == 300
 
 
 def test_the_rate_leaves_an_eighth_to_others() -> None:
