@@ -4,7 +4,9 @@ Both tell the same figures. Prometheus asks for them; to MQTT clients they are p
 broker users know. What has to be counted as it happens is in server/observe/metrics.py.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -26,8 +28,10 @@ from ..http.values.shapes import Figures as Moving
 from ..http.values.shapes import HeldBy
 from ..jobs.expiring import Expiries
 from ..jobs.pipeline import Pipeline
+from ..net.pool import Pool
 from ..observe.metrics import Metrics
 from ..observe.version import server_version
+from ..settings.memory import PARTS
 from ..settings.times import format_ms
 from ..webhook.verdicts import Outcome
 from ..webhook.webhooks import Webhooks
@@ -39,9 +43,16 @@ class Figures(Collector):
     """Reads the parts of one server, when somebody asks."""
 
     def __init__(
-        self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries, webhooks: Webhooks
+        self,
+        core: Core,
+        metrics: Metrics,
+        pipeline: Pipeline,
+        expiries: Expiries,
+        webhooks: Webhooks,
+        pool: Pool,
     ) -> None:
         self._core = core
+        self._pool = pool
         self._metrics = metrics
         self._pipeline = pipeline
         self._expiries = expiries
@@ -78,14 +89,29 @@ class Figures(Collector):
         for reason, count in self._core.publishing.traffic.answered.items():
             connects.add_metric((reason_name(reason),), count)
         yield connects
-        bounds = GaugeMetricFamily("fasti_limit", "Settings that are bounds; 0: none", labels=("name",))
+        bounds = GaugeMetricFamily("fasti_limit", "Bounds; 0: none", labels=("name",))
         used = GaugeMetricFamily("fasti_limit_used", "How much of a bound is taken", labels=("name",))
-        for setting, most, taken in self._limits():
-            bounds.add_metric((setting,), most)
-            used.add_metric((setting,), taken)
+        taken_of: dict[str, float] = {}
+        for name, most, taken in self._limits():
+            bounds.add_metric((name,), most)
+            used.add_metric((name,), taken)
+            taken_of[name] = taken
         yield bounds
         yield used
+        yield self._memory(taken_of)
         yield from self._jobs()
+
+    def _memory(self, taken_of: Mapping[str, float]) -> Metric:
+        """Of the parts that are counted. `taken_of`: how much of each bound is taken."""
+        text = "What is taken of the parts of limits.memory, as it is counted"
+        memory = GaugeMetricFamily("fasti_memory_bytes", text, labels=("part",))
+        core = self._core
+        known = {"tail": core.tail.bytes + core.owed.bytes, "unread and unsent": self._pool.held}
+        for part in PARTS:
+            sizes = [unit.each * taken_of[name] for name, unit in part.bounds.items() if name in taken_of]
+            if sizes:
+                memory.add_metric((part.name,), known.get(part.name, max(sizes)))
+        return memory
 
     def _jobs(self) -> Iterator[Metric]:
         pipeline = self._pipeline
@@ -205,6 +231,9 @@ class Figures(Collector):
         """Name, bound, and how much of it is taken."""
         core, config = self._core, self._core.config
         limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
+        yield "limits.memory", limits.memory.bytes, resident_bytes()
+        yield "limits.pool_bytes", limits.pool_bytes, self._pool.taken
+        yield "http.buffered_bytes", config.http.buffered_bytes, core.pull.held_bytes
         yield "limits.sessions", limits.sessions, len(core.sessions)
         yield "limits.groups", limits.groups, len(core.groups)
         yield "limits.subscriptions", limits.subscriptions, quota.count
@@ -267,6 +296,15 @@ class Figures(Collector):
     def records(self) -> list[Record]:
         """What there is to publish now."""
         return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
+
+
+def resident_bytes() -> int:
+    """RSS of this process; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def behind(core: Core, now_ms: int) -> int:

@@ -169,7 +169,7 @@ class App:
             SystemClock(),
             node=core.node,
         )
-        self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
+        self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
         self.metrics.registry.register(self.figures)
         timeline = Timeline(opened, core.writer.journal, node=core.node)
         self.standing = Standing(core, timeline, self.webhooks, Path(config.store.dir), config.metrics.top)

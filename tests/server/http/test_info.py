@@ -74,6 +74,9 @@ async def test_metrics_follow_what_happens(server: Running) -> None:
     assert found["fasti_sync_seconds_sum"] > 0
     assert found['fasti_limit{name="limits.sessions"}'] == 100_000
     assert found['fasti_limit_used{name="limits.sessions"}'] == 2
+    assert found['fasti_memory_bytes{part="sessions"}'] == 2 * 4_500
+    assert found['fasti_memory_bytes{part="unread and unsent"}'] >= 0
+    assert found['fasti_limit_used{name="limits.memory"}'] > 10 << 20
     (build,) = (name for name in found if name.startswith("fasti_build_info"))
     assert f'build="{form()}"' in build
 
