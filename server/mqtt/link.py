@@ -52,6 +52,10 @@ KEEP_ALIVE_SLACK = 1.5
 HELD_CHECK_S = 1.0
 READ_BYTES = 32 << 10
 """Who sends so much at once is read again in its turn: the loop would read the socket 32 times in a row."""
+LENT_BYTES = 64 << 10
+"""What a client that does not read all that it is sent may get in one turn."""
+SHARED_BYTES = 4 << 10
+"""Pieces that are so large on the average are sent as they are: all who get a message share its payload."""
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the client is read from no more."""
 TLS_HELLO = b"\x16\x03"
@@ -225,7 +229,9 @@ class MqttLink(Opening):
 
     def pause_writing(self) -> None:
         assert self._connection is not None
-        self._connection.is_blocked = self._is_lent = True
+        self._is_lent = True
+        self._connection.bound_turn(min(LENT_BYTES, self._limits.out_bytes))
+        self._connection.is_blocked = True
 
     def resume_writing(self) -> None:
         assert self._connection is not None
@@ -235,6 +241,7 @@ class MqttLink(Opening):
             self._pool.hold(self, 0)
         else:
             self._keep(self._connection)
+        self._connection.bound_turn(self._limits.out_bytes)
         self._connection.is_blocked = False
         self._connection.drained()
         if self._is_held:
@@ -420,7 +427,12 @@ class MqttLink(Opening):
             if not self._is_armed and connection.is_open:
                 self._arm()
             if out and not transport.is_closing():
-                write_to(transport, b"".join(out))
+                data = b"".join(out)
+                if len(data) < SHARED_BYTES * len(out):
+                    write_to(transport, data)
+                else:
+                    for piece in out:
+                        write_to(transport, piece)
                 if self._is_lent:
                     self._borrow(transport, connection)
             if connection.is_closed:

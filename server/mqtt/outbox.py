@@ -71,7 +71,7 @@ class Outbox:
         self._out_bytes = 0
         self._has_answer = False
         """Among what waits there is an answer."""
-        self._out_max = out_bytes
+        self.out_max = out_bytes
         """Unsent bytes from which there is no room: the session then reads on by itself, later."""
         self._max_packet = 0
         self._shape = Shape(0, node, 0, 0)
@@ -118,7 +118,7 @@ class Outbox:
         self._look()
 
     def _look(self) -> None:
-        self.has_room = self._out_bytes < self._out_max and self.is_open and not self._is_blocked
+        self.has_room = self._out_bytes < self.out_max and self.is_open and not self._is_blocked
 
     def take_output(self) -> list[bytes]:
         """What is to be sent now, in order."""
@@ -177,7 +177,7 @@ class Outbox:
             out.append(packet_id.to_bytes(2, "big"))
         out.append(tail)
         size = self._out_bytes = self._out_bytes + len(head) + len(tail)
-        if size >= self._out_max:
+        if size >= self.out_max:
             self.has_room = False
         self._traffic.sent += 1
 
@@ -185,7 +185,7 @@ class Outbox:
         if self.is_closed or not self._is_plain:
             return False
         _, size = run_pieces(run, self.level, qos, self._node)
-        return self._out_bytes + size < self._out_max
+        return self._out_bytes + size < self.out_max
 
     def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
         pieces, size = run_pieces(run, self.level, qos, self._node)
@@ -246,7 +246,7 @@ class Outbox:
                 self._wake()
             self._out.append(_PUBACK(0x40, 2, packet_id))
             self._out_bytes += 4
-            if self._out_bytes >= self._out_max:
+            if self._out_bytes >= self.out_max:
                 self.has_room = False
 
     def put_named_puback(self, packet_id: int, message: int) -> None:
@@ -273,7 +273,7 @@ class Outbox:
             self._wake()
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes >= self._out_max:
+        if self._out_bytes >= self.out_max:
             self.has_room = False
 
     def end(self) -> None:

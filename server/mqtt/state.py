@@ -224,6 +224,10 @@ class Connection:
     def is_blocked(self, is_blocked: bool) -> None:
         self._outbox.is_blocked = is_blocked
 
+    def bound_turn(self, out_bytes: int) -> None:
+        """So many bytes may wait to be sent in one turn."""
+        self._outbox.out_max = out_bytes
+
     @property
     def is_open(self) -> bool:
         """CONNACK is out and the connection has not ended."""
