@@ -146,6 +146,7 @@ class RocksStore:
         self.path = path
         self._memtable_bytes = memtable_bytes
         self._cache_bytes = cache_bytes
+        self._cache = Cache(cache_bytes)
         path.mkdir(mode=OWN, parents=True, exist_ok=True)
         self._base = _tracking(path)  # once: later the disk may be full
         self._mark = Mark(path / "bound")
@@ -239,6 +240,11 @@ class RocksStore:
         self._family(table).compact_range(start, end)
 
     def unload(self) -> None:
+        self._flush_tables()
+        self._cache.set_capacity(0)
+        self._cache.set_capacity(self._cache_bytes)
+
+    def _flush_tables(self) -> None:
         try:
             for family in list(self._families.values()):
                 family.flush()
@@ -247,7 +253,7 @@ class RocksStore:
 
     def checkpoint(self, path: Path) -> None:
         try:
-            self.unload()
+            self._flush_tables()
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
@@ -421,7 +427,7 @@ class RocksStore:
         log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
 
     def _options(self, base: Options | None = None) -> Options:
-        options = _options(Cache(self._cache_bytes), self._memtable_bytes, base)
+        options = _options(self._cache, self._memtable_bytes, base)
         options.set_disable_auto_compactions(self.is_damaged)
         return options
 
