@@ -91,8 +91,8 @@ class Store(Protocol):
         """Give the space of deleted rows in [start, end) back."""
 
     def unload(self) -> None:
-        """Give memory back: what it holds of the tables goes into files, which ends the log, and what was read
-        is forgotten. Raises StoreFailed."""
+        """Give memory back: what it holds of the tables goes into files, which ends the log, and what was
+        read is forgotten. Raises StoreFailed."""
 
     def checkpoint(self, path: Path) -> None:
         """A consistent, durable copy in a new directory."""
