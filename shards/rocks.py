@@ -442,6 +442,8 @@ class RocksStore:
     def _open_tables(self, *, read_only: bool) -> None:
         noted = self._synced.read()  # before anything else is: who reads beside a server sees it grow
         self._checked(lambda: self._synced.check_manifest(noted))
+        # A new one at each opening: blocks that the last one has kept would hide damage on the disk.
+        self._cache = Cache(self._cache_bytes)
         options = self._options(self._base)
         names = set(_families_on_disk(self.path, options))
         if not read_only:
