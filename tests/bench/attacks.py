@@ -5,12 +5,11 @@ is a remark for the table. Being cut off by the server is a good end of an attac
 """
 
 import random
-import socket
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, cycle
 
-from .raw import PINGREQ, Peer, ack, publish, subscribe, take, varint
+from .raw import PINGREQ, Peer, ack, publish, subscribe, take
 from .scene import Attack, Scene
 
 RETAINED = 5_000
@@ -18,7 +17,6 @@ FAT = b"f" * 100_000
 CHUNK = 256 << 10
 CONNECTIONS = 2_000
 TOO_MUCH = 256 << 20
-CUT = (OSError, EOFError)
 
 
 def nothing(scene: Scene) -> str:
@@ -32,9 +30,9 @@ def nothing(scene: Scene) -> str:
 
 def _retain(scene: Scene, size: int) -> None:
     numbers = cycle(range(1, 60_000))
-    with Peer(scene.mqtt, "keeper") as keeper:
+    with scene.peer("keeper") as keeper:
         packets = (
-            publish(f"r/{n:05}", b"v" * size, qos=1, number=next(numbers), retain=True)
+            publish(f"evil/r/{n:05}", b"v" * size, qos=1, number=next(numbers), retain=True)
             for n in range(RETAINED)
         )
         keeper.exchange(packets, time.monotonic() + 60)
@@ -45,9 +43,9 @@ def retained_subscribe(scene: Scene) -> str:
     """One SUBSCRIBE of a few KB over 5,000 retained topics, again and again."""
     _retain(scene, 10)
     reader = scene.peer("reader", sinks=True)
-    same = subscribe(["+/nope"] * 300)
-    other = b"".join(subscribe([f"+/{n}-{m}" for m in range(100)], 0, n + 3) for n in range(9))
-    sent = reader.pour(same + other + subscribe(["r/#"], 1, 2), scene.until, 64 << 10)
+    same = subscribe(["evil/+/nope"] * 300)
+    other = b"".join(subscribe([f"evil/+/{n}-{m}" for m in range(100)], 0, n + 3) for n in range(9))
+    sent = reader.pour(same + other + subscribe(["evil/r/#"], 1, 2), scene.until, 64 << 10)
     return reader.sent(f"{sent:,} bytes")
 
 
@@ -55,7 +53,7 @@ def retained_one_at_a_time(scene: Scene) -> str:
     """5,000 retained messages at Receive Maximum 1: each PUBACK fetches one."""
     _retain(scene, 200)
     reader = scene.peer("reader", window=1)
-    reader.send(subscribe(["r/#"], 1))
+    reader.send(subscribe(["evil/r/#"], 1))
     taken = 0
     while scene.is_on and taken < RETAINED:
         taken += take(reader)
@@ -68,9 +66,9 @@ def retained_one_at_a_time(scene: Scene) -> str:
 def pubrec_flood(scene: Scene) -> str:
     """PUBREC again and again for 1,024 QoS 2 flights of a session: 4 bytes each."""
     reader = scene.peer("reader", lasting=True)
-    reader.subscribe(["two"], 2)
-    with Peer(scene.mqtt, "writer") as writer:
-        writer.exchange((publish("two", b"x", qos=2, number=n) for n in range(1, 1_025)), scene.until)
+    reader.subscribe(["evil/two"], 2)
+    with scene.peer("writer") as writer:
+        writer.exchange((publish("evil/two", b"x", qos=2, number=n) for n in range(1, 1_025)), scene.until)
     scene.start()
     scene.sink.add(reader.socket)
     sent = reader.pour(b"".join(ack(0x50, n) for n in range(1, 1_025)), scene.until, 64 << 10)
@@ -78,7 +76,7 @@ def pubrec_flood(scene: Scene) -> str:
 
 
 def _long_filters() -> list[str]:
-    return [f"{n:04}/" + "x" * 200 for n in range(1_000)]
+    return [f"evil/{n:04}/" + "x" * 200 for n in range(1_000)]
 
 
 def _long_session(scene: Scene) -> Peer:
@@ -119,12 +117,14 @@ def trie(scene: Scene) -> str:
     chance = random.Random(1)
     peer = scene.peer("subscriber")
     for _ in range(10):
-        peer.subscribe(["/".join(chance.choice("+a") for _ in range(126)) + "/b" for _ in range(100)])
+        peer.subscribe(
+            ["evil/" + "/".join(chance.choice("+a") for _ in range(125)) + "/b" for _ in range(100)]
+        )
     scene.sink.add(peer.socket)
     scene.start()
     writer, sent = scene.peer("writer", sinks=True), 0
     while scene.is_on and sent < 2_000:
-        writer.send(publish("a/" * 127 + str(sent)))
+        writer.send(publish("evil/" + "a/" * 126 + str(sent)))
         sent += 1
         if sent % 10 == 0:
             time.sleep(0.02)
@@ -134,14 +134,15 @@ def trie(scene: Scene) -> str:
 def long_topics(scene: Scene) -> str:
     """Topics of 60 KB, each a new one, at QoS 0 to nobody."""
     writer = scene.peer("writer", sinks=True)
-    return _new_topics(scene, writer, lambda n: publish(f"{n:08}" + "t" * 60_000))
+    return _new_topics(scene, writer, lambda n: publish(f"evil/{n:08}" + "t" * 60_000))
 
 
 def long_stored_topics(scene: Scene) -> str:
     """Topics of 60 KB, each a new one, due in an hour."""
     writer = scene.peer("writer")
     packets = (
-        publish(f"$delayed/3600/{n:08}/" + "t" * 60_000, b"x", qos=1, number=n % 60_000 + 1) for n in count()
+        publish(f"$delayed/3600/evil/{n:08}/" + "t" * 60_000, b"x", qos=1, number=n % 60_000 + 1)
+        for n in count()
     )
     return f"{writer.exchange(packets, scene.until):,} taken"
 
@@ -175,23 +176,23 @@ def slow_reader_qos_2(scene: Scene) -> str:
 
 def _slow_reader(scene: Scene, qos: int) -> str:
     reader = scene.peer("reader", lasting=qos > 0)
-    reader.subscribe(["fat"], qos)
+    reader.subscribe(["evil/fat"], qos)
     writer = scene.peer("writer", sinks=not qos)
     if not qos:
-        return f"{writer.pour(publish('fat', FAT), scene.until, TOO_MUCH) / len(FAT):,.0f} sent"
+        return f"{writer.pour(publish('evil/fat', FAT), scene.until, TOO_MUCH) / len(FAT):,.0f} sent"
     return f"{writer.exchange(_fat(qos), scene.until):,} acked"
 
 
 def _fat(qos: int) -> Iterator[bytes]:
     numbers = cycle(range(1, 60_000))
     for _ in range(TOO_MUCH // len(FAT)):
-        yield publish("fat", FAT, qos=qos, number=next(numbers))
+        yield publish("evil/fat", FAT, qos=qos, number=next(numbers))
 
 
 def fat_publisher(scene: Scene) -> str:
     """100 KB messages at QoS 1 as fast as they are acked, for a session that is away."""
-    with Peer(scene.mqtt, "away", lasting=True) as away:
-        away.subscribe(["fat"], 1)
+    with scene.peer("away", lasting=True) as away:
+        away.subscribe(["evil/fat"], 1)
     return f"{scene.peer('writer').exchange(_fat(1), scene.until):,} acked"
 
 
@@ -199,7 +200,7 @@ def fat_publisher(scene: Scene) -> str:
 
 
 def _properties(properties: bytes) -> bytes:
-    return publish("p", b"", properties=properties)
+    return publish("evil/p", b"", properties=properties)
 
 
 def empty_properties(scene: Scene) -> str:
@@ -207,22 +208,6 @@ def empty_properties(scene: Scene) -> str:
     writer = scene.peer("writer", sinks=True)
     sent = writer.pour(_properties(b"\x26\0\0\0\0" * 200_000), scene.until)
     return writer.sent(f"{sent >> 20} MiB")
-
-
-def empty_properties_of_a_connect(scene: Scene) -> str:
-    """CONNECT with 1 MB of empty user properties, on a new connection each."""
-    properties = b"\x26\0\0\0\0" * 200_000
-    one = b"\x00\x04MQTT\x05\x02\x00\x00" + varint(len(properties)) + properties + b"\x00\x01c"
-    made = 0
-    while scene.is_on and made < 60:
-        with socket.create_connection(scene.mqtt, 10) as found:
-            try:
-                found.sendall(b"\x10" + varint(len(one)) + one)
-                found.recv(100)
-            except OSError:
-                pass
-        made += 1
-    return f"{made} connections"
 
 
 def many_properties(scene: Scene) -> str:
@@ -244,8 +229,8 @@ def unknown_acks(scene: Scene) -> str:
 
 
 def tiny_publishes(scene: Scene) -> str:
-    """QoS 0 publishes of 6 bytes in chunks of 256 KiB."""
-    return _chunks(scene, publish("t"))
+    """QoS 0 publishes of 11 bytes in chunks of 256 KiB."""
+    return _chunks(scene, publish("evil/t"))
 
 
 def _chunks(scene: Scene, one: bytes) -> str:
@@ -276,7 +261,6 @@ ATTACKS: tuple[Attack, ...] = (
     slow_reader_qos_2,
     fat_publisher,
     empty_properties,
-    empty_properties_of_a_connect,
     many_properties,
     pings,
     unknown_acks,

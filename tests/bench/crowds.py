@@ -1,4 +1,4 @@
-"""Hostile clients that come in numbers, and those of the HTTP side. See attacks.py."""
+"""Hostile clients with a key that come in numbers, and those of the HTTP side. See attacks.py."""
 
 import contextlib
 import http.client
@@ -8,70 +8,34 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from itertools import cycle
 
-from .raw import Address, connect, publish, subscribe, take
-from .scene import CUT, Attack, Scene
+from .raw import Peer, publish, subscribe, take
+from .scene import CUT, Attack, Scene, is_open, together
 
 CONNECTIONS = 2_000
 LARGE = b"f" * 100_000
 PACE_S = 0.0015
 """Between connections: they stay below limits.connect_rate."""
+FILTERS = 9_990
+HEADERS = 1_350_000
+LEVELS = 16
+PREVIEWS = 6
 
 
-# -- connections
-
-
-def silent_connections(scene: Scene) -> str:
-    """2,000 connections that never send anything."""
-    return _held(scene, [scene.mqtt] * CONNECTIONS, [b""])
-
-
-def half_connects(scene: Scene) -> str:
-    """2,000 connections that send half a CONNECT."""
-    return _held(scene, [scene.mqtt] * CONNECTIONS, [connect("half")[:9]])
-
-
-def half_handshakes(scene: Scene) -> str:
-    """1,000 connections with half a TLS handshake, 1,000 with half a websocket's."""
-    halves = [b"\x16\x03\x01\x02\x00\x01", b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n"]
-    return _held(scene, [scene.tls, scene.ws] * (CONNECTIONS // 2), halves)
-
-
-def _held(scene: Scene, places: list[Address], said: list[bytes]) -> str:
-    """Connect and say so much, wait for longer than `limits.connect_timeout`, count what is still open."""
-    made: list[socket.socket] = []
-    for at, data in zip(places, cycle(said), strict=False):
-        found = socket.create_connection(at, 10)
-        scene.opened.append(found)
-        made.append(found)
-        found.sendall(data)
-        time.sleep(PACE_S)
-    time.sleep(12)
-    return f"{sum(map(_is_open, made)):,} of {len(made):,} open after 12 s"
-
-
-def _is_open(found: socket.socket) -> bool:
-    found.setblocking(False)
-    try:
-        while found.recv(1 << 16):
-            pass
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+# -- sessions
 
 
 def never_reads(scene: Scene) -> str:
     """A session with keep alive 1 s that never reads and says nothing, its socket full."""
     reader = scene.peer("never", lasting=True, keep_alive=1)
-    reader.subscribe(["flood"], 0)
+    reader.subscribe(["evil/flood"], 0)
     writer = scene.peer("writer", sinks=True)
-    sent = writer.pour(publish("flood", LARGE), scene.until)
+    sent = writer.pour(publish("evil/flood", LARGE), scene.until)
     time.sleep(max(0.0, scene.until - time.monotonic()))
     asked = http.client.HTTPConnection(*scene.http, timeout=30)
-    asked.request("GET", "/v1/sessions/never")
+    asked.request("GET", f"/v1/sessions/{reader.name}", headers=_bearer(scene.evil))
     found = json.loads(asked.getresponse().read())
     return f"{sent >> 20} MiB; after {scene.seconds:.0f} s connected: {found.get('connected')}"
 
@@ -82,7 +46,7 @@ def never_reads(scene: Scene) -> str:
 def one_round(scene: Scene) -> str:
     """200 publishers send 60 KB at QoS 1 while the server is paused; one subscriber acks all."""
     reader = scene.peer("reader")
-    reader.subscribe(["round"], 1)
+    reader.subscribe(["evil/round"], 1)
     writers = [scene.peer(f"writer-{n}") for n in range(200)]
     over, got = threading.Event(), [0]
     reader.socket.settimeout(0.5)
@@ -100,7 +64,7 @@ def one_round(scene: Scene) -> str:
     thread = threading.Thread(target=read)
     thread.start()
     acked = 0
-    one = publish("round", b"p" * 60_000, qos=1, number=1)
+    one = publish("evil/round", b"p" * 60_000, qos=1, number=1)
     for _ in range(5):
         os.kill(scene.pid, signal.SIGSTOP)  # as on a machine that is paused: it then reads all in one round
         try:
@@ -121,18 +85,83 @@ def fan_out(scene: Scene) -> str:
     """A publisher at full speed to 2,000 subscribers of one topic."""
     for n in range(CONNECTIONS):
         subscriber = scene.peer(f"subscriber-{n}")
-        subscriber.subscribe(["wide"])
+        subscriber.subscribe(["evil/wide"])
         scene.sink.add(subscriber.socket)
         time.sleep(PACE_S)
     scene.start()
-    one = publish("wide", b"w" * 200)
+    one = publish("evil/wide", b"w" * 200)
     sent = scene.peer("writer", sinks=True).pour(one * 100, scene.until, 4 << 20)
     return f"{sent // len(one):,} sent, {scene.sink.bytes >> 20:,} MiB read"
 
 
+def bursts(scene: Scene) -> str:
+    """300 connections send 28 KB of small QoS 0 publishes each, all at one moment, again and again."""
+    writers = [scene.peer(f"writer-{n}", sinks=True) for n in range(300)]
+    one = publish("evil/burst") * 1_900
+    scene.start()
+    return _in_rounds(scene, [(writer, one) for writer in writers])
+
+
+def subscribes_at_once(scene: Scene) -> str:
+    """50 connections end at one moment a SUBSCRIBE of 9,990 filters, again and again."""
+    readers = [scene.peer(f"reader-{n}", sinks=True) for n in range(50)]
+    one = subscribe(f"evil/{n}" for n in range(FILTERS))
+    scene.start()
+    return _in_rounds(scene, [(reader, one) for reader in readers])
+
+
+def _in_rounds(scene: Scene, said: list[tuple[Peer, bytes]]) -> str:
+    """Each says its own but for the last byte, then all at one moment the last one; a round each second."""
+    rounds, cut = 0, set[str]()
+    while scene.is_on:
+        for part in (slice(-1), slice(-1, None)):
+            for peer, one in said:
+                try:
+                    peer.send(one[part])
+                except OSError:
+                    cut.add(peer.name)
+            time.sleep(0.2)
+        time.sleep(0.6)
+        rounds += 1
+    return f"{rounds} rounds of {sum(len(one) for _, one in said) / 1e6:.1f} MB, {len(cut)} cut off"
+
+
+def topic_tree(scene: Scene) -> str:
+    """2^16 filters in 66 sessions, and five publishes a second to new topics that match all of them."""
+    filters = [
+        "evil/" + "/".join("a+"[n >> level & 1] for level in range(LEVELS)) for n in range(1 << LEVELS)
+    ]
+    for n in range(0, len(filters), 1_000):
+        reader = scene.peer("reader")
+        reader.subscribe([f"{one}/#" for one in filters[n : n + 1_000]])
+        scene.sink.add(reader.socket)
+    scene.start()
+    writer, sent = scene.peer("writer", sinks=True), 0
+    while scene.is_on:
+        writer.send(publish("evil/" + "a/" * LEVELS + str(sent), b"x"))
+        sent += 1
+        time.sleep(0.2)
+    return f"{sent} publishes, {scene.sink.bytes >> 10:,} KiB read"
+
+
+def unread(scene: Scene) -> str:
+    """400 subscribers that read nothing, of ten messages of 200 KB a second at QoS 0."""
+    for n in range(400):
+        reader = scene.peer(f"reader-{n}")
+        reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        reader.subscribe(["evil/unread"])
+    scene.start()
+    writer, sent = scene.peer("writer", sinks=True), 0
+    while scene.is_on:
+        writer.send(publish("evil/unread", LARGE * 2))
+        sent += 1
+        time.sleep(0.1)
+    return f"{sent} sent to each"
+
+
 def greedy_members(scene: Scene) -> str:
     """Members of a group with Receive Maximum 65,535 never ack; beside them an honest one with 1."""
-    shared = ["$share/g/job"]
+    shared = ["$share/g/evil/job"]
     honest = scene.peer("worker", window=1, lasting=True)
     honest.subscribe(shared, 1)
     for n in range(3):
@@ -151,7 +180,7 @@ def greedy_members(scene: Scene) -> str:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     numbers = cycle(range(1, 60_000))
-    jobs = (publish("job", b"j", qos=1, number=next(numbers)) for _ in range(3_000))
+    jobs = (publish("evil/job", b"j", qos=1, number=next(numbers)) for _ in range(3_000))
     sent = scene.peer("writer").exchange(jobs, scene.until)
     while scene.is_on:
         time.sleep(0.1)
@@ -161,10 +190,17 @@ def greedy_members(scene: Scene) -> str:
 # -- HTTP
 
 
-def _post(scene: Scene, path: str, body: bytes, media: str = "application/json") -> int:
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _post(
+    scene: Scene, path: str, body: bytes, media: str = "application/json", key: str | None = None
+) -> int:
+    """The status; 0 if the server has cut the call."""
     asked = http.client.HTTPConnection(*scene.http, timeout=60)
     try:
-        asked.request("POST", path, body, {"Content-Type": media})
+        asked.request("POST", path, body, {"Content-Type": media} | _bearer(key or scene.evil))
         return asked.getresponse().status
     except CUT:
         return 0
@@ -174,7 +210,7 @@ def _post(scene: Scene, path: str, body: bytes, media: str = "application/json")
 
 def http_batches(scene: Scene) -> str:
     """Batches of 10,000 messages and 16 MiB each, four at a time."""
-    line = json.dumps({"topic": "batch", "payload": "x" * 1_600, "deliver_in": "1h"}).encode() + b"\n"
+    line = json.dumps({"topic": "evil/batch", "payload": "x" * 1_590, "deliver_in": "1h"}).encode() + b"\n"
     body = line * 10_000
     assert len(body) <= 16 << 20
     said: list[int] = []
@@ -183,18 +219,14 @@ def http_batches(scene: Scene) -> str:
         while scene.is_on:
             said.append(_post(scene, "/v1/messages:batch", body, "application/x-ndjson"))
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([send] * 4)
     return f"{said.count(201)} taken of {len(said)}"
 
 
 def http_deep_json(scene: Scene) -> str:
     """A JSON body of 15 MiB that is nothing but depth, or a broken batch of small items."""
     size = 15 << 20
-    bodies = [b"[" * size, b'{"topic":"a","payload":' + b"[" * size, b"[" + b"0," * (size // 2) + b"0]"]
+    bodies = [b"[" * size, b'{"topic":"evil/a","payload":' + b"[" * size, b"[" + b"0," * (size // 2) + b"0]"]
     said = []
     for body, path in cycle([(b, p) for b in bodies for p in ("/v1/messages", "/v1/messages:batch")]):
         if not scene.is_on:
@@ -206,32 +238,54 @@ def http_deep_json(scene: Scene) -> str:
 def http_slow_bodies(scene: Scene) -> str:
     """200 bodies that come by a byte a second."""
     head = (
-        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
+        f"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {scene.evil}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
     )
     made = []
     for _ in range(200):
-        found = socket.create_connection(scene.http, 10)
-        scene.opened.append(found)
-        made.append(found)
-        found.sendall(head)
+        made.append(scene.socket(scene.http, "127.0.0.1"))
+        made[-1].sendall(head.encode())
     while scene.is_on:
         for found in made:
             with contextlib.suppress(OSError):
                 found.send(b" ")
         time.sleep(1)
-    return f"{sum(map(_is_open, made))} of 200 open"
+    return f"{sum(map(is_open, made))} of 200 open"
+
+
+def many_headers(scene: Scene) -> str:
+    """A POST of a message with 1.35 million headers, 15 MB, three times."""
+    headers = ",".join(f'"{n:x}":""' for n in range(HEADERS))
+    body = f'{{"topic":"evil/x","payload":1,"headers":{{{headers}}}}}'.encode()
+    return f"{len(body) / 1e6:.0f} MB: {[_post(scene, '/v1/messages', body) for _ in range(3)]}"
+
+
+def previews(scene: Scene) -> str:
+    """Six clients that may only read ask for previews of a rule with 15,000 equal BYSETPOS."""
+    rule = "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;BYSETPOS=" + ",".join(["1"] * 15_000)
+    asked = {"rrule": rule, "timezone": "UTC", "topic": "evil/x", "payload": 1}
+    said = Counter[int]()
+
+    def ask() -> None:
+        while scene.is_on:
+            said[_post(scene, "/v1/schedules:preview", json.dumps(asked).encode(), key=scene.reader)] += 1
+
+    together([ask] * PREVIEWS)
+    return f"{dict(said)}"
 
 
 CROWDS: tuple[Attack, ...] = (
     one_round,
-    silent_connections,
-    half_connects,
-    half_handshakes,
     never_reads,
     fan_out,
+    bursts,
+    subscribes_at_once,
+    topic_tree,
+    unread,
     greedy_members,
     http_batches,
     http_deep_json,
     http_slow_bodies,
+    many_headers,
+    previews,
 )

@@ -1,12 +1,13 @@
 """What one hostile client does to the others: `python -m tests.bench.hostile`.
 
-For each attack of attacks.py a server of its own, in a process of its own with an empty data directory. An
-honest client, in another process, publishes to itself at QoS 0 every 5 ms and measures the round trip; the
-attack comes from here. The table says, for each attack:
+For each attack a server of its own, in a process of its own with an empty data directory and a keys file: a
+key for `honest/#`, one for `evil/#`, and one that may only read. Honest clients ask for something every 10 ms
+and measure how long it takes, in another process (honest.py). The attack comes from here: with a key
+(attacks.py, crowds.py), without one (strangers.py). Server and honest clients take
+precedence over it for the processor, if the machine allows that. The table says, for each attack:
 
-    worst, p99   longest round trip of the honest client, and what 99 % of its ticks did not exceed, ms; a
-                 stall counts for every tick that it covers, not once
-    lost         of its messages, and connections that it lost
+    ping, p2p, schedule   of each honest client what 99 % of its calls did not exceed, and the longest, ms
+    lost         calls of theirs that were refused or not answered, and connections that were cut
     cpu          processor time of the server during the attack and a moment after, s
     wait         how long it could have run meanwhile, but other processes had the processor, s: on a busy
                  machine that much of a stall is not its own
@@ -14,33 +15,45 @@ attack comes from here. The table says, for each attack:
     log, disk    what the log grew by, what was written to the disk (log included); data: what is there in the
                  end, MiB
 
+`!` marks what misses the goal: GOAL for the calls, nothing lost. With `--goal` the exit code is then 1.
+
 `--server DIR` runs the server of another checkout, several times for several, row beside row. All of it is
 on the one machine: look at `nothing`, which attacks nobody, for what the machine adds.
 """
 
 import argparse
 import json
-import select
+import math
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from .attacks import ATTACKS
 from .crowds import CROWDS
-from .process import ROOT, Server, address
-from .raw import PUBLISH, Address, Peer, publish
-from .results import percentile, turn_ns
+from .honest import CLIENTS, Felt
+from .process import ROOT, Server, environment
+from .results import turn_ns
 from .scene import CUT, Attack, Scene
+from .strangers import STRANGERS
 
 SECONDS = 10.0
-TICK_S = 0.005
-LOST_S = 60.0
 SETTLE_S = 1.5
+GOAL = {"ping": (20.0, 60.0), "p2p": (20.0, 60.0), "schedule": (math.inf, 150.0)}
+"""At most: p99 and the longest, ms."""
+KEYS = {
+    "honest": ("schedule,read", "honest/#"),
+    "evil": ("schedule,read", "evil/#"),
+    "reader": ("read", "evil/#"),
+}
+"""Scopes and topics."""
 TLS = ROOT / "tests" / "support" / "tls"
 SETTINGS = {
     "mqtt__listen": "mqtt://127.0.0.1:0,mqtts://127.0.0.1:0,ws://127.0.0.1:0",
@@ -57,9 +70,8 @@ class Row:
 
     server: str
     attack: str
-    worst_ms: float
-    p99_ms: float
-    lost: int
+    felt: dict[str, Felt]
+    """By honest client."""
     cpu_s: float
     wait_s: float
     rss: int
@@ -68,103 +80,118 @@ class Row:
     data: int
     remark: str
 
+    @property
+    def lost(self) -> int:
+        return sum(one.lost for one in self.felt.values())
+
+    @property
+    def misses(self) -> bool:
+        """Whether it misses the goal."""
+        return bool(self.lost) or any(_mark(name, one) for name, one in self.felt.items())
+
     def cells(self) -> tuple[str, ...]:
         sizes = (f"{size / _MIB:.1f}" for size in (self.rss, self.log, self.disk, self.data))
-        said = (f"{self.worst_ms:.0f}", f"{self.p99_ms:.1f}", str(self.lost))
+        felt = (f"{one.p99_ms:.1f} {one.max_ms:.0f}{_mark(name, one)}" for name, one in self.felt.items())
         spent = (f"{self.cpu_s:.1f}", f"{self.wait_s:.1f}")
-        return (self.attack, self.server, *said, *spent, *sizes, self.remark)
+        return (
+            self.attack,
+            self.server,
+            *felt,
+            f"{self.lost}{'!' if self.lost else ''}",
+            *spent,
+            *sizes,
+            self.remark,
+        )
 
 
-HEAD = ("attack", "server", "worst", "p99", "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
+def _mark(client: str, felt: Felt) -> str:
+    p99, most = GOAL[client]
+    return "!" if felt.p99_ms > p99 or felt.max_ms > most else ""
 
 
-# -- the honest client
-
-
-def honest(at: Address) -> None:
-    """Measure until the standard input ends, then say what was found, as JSON."""
-    trips: list[float] = []
-    lost = 0
-    peer, number = _honest_peer(at), 0
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        number += 1
-        started = time.monotonic()
-        try:
-            peer.send(publish("honest", number.to_bytes(8)))
-            while True:
-                first, body = peer.read()
-                if first >> 4 == PUBLISH and body[-8:] == number.to_bytes(8):
-                    break
-        except TimeoutError:
-            lost += 1
-        except CUT:
-            lost += 1
-            time.sleep(0.1)
-            with suppress(*CUT):
-                peer = _honest_peer(at)
-        trips.append(time.monotonic() - started)
-        time.sleep(max(0.0, TICK_S - trips[-1]))
-    ticks = [trip - late * TICK_S for trip in trips for late in range(max(1, int(trip / TICK_S)))]
-    said = {"worst_ms": max(ticks) * 1e3, "p99_ms": percentile(ticks, 0.99) * 1e3, "lost": lost}
-    print(json.dumps(said), flush=True)
-
-
-def _honest_peer(at: Address) -> Peer:
-    peer = Peer(at, "honest")
-    peer.subscribe(["honest"])
-    peer.socket.settimeout(LOST_S)
-    return peer
+EVERY = (*ATTACKS, *CROWDS, *STRANGERS)
+HEAD = ("attack", "server", *GOAL, "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
 
 
 # -- the server under attack
 
 
-def attacked(attack: Attack, root: Path, seconds: float) -> Row:
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A keys file that the checkout has made, and its keys by name."""
+
+    path: Path
+    shown: dict[str, str]
+
+
+def make_keys(root: Path, folder: Path) -> Keys:
+    """Raises CalledProcessError."""
+    folder.mkdir()
+    path, shown = folder / "keys.toml", dict[str, str]()
+    for name, (scopes, topics) in KEYS.items():
+        rules = [word for rule in ("--publish", "--subscribe", "--deliver") for word in (rule, topics)]
+        command = [sys.executable, "-m", "server", "keys", "add", name, "--scope", scopes, *rules]
+        shown[name] = subprocess.run(
+            [*command, "--file", str(path)],
+            cwd=root,
+            env=environment({}, root),
+            check=True,
+            text=True,
+            capture_output=True,
+        ).stdout.split()[0]
+    return Keys(path, shown)
+
+
+def attacked(attack: Attack, root: Path, keys: Keys, seconds: float) -> Row:
     """One attack on a new server. Raises RuntimeError if that does not start, or ends."""
     with tempfile.TemporaryDirectory(prefix="fasti-hostile-") as folder:
-        server = Server(Path(folder) / "data", SETTINGS, root)
+        server = Server(Path(folder) / "data", SETTINGS | {"auth__keys_file": keys.path}, root)
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, server.pid, -10)
         try:
             server.listening()
-            return _measured(attack, server, root, seconds)
+            with _beside(server, keys) as friend:
+                return _measured(attack, server, root, keys, seconds, friend)
         finally:
             server.stop()
 
 
-def _measured(attack: Attack, server: Server, root: Path, seconds: float) -> Row:
-    time.sleep(0.5)
-    at = ":".join(map(str, server.mqtt))
-    arguments = [sys.executable, "-m", "tests.bench.hostile", "--honest", at]
+@contextmanager
+def _beside(server: Server, keys: Keys) -> Iterator[subprocess.Popen[str]]:
+    """The honest clients, connected; killed in the end if they have not ended."""
+    at = (":".join(map(str, one)) for one in (server.mqtt, server.http))
     with subprocess.Popen(
-        arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.bench.honest", *at, keys.shown["honest"]],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as friend:
-        time.sleep(1.0)
-        server.forget_peak()
-        rss, cpu, wait = server.rss_bytes(), server.cpu_s(), server.wait_s()
-        disk, log = server.disk_bytes(), _size(server.log)
-        others = server.address_of("tls"), server.address_of("ws"), server.http
-        scene = Scene(server.pid, server.mqtt, *others, seconds)
-        scene.start()
         try:
-            remark = attack(scene)
-        except CUT as error:
-            remark = f"ended by: {error}"
-        except Exception as error:
-            traceback.print_exc()
-            remark = f"failed: {error!r}"
+            assert friend.stdout is not None
+            if friend.stdout.readline() != "ready\n":
+                raise RuntimeError("the honest clients could not connect")
+            yield friend
         finally:
-            scene.close()
-        time.sleep(SETTLE_S)
-        assert friend.stdin is not None
-        friend.stdin.close()
-        assert friend.stdout is not None
-        found = json.loads(friend.stdout.read())
+            friend.kill()
+
+
+def _measured(
+    attack: Attack, server: Server, root: Path, keys: Keys, seconds: float, friend: subprocess.Popen[str]
+) -> Row:
+    server.forget_peak()
+    rss, cpu, wait = server.rss_bytes(), server.cpu_s(), server.wait_s()
+    disk, log = server.disk_bytes(), _size(server.log)
+    places = server.mqtt, server.address_of("tls"), server.address_of("ws"), server.http
+    scene = Scene(server.pid, *places, keys.shown["evil"], keys.shown["reader"], seconds)
+    remark = _attack(attack, scene)
+    time.sleep(SETTLE_S)
+    found = json.loads(friend.communicate()[0])
     server.check()
     return Row(
         server=root.name,
         attack=attack.__name__,
-        worst_ms=found["worst_ms"],
-        p99_ms=found["p99_ms"],
-        lost=found["lost"],
+        felt={client.__name__: Felt(**found[client.__name__]) for client in CLIENTS},
         cpu_s=server.cpu_s() - cpu,
         wait_s=server.wait_s() - wait,
         rss=server.peak_bytes() - rss,
@@ -173,6 +200,20 @@ def _measured(attack: Attack, server: Server, root: Path, seconds: float) -> Row
         data=server.data_bytes(),
         remark=remark,
     )
+
+
+def _attack(attack: Attack, scene: Scene) -> str:
+    """The remark; that it failed, if it did."""
+    scene.start()
+    try:
+        return attack(scene)
+    except CUT as error:
+        return f"ended by: {error}"
+    except Exception as error:
+        traceback.print_exc()
+        return f"failed: {error!r}"
+    finally:
+        scene.close()
 
 
 def _size(path: Path) -> int:
@@ -196,7 +237,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    names = {attack.__name__: attack for attack in (*ATTACKS, *CROWDS)}
+    names = {attack.__name__: attack for attack in EVERY}
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.hostile",
         description="one hostile client against a server, and what the others feel of it",
@@ -208,22 +249,23 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--server", action="append", type=Path, metavar="DIR", help="a checkout; repeatable")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each attack, most of the time")
-    parser.add_argument("--honest", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--goal", action="store_true", help="exit code 1 if an attack misses the goal")
     wanted = parser.parse_args(arguments)
-    if wanted.honest:
-        honest(address(wanted.honest))
-        return 0
     rows: list[Row] = []
-    for name in wanted.only or names:
-        for root in wanted.server or [ROOT]:
+    has_ended = False
+    roots = [root.resolve() for root in wanted.server or [ROOT]]
+    with tempfile.TemporaryDirectory(prefix="fasti-hostile-keys-") as folder:
+        made = [make_keys(root, Path(folder) / str(at)) for at, root in enumerate(roots)]
+        for name, (root, keys) in product(wanted.only or names, zip(roots, made, strict=True)):
             try:
-                rows.append(attacked(names[name], root.resolve(), wanted.seconds))
+                rows.append(attacked(names[name], root, keys, wanted.seconds))
             except RuntimeError as error:
+                has_ended = True
                 print(f"{name}: the server of {root}: {error}", flush=True)
             else:
                 print("  ".join(rows[-1].cells()), flush=True)
     print(f"\n{table(rows)}")
-    return 0
+    return int(wanted.goal and (has_ended or any(row.misses for row in rows)))
 
 
 if __name__ == "__main__":

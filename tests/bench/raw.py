@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 Address = tuple[str, int]
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK = 2, 3, 4, 5, 7, 9
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, PINGRESP = 2, 3, 4, 5, 7, 9, 13
 PINGREQ = b"\xc0\x00"
 WINDOW = 500
 """Publishes on the way; the server allows 1,024."""
@@ -32,12 +32,23 @@ def packet(first: int, body: bytes) -> bytes:
     return bytes((first,)) + varint(len(body)) + body
 
 
-def connect(name: str, *, lasting: bool = False, window: int = 0, keep_alive: int = 0) -> bytes:
-    properties = b"\x11\x00\x00\x0e\x10" if lasting else b""
+def connect(
+    name: str,
+    key: str = "",
+    *,
+    lasting: bool = False,
+    window: int = 0,
+    keep_alive: int = 0,
+    properties: bytes = b"",
+) -> bytes:
+    """A `key` is the password, and the name in it that of the user."""
+    properties += b"\x11\x00\x00\x0e\x10" if lasting else b""
     if window:
         properties += b"\x21" + window.to_bytes(2)
-    head = b"\x00\x04MQTT\x05" + (b"\x00" if lasting else b"\x02") + keep_alive.to_bytes(2)
-    return packet(0x10, head + varint(len(properties)) + properties + text(name))
+    flags = (0 if lasting else 2) | (0xC0 if key else 0)
+    shown = text(key.split("_")[1]) + text(key) if key else b""
+    head = b"\x00\x04MQTT\x05" + bytes((flags,)) + keep_alive.to_bytes(2)
+    return packet(0x10, head + varint(len(properties)) + properties + text(name) + shown)
 
 
 def publish(
@@ -66,14 +77,21 @@ class Peer:
     """One connection, CONNACK read. Raises OSError, EOFError when the server ends it."""
 
     def __init__(
-        self, at: Address, name: str, *, lasting: bool = False, window: int = 0, keep_alive: int = 0
+        self,
+        at: Address,
+        name: str,
+        key: str = "",
+        *,
+        lasting: bool = False,
+        window: int = 0,
+        keep_alive: int = 0,
     ) -> None:
         self.socket = socket.create_connection(at, 30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.name = name
         self.is_cut = False
         self._held = bytearray()
-        self.send(connect(name, lasting=lasting, window=window, keep_alive=keep_alive))
+        self.send(connect(name, key, lasting=lasting, window=window, keep_alive=keep_alive))
         first, body = self.read()
         if first >> 4 != CONNACK or body[1]:
             raise ConnectionError(f"{name}: {first:#x} {body!r}")
