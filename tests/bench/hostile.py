@@ -3,7 +3,7 @@
 For each attack a server of its own, in a process of its own with an empty data directory and a keys file: a
 key for `honest/#`, one for `evil/#`, and one that may only read. Honest clients ask for something every 10 ms
 and measure how long it takes, in another process (honest.py). The attack comes from here: with a key
-(attacks.py, crowds.py), without one (strangers.py). Server and honest clients take
+(attacks.py, crowds.py), without one (strangers.py), three at once (mixes.py). Server and honest clients take
 precedence over it for the processor, if the machine allows that. The table says, for each attack:
 
     ping, p2p, schedule   of each honest client what 99 % of its calls did not exceed, and the longest, ms
@@ -39,6 +39,7 @@ from pathlib import Path
 from .attacks import ATTACKS
 from .crowds import CROWDS
 from .honest import CLIENTS, Felt
+from .mixes import MIXES
 from .process import ROOT, Server, environment
 from .results import turn_ns
 from .scene import CUT, Attack, Scene
@@ -109,7 +110,7 @@ def _mark(client: str, felt: Felt) -> str:
     return "!" if felt.p99_ms > p99 or felt.max_ms > most else ""
 
 
-EVERY = (*ATTACKS, *CROWDS, *STRANGERS)
+EVERY = (*ATTACKS, *CROWDS, *STRANGERS, *MIXES)
 HEAD = ("attack", "server", *GOAL, "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
 
 
