@@ -134,11 +134,13 @@ class Peer:
         del held[: at + length]
         return found
 
-    def subscribe(self, filters: Sequence[str], qos: int = 0) -> None:
-        """Ask and wait; what is published meanwhile is passed over."""
+    def subscribe(self, filters: Sequence[str], qos: int = 0) -> int:
+        """Ask and wait, and pass over what is published meanwhile. How many filters were granted."""
         self.send(subscribe(filters, qos))
-        while self.read()[0] >> 4 != SUBACK:
-            pass
+        while True:
+            first, body = self.read()
+            if first >> 4 == SUBACK:
+                return sum(code < 0x80 for code in body[3 + body[2] :])
 
     def exchange(self, packets: Iterable[bytes], until: float) -> int:
         """Publishes of QoS 1 or 2 in windows; how many were acked by the monotonic time `until`."""
