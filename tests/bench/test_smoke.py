@@ -4,6 +4,7 @@ With FASTI_SOAK=1 all of a cluster. Those of Spark: tests/spark/test_benchmarks.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.bench import hostile
 from tests.bench.__main__ import run
 from tests.bench.failover import back
+from tests.bench.honest import Felt
 from tests.bench.replicated import JETSTREAM, POSTGRESQL, is_installed
 from tests.bench.results import TINY, Result, Seen, percentile, table
 from tests.support.soak import SOAK
@@ -67,6 +69,25 @@ def test_an_attack_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells[6] == "0", "no honest client is refused or cut"
     assert float(cells[7]) + float(cells[8]) > 0, "it costs the server something"
     assert told.rstrip().endswith("ns")
+
+
+@pytest.mark.parametrize(
+    ("client", "felt"),
+    [
+        ("ping", Felt(21.0, 30.0, 0)),
+        ("p2p", Felt(5.0, 61.0, 0)),
+        ("schedule", Felt(5.0, 151.0, 0)),
+        ("schedule", Felt(5.0, 6.0, 1)),
+    ],
+)
+def test_a_row_marks_what_misses_the_goal(client: str, felt: Felt) -> None:
+    kept = {"ping": Felt(20.0, 60.0, 0), "p2p": Felt(20.0, 60.0, 0), "schedule": Felt(100.0, 150.0, 0)}
+    row = hostile.Row("here", "nothing", kept, 1.0, 0.0, 0, 0, 0, 0, "")
+    assert not row.misses
+    assert "!" not in "".join(row.cells())
+    row = replace(row, felt=kept | {client: felt})
+    assert row.misses
+    assert "".join(row.cells()).count("!") == 1
 
 
 def test_every_attack_tells_its_story() -> None:
