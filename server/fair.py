@@ -3,11 +3,13 @@
 `Share` counts what each owner holds of a bound that all share (timeline/shares.py), and asks for the owner's
 own bound in the keys file.
 
-`Turns` is a round robin: each owner that has something waiting gives one, then the next owner does.
+`Turns` is a round robin: each owner that has something waiting gives one, then the next owner does. An owner
+that comes goes first, so that somebody who asks for little does not wait for those who always ask; one that
+comes again within the same round goes last. (As FQ-CoDel does with new and old flows, RFC 8290.)
 """
 
 from collections import Counter, OrderedDict, deque
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from timeline.shares import may_take
 
@@ -78,24 +80,38 @@ class Turns(Generic[One]):
     """What waits, by owner. The caller bounds it."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[One]] = OrderedDict()
-        """None is empty; the owner whose turn is next comes first."""
+        self._new: OrderedDict[str, deque[One]] = OrderedDict()
+        """Owners that have had no turn in this round, in the order of their coming. None is empty."""
+        self._old: OrderedDict[str, deque[One]] = OrderedDict()
+        """Those that have had one; the one whose turn is next comes first. Some are empty: they stay until
+        the round has come to them."""
+        self._count = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._lines)
+    def __len__(self) -> int:
+        return self._count
 
     def __contains__(self, owner: object) -> bool:
         """Whether something of that owner waits."""
-        return owner in self._lines
+        return owner in self._new or bool(self._old.get(cast("str", owner)))
 
     def add(self, owner: str, one: One) -> None:
         """Let it wait behind what its owner has waiting."""
-        self._lines.setdefault(owner, deque()).append(one)
+        line = self._old.get(owner)
+        if line is None:
+            line = self._new.setdefault(owner, deque())
+        line.append(one)
+        self._count += 1
 
-    def take(self) -> One:
-        """The next one. Its owner goes behind the other owners. Raises KeyError if nothing waits."""
-        owner, line = self._lines.popitem(last=False)
+    def take(self) -> tuple[str, One]:
+        """The next one and its owner, who goes behind the other owners. Raises KeyError if nothing waits."""
+        while True:
+            owner, line = (self._new or self._old).popitem(last=False)
+            if line:
+                break
         one = line.popleft()
-        if line:
-            self._lines[owner] = line
-        return one
+        self._count -= 1
+        if self._count:
+            self._old[owner] = line
+        else:
+            self._old.clear()
+        return owner, one

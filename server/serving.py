@@ -22,7 +22,6 @@ from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor
 from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
-from .net.loop_time import LoopTime
 from .net.proxies import proxies_of
 from .net.tls import Certificates
 from .observe.logs import telling
@@ -96,7 +95,7 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._time = LoopTime(time.monotonic)
+        self._time = app.time
         metrics = app.metrics
         proxies = proxies_of(config)
         self._links = Crowd[MqttLink](

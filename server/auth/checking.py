@@ -86,7 +86,7 @@ class Checking:
 
     def _go_on(self) -> None:
         while self._waiting and self._count < THREADS:
-            check = self._waiting.take()
+            _, check = self._waiting.take()
             if check.is_wanted():
                 self._count += 1
                 self._verify(check)

@@ -138,6 +138,10 @@ class Dispatch(Rider):
         """RAM of the plain publishes that wait for the horizon."""
         self._run = TURN_MESSAGES
         """Messages that are passed in one go, by how many sessions got those before."""
+        self._widest = 1
+        """Most deliveries of one of them, while several owners are there."""
+        self.part = 1.0
+        """Of TURN_COST: while several owners are there turns are kept short (server/net/loop_time.py)."""
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
         writer.carry(self)
@@ -147,11 +151,20 @@ class Dispatch(Rider):
         """How many plain publishes wait for the horizon."""
         return len(self._live)
 
+    @property
+    def reach(self) -> int:
+        """How many deliveries they make, at most; if only one owner is there, how many they are."""
+        if not self._live:
+            self._widest = 1
+        return len(self._live) * self._widest
+
     def add_live(self, message: Message, answer: Answer | None) -> None:
         """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
         self._live.append((message, answer, size))
         self.live_bytes += size
+        if self.part < 1.0:
+            self._widest = max(self._widest, len(self._router.route(message.topic)))
 
     def retract(self, first_seq: int, last_seq: int) -> None:
         """Forget plain publishes that wait with a seq above the first and up to the last: they were answered
@@ -176,18 +189,19 @@ class Dispatch(Rider):
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
         passed = spent = 0
+        most = int(TURN_COST * self.part)
         if self._retained.is_full:
             return False  # the batch that empties it plans a round
         while True:
-            to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
+            to, count, cost = self._pass_run(end, min(self._run, limit), most - spent, wall_ms)
             horizon.advance(to)
             while self._marks and self._marks[0][0] <= to:
                 self._marks.popleft()[1]()
             passed += count
             spent += cost
             if count:
-                self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_COST * count // (cost + 1)))
-            if to >= end or passed >= limit or spent >= TURN_COST:
+                self._run = min(TURN_MESSAGES, max(RUN_MIN, most * count // (cost + 1)))
+            if to >= end or passed >= limit or spent >= most:
                 self._owed.gone(self._tail.floor)
                 return to < end
 

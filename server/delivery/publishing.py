@@ -6,8 +6,9 @@ when `[replay] filters` asks for it. Any other takes a position like all, so tha
 the horizon in RAM. (A group, even of clean sessions, replays: what one member leaves unacked is another's.)
 
 Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; beyond them a publish is
-refused (quota exceeded). A client below level 5 cannot be told so: its publishes wait at its connection while
-the server is congested, and are taken then, beyond the bounds too, by at most what counts as congestion. When
+refused (quota exceeded). Before that, while the server is congested, a client's publishes wait at its
+connection. Below level 5 a client cannot be told of a refusal: what has been begun is taken then, beyond the
+bounds too, by at most what counts as congestion. When
 what waits for the horizon and what is owed (server/delivery/owed) have come to `tail.max_bytes`, or to
 LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
 counted.
@@ -49,6 +50,8 @@ Judged = dict[bytes, bool]
 HOLD_MESSAGES = 8_000
 HOLD_BYTES = 16 << 20
 """Publishes that may wait before the server stops reading from publishers: about 30 ms of work."""
+SHARED_HOLD = 0.25
+"""The part of those that may wait while several owners are there: what is decided in two turns."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
@@ -93,23 +96,46 @@ class Publishing:
         self.router = router
         self.traffic = Traffic()
         self.waiting = self.waiting_bytes = 0
-        """Publishes that are with the writer, and their bytes of RAM."""
+        """Publishes that are with the writer, or the deliveries that they make if those are more; bytes."""
+        self._hold_messages = min(HOLD_MESSAGES, config.limits.queued // 2)
+        self._hold_bytes = min(HOLD_BYTES, config.limits.queued_bytes // 2)
+        self.part = 1.0
+        """Of what may wait: less while several owners are there (server/net/loop_time.py)."""
+        self._placed: dict[str, int] = {}
+        """The same by owner, with what waits for the horizon: of all since nothing waited."""
+        self._placed_sum = 0
         self._dispatch = dispatch
         self._owed = owed
         self._retained = retained
         self._writer = writer
 
-    @property
-    def is_congested(self) -> bool:
-        """Publishers should be held back: what they have sent waits in RAM, and the requests of others wait
-        behind it."""
-        dispatch, limits = self._dispatch, self.config.limits
-        return dispatch.live + self.waiting > min(
-            HOLD_MESSAGES, limits.queued // 2
-        ) or dispatch.live_bytes + self.waiting_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
+    def is_congested(self, owner: str) -> bool:
+        """Publishers of this owner should be held back: what has been sent waits in RAM, and the requests of
+        others wait behind it. Up to twice the usual bounds those go on that have published less than an equal
+        share of what waits.
 
-    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]], *, can_refuse: bool = True) -> None:
+        `owner`: name of a key; empty: who has shown none.
+        """
+        dispatch, part = self._dispatch, self.part if self.part == 1.0 else self.part * SHARED_HOLD
+        reach = dispatch.reach + self.waiting
+        size = dispatch.live_bytes + self.waiting_bytes
+        if reach <= self._hold_messages * part and size <= self._hold_bytes * part:
+            return False
+        if reach > self._hold_messages * 2 or size > self._hold_bytes * 2:
+            return True
+        return self._placed.get(owner, 0) * len(self._placed) >= self._placed_sum
+
+    def publish(
+        self,
+        wishes: Sequence[tuple[Wish, Answer | None]],
+        owner: str = "",
+        reach: int = 0,
+        *,
+        can_refuse: bool = True,
+    ) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on.
+
+        `reach`: how many deliveries they make at once, if that is known.
 
         Without `can_refuse` the caller hands them over only while the server is not congested.
         """
@@ -117,17 +143,19 @@ class Publishing:
         if step > UNDONE_RUN and any([wish.terms.while_undone for wish, _ in wishes]):  # noqa: C419
             step = UNDONE_RUN
         for start in range(0, len(wishes), max(1, step)):
-            self._publish(wishes[start : start + step] if step < len(wishes) else wishes, can_refuse)
+            part = wishes[start : start + step] if step < len(wishes) else wishes
+            self._publish(part, owner, max(len(part), reach), can_refuse)
 
-    def _publish(self, wishes: Sequence[tuple[Wish, Answer | None]], can_refuse: bool) -> None:
+    def _publish(
+        self, wishes: Sequence[tuple[Wish, Answer | None]], owner: str, weight: int, can_refuse: bool
+    ) -> None:
         self.traffic.received += len(wishes)
         known: Judged = {}
         writes = any(wish.received or self.is_to_store(wish, known) for wish, _ in wishes)
         count, size = len(wishes), _size(wishes)
 
         def done(placed: object) -> None:
-            self.waiting -= count
-            self.waiting_bytes -= size
+            self._left(weight, size)
             if isinstance(placed, list):
                 for answer, verdict, message in placed:
                     answer(verdict, message)
@@ -143,14 +171,34 @@ class Publishing:
                 writes=writes,
                 can_refuse=can_refuse,
             )
-            self.waiting += count
-            self.waiting_bytes += size
+            self._came(owner, weight, size)
         except Busy:
             self._answer_all(wishes, Verdict.OVER_QUOTA)
         except StoreFailed:
             self._answer_all(wishes, Verdict.UNAVAILABLE)
 
-    def schedule(self, drafts: Sequence[Draft], answered: RunAnswer, *, can_refuse: bool = True) -> None:
+    def reach(self, wish: Wish) -> int:
+        """How many deliveries it makes at once."""
+        return 0 if wish.is_scheduled else len(self.router.route(wish.record.topic))
+
+    def _came(self, owner: str, weight: int, size: int) -> None:
+        """They are with the writer."""
+        placed = self._placed
+        if not self.waiting and not self._dispatch.live:
+            placed.clear()
+            self._placed_sum = 0
+        placed[owner] = placed.get(owner, 0) + weight
+        self._placed_sum += weight
+        self.waiting += weight
+        self.waiting_bytes += size
+
+    def _left(self, weight: int, size: int) -> None:
+        self.waiting -= weight
+        self.waiting_bytes -= size
+
+    def schedule(
+        self, drafts: Sequence[Draft], answered: RunAnswer, owner: str = "", *, can_refuse: bool = True
+    ) -> None:
         """The same of a run of delayed publishes without keys, which are nobody's: one answer for all.
 
         Half of what they cost as wishes: there is no record of them but the one that is stored.
@@ -166,8 +214,7 @@ class Publishing:
                 size=size,
                 can_refuse=can_refuse,
             )
-            self.waiting += count
-            self.waiting_bytes += size
+            self._came(owner, count, size)
         except Busy:
             self._refuse_run(count, answered, Verdict.OVER_QUOTA)
         except StoreFailed:
@@ -318,8 +365,7 @@ class Publishing:
         return ids, refused
 
     def _placed_run(self, count: int, size: int, answered: RunAnswer, placed: object) -> None:
-        self.waiting -= count
-        self.waiting_bytes -= size
+        self._left(count, size)
         if isinstance(placed, tuple):
             answered(*placed)
         else:

@@ -92,6 +92,7 @@ class Inbound:
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
         self._publisher = self._owner = b""
+        self._key = ""
         self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
         """In the order of the publishes, which is that of the answers."""
@@ -115,6 +116,8 @@ class Inbound:
         """Nothing has been handed over since `settle`."""
         self.has_published = False
         """Something has been handed over since `begin_turn`."""
+        self.reach = 0
+        """Deliveries of what was read since then, while several owners are there (net/loop_time.py)."""
 
     def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
         """What CONNECT says of who publishes. `rights`: what it may; None: everything."""
@@ -122,12 +125,14 @@ class Inbound:
         self._rights = rights
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
+        self._key = "" if rights is None else rights.name
         mqtt = self._mqtt
         self._is_usual = rights is None and not mqtt.qos_floor and mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:
         """What is handed over from now on counts as published in this turn."""
         self.has_published = False
+        self.reach = 0
 
     def settle(self) -> None:
         """All that was handed over has been waited for."""
@@ -244,7 +249,7 @@ class Inbound:
                     self._answer(pending, _REASONS[verdict], 0, session)
 
         traces = self._traces
-        self._wishes.append((wish, answer if traces is None else _traced(traces, packet, wish, answer)))
+        self._add(wish, answer if traces is None else _traced(traces, packet, wish, answer))
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
         """`take` of a publish without properties that nothing is wrong with; False, and nothing done, of
@@ -270,8 +275,13 @@ class Inbound:
         if self._drafts:
             self._flush_drafts()
         record = Record(topic, payload, 0, qos, publisher=self._publisher)
-        self._wishes.append((Wish(record, is_plain=True), answer))
+        self._add(Wish(record, is_plain=True), answer)
         return True
+
+    def _add(self, wish: Wish, answer: Answer | None) -> None:
+        self._wishes.append((wish, answer))
+        if self._publishing.part < 1.0:
+            self.reach += self._publishing.reach(wish)
 
     def _take_delayed(self, packet: Publish, session: Session) -> bool:
         """The same of a publish to `$delayed/{n}/{topic}`: what is to be stored is made here.
@@ -351,7 +361,7 @@ class Inbound:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
-            self._publishing.publish(wishes, can_refuse=self._level == 5)
+            self._publishing.publish(wishes, self._key, self.reach, can_refuse=self._level == 5)
 
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
@@ -360,7 +370,7 @@ class Inbound:
         self.has_published = True
         assert self._drafting is not None
         answered = partial(self._answer_run, drafted, self._drafting)
-        self._publishing.schedule(drafts, answered, can_refuse=self._level == 5)
+        self._publishing.schedule(drafts, answered, self._key, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
         """PUBREL has come: it counts no more."""

@@ -72,7 +72,7 @@ class Links:
         self.pool = pool
         self.outgoing = outgoing
         self._time = time
-        self._publishing = Congested(time, lambda: publishing.is_congested)
+        self._publishing = Congested(time, publishing.is_congested)
 
     def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
         """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
@@ -91,47 +91,51 @@ def _go_on(link: "MqttLink") -> None:
 
 
 class Congested:
-    """Links whose clients have published: they wait for a turn, and while the server is congested."""
+    """Links whose clients have published: they wait for a turn, and while their key is congested."""
 
-    def __init__(self, time: LoopTime, is_congested: Callable[[], bool]) -> None:
+    def __init__(self, time: LoopTime, is_congested: Callable[[str], bool]) -> None:
         self._time = time
         self._is_congested = is_congested
-        self._waiting: deque[MqttLink] = deque()
-        """In the order of their coming, while it is congested."""
-        self._returned: list[MqttLink] = []
+        self._waiting: dict[str, deque[MqttLink]] = {}
+        """By key, in the order of their coming. None is empty."""
+        self._returned: dict[str, list[MqttLink]] = {}
         """Before those: it was congested again when their turn came."""
         self._is_planned = False
 
     def append(self, link: "MqttLink") -> None:
-        if self._is_planned or self._is_congested():
-            self._waiting.append(link)
-            self._plan()
+        if link.key in self._waiting or self._is_congested(link.key):
+            self._waiting.setdefault(link.key, deque()).append(link)
+            self._plan(CONGESTION_POLL_S)
         else:
             self._time.wait(link.owner, partial(self._go_on, link))
 
     def _go_on(self, link: "MqttLink") -> None:
-        if self._is_congested():
-            self._returned.append(link)
-            self._plan()
+        if self._is_congested(link.key):
+            self._returned.setdefault(link.key, []).append(link)
+            self._plan(CONGESTION_POLL_S)
         else:
             _go_on(link)
 
-    def _plan(self) -> None:
+    def _plan(self, delay_s: float) -> None:
         if not self._is_planned:
             self._is_planned = True
-            delay_s = CONGESTION_POLL_S if self._is_congested() else 0
             asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._is_planned = False
-        self._waiting.extendleft(reversed(self._returned))
+        for key, links in self._returned.items():
+            self._waiting.setdefault(key, deque()).extendleft(reversed(links))
         self._returned.clear()
-        if not self._is_congested():
-            for _ in range(min(len(self._waiting), RESUMED_AT_ONCE)):
-                link = self._waiting.popleft()
+        free = [key for key in self._waiting if not self._is_congested(key)]
+        for key in free:
+            line = self._waiting[key]
+            for _ in range(min(len(line), RESUMED_AT_ONCE)):
+                link = line.popleft()
                 self._time.wait(link.owner, partial(self._go_on, link))
+            if not line:
+                del self._waiting[key]
         if self._waiting:
-            self._plan()
+            self._plan(0 if free else CONGESTION_POLL_S)
 
 
 class MqttLink(Opening):
@@ -224,7 +228,7 @@ class MqttLink(Opening):
             self._timer = self._loop.call_later(LINGER_S, cut, transport)
             return
         if self._is_flush_planned:
-            self._flush()
+            self.flush()
         self.end()
 
     def pause_writing(self) -> None:
@@ -292,6 +296,11 @@ class MqttLink(Opening):
             self._caller.hang_up()
 
     @property
+    def key(self) -> str:
+        """Name of the key that its client has shown; empty: none."""
+        return "" if self._connection is None else self._connection.key
+
+    @property
     def is_begun(self) -> bool:
         """Whether there is, or was, a transport."""
         return self._connection is not None
@@ -300,7 +309,7 @@ class MqttLink(Opening):
         """The server stops: tell the client and close."""
         if self._connection is not None:
             self._connection.close(why)
-            self._flush()
+            self.flush()
 
     def review(self) -> None:
         """Keys or certificates are others now."""
@@ -355,7 +364,7 @@ class MqttLink(Opening):
         """End it, whatever it is doing."""
         if self._connection is not None:
             self._connection.refuse(reason, why)
-            self._flush()
+            self.flush()
         if not self._is_ending:
             self._finish()
 
@@ -405,30 +414,33 @@ class MqttLink(Opening):
     def _plan_flush(self) -> None:
         """With what waits for others already, if anything does."""
         self._is_flush_planned = True
-        self._links.outgoing.press(self._flush)
+        self._links.outgoing.press(self)
 
     def _plan_filling(self) -> None:
         if not self._is_flush_planned:
             self._is_flush_planned = True
-            self._links.outgoing.add(self._flush)
+            self._links.outgoing.add(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> int:
+        """Write what the connection has to send; bytes."""
         self._is_flush_planned = False
         transport, connection = self._transport, self._connection
         if connection is None or self._is_ending:
-            return
+            return 0
         if self.held_bytes:
             self._keep(connection)
         out = connection.take_output()
         if transport is None and not connection.is_unfinished:
             self._finish()
-            return
+            return 0
+        size = 0
         if transport is not None:
             if not self._is_armed and connection.is_open:
                 self._arm()
             if out and not transport.is_closing():
                 data = b"".join(out)
-                if len(data) < SHARED_BYTES * len(out):
+                size = len(data)
+                if size < SHARED_BYTES * len(out):
                     write_to(transport, data)
                 else:
                     for piece in out:
@@ -441,6 +453,7 @@ class MqttLink(Opening):
                 connection.drained()
         if self._is_held:
             self._wait()
+        return size
 
     def _borrow(self, transport: asyncio.Transport, connection: Connection) -> None:
         """Go on sending as long as there is room for what is not read; it counts."""
@@ -451,7 +464,7 @@ class MqttLink(Opening):
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        is_too_fast = connection.has_published and self._publishing.is_congested
+        is_too_fast = connection.has_published and self._publishing.is_congested(connection.key)
         return is_too_fast or connection.is_behind or self._is_unread
 
     @property
@@ -508,7 +521,7 @@ class MqttLink(Opening):
         silent = self._loop.time() - self._last_received
         if silent >= allowed and (not self._is_held or self._is_unread):
             connection.close(Closing.TIMED_OUT)
-            self._flush()
+            self.flush()
             return
         self._timer = self._loop.call_later(
             allowed - silent if silent < allowed else HELD_CHECK_S, self._check_alive

@@ -72,7 +72,9 @@ PACKETS_AT_ONCE = 128
 """Packets that are read before the clock is looked at."""
 ASKS_MAX = 100
 """Packets of one client that may wait for its session to be stored; then it is read no more."""
-TURN_S = 0.003
+REACH_MAX = 1_000
+"""Deliveries of what one connection publishes in a turn, while several owners are there."""
+TURN_S = 0.002
 """How long one connection may be handled before the others have their turn."""
 
 
@@ -164,7 +166,7 @@ class Connection:
             self._accept(packets)
             if backlog.is_noted:
                 backlog.note(len(packets), came - decoder.kept_bytes)
-            if not decoder.is_behind or self.is_waiting:
+            if not decoder.is_behind or self.is_waiting or self._inbound.reach >= REACH_MAX:
                 break
             now = clock.mono()
             until = until or now + TURN_S
@@ -288,12 +290,12 @@ class Connection:
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order, as far as nothing has to be waited for.
 
-        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead. Below
-        level 5 a publish cannot be refused but by closing: while the server is congested none is begun.
+        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead. While the
+        server is congested no publish is begun.
         """
-        backlog, outbox = self._backlog, self._outbox
+        backlog, outbox, inbound = self._backlog, self._outbox, self._inbound
         held = backlog.packets
-        stops = outbox.level < 5 and self._publishing.is_congested
+        stops = self._publishing.is_congested(self.key)
         if held or stops:
             for packet in packets:
                 if not self._goes_ahead(packet):
@@ -302,13 +304,15 @@ class Connection:
             for packet in packets:
                 if outbox.is_closed:
                     return
-                if self.is_opening or backlog.work is not None:
+                if self.is_opening or backlog.work is not None or inbound.reach >= REACH_MAX:
                     if not self._goes_ahead(packet):
                         held.append(packet)
                 else:
                     self._handle(packet)
         self._is_stopped = False
         while held and not (self.is_opening or outbox.is_closed) and backlog.work is None:
+            if inbound.reach >= REACH_MAX:
+                break
             if stops and isinstance(held[0], Publish):
                 self._is_stopped = True
                 break

@@ -3,14 +3,16 @@
 An owner is a key, or the network of whoever has shown none. Reading a chunk of 64 KiB takes up to 3 ms: three
 hundred connections that send one at the same moment would hold up everybody else for a second. So a turn has
 TURN_S for all peers together. What comes later waits with its bytes unread, and has its turn in the order of
-owners, not of connections: one work of each, keys and strangers in turns:
+owners, not of connections: one work of each, keys and strangers in turns (server/fair.py). An owner that has
+not worked in this turn may still begin: RESERVE_S is for those.
 
-    turn 1   A reads, A reads, A reads | A, A, A, C ... wait
-    turn 2   C reads, A reads, A reads | ...
+    turn 1   A reads, A reads, A reads | A, A, A wait   C reads (of the reserve)
+    turn 2   A reads, A reads, A reads | ...
 
-What was read is worked off later in the turn: messages are placed and dispatched, handlers of HTTP run. So
-the length of whole turns is measured. While several owners are there and turns are longer than LOOP_S, peers
-get less than TURN_S.
+What was read is worked off later in the turn: messages are placed, dispatched and sent. So the length of
+whole turns is measured. While several owners are there and turns are longer than LOOP_S, `part` shrinks, and
+with it what each piece of a turn may take: reading, deciding (engine/writer.py), dispatch, reading on,
+sending (rounds/app.py), and what may wait between them (delivery/publishing.py).
 
 A client of another owner waits for one turn, some 10 ms, however many connections A has. An owner that is
 alone has the whole turn: a smaller share made more and smaller group commits of the same requests (1.1 times
@@ -30,16 +32,20 @@ log = logging.getLogger(__name__)
 
 TURN_S = 0.005
 """For all owners together in one turn."""
+RESERVE_S = 0.002
+"""Beyond it, for owners that have not worked in this turn."""
 KEY = "key "
 """What the owner of a client that has shown a key begins with."""
 
 SMALL = 1024
 """Bytes of a first chunk that waits without being counted: the connection itself takes more."""
 
-LOOP_S = 0.01
+LOOP_S = 0.006
 """What a turn of the loop should take, with all that follows from what was read in it."""
-LEAST_S = 0.0005
-"""What peers may use of a turn at least, however long turns are."""
+SHARED = 0.9
+"""The largest part while several owners are there."""
+LEAST = 0.1
+"""The smallest part, however long turns are."""
 SHARED_S = 1.0
 """An owner is alone when no other has come for so long."""
 BUSY_S = 0.001
@@ -53,18 +59,27 @@ class LoopTime:
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
+        self.part = 1.0
+        """How much of its usual time each piece of a turn may take: less while several owners are there."""
+        self._budget_s = TURN_S
+        """What peers may use of a turn."""
         self._spent_s = 0.0
         """In this turn."""
-        self._budget_s = TURN_S
-        """What peers may use of it."""
+        self._reserved_s = 0.0
+        """Of that what owners spent that came when the budget was used up."""
+        self._is_reserved = False
+        """Whether the work that has begun is of the reserve."""
+        self._owners: set[str] = set()
+        """Who has worked in this turn, or asked for it."""
         self._last = ""
-        """The owner that came last."""
-        self._is_mixed = False
-        """Another one came before it in this turn."""
+        self._last_s = 0.0
+        """Who came last, and when."""
         self._shared_until_s = 0.0
         """Until then turns are kept short."""
         self._began_s = 0.0
         """When the turn before began, if nothing was waited for since; else 0.0."""
+        self._is_long = False
+        """Something else in this turn takes time."""
         self._known = Turns[Work]()
         self._strangers = Turns[Work]()
         """What waits, by owner."""
@@ -72,21 +87,35 @@ class LoopTime:
 
     def begin(self, owner: str) -> float:
         """When the owner's work begins, for `end`; 0.0: it may not be done now, but has to `wait`."""
-        if owner != self._last:
-            self._last, self._is_mixed = owner, True
-        if self._spent_s >= self._budget_s or owner in self._known or owner in self._strangers:
+        owners = self._owners
+        self._is_reserved = self._spent_s >= self._budget_s
+        if self._is_reserved and (owner in owners or self._reserved_s >= RESERVE_S):
+            owners.add(owner)
             return 0.0
+        if (self._known or self._strangers) and (owner in self._known or owner in self._strangers):
+            return 0.0
+        owners.add(owner)
         return self._mono()
 
     def end(self, began_s: float) -> None:
         """The work is done."""
-        self._spent_s += self._mono() - began_s
+        took_s = self._mono() - began_s
+        self._spent_s += took_s
+        if self._is_reserved:
+            self._reserved_s += took_s
         if not self._is_planned:
             self._plan()
 
     def wait(self, owner: str, work: Work) -> None:
         """Have `work` done when it is the owner's turn."""
+        self._owners.add(owner)
         (self._known if owner.startswith(KEY) else self._strangers).add(owner, work)
+        if not self._is_planned:
+            self._plan()
+
+    def measure(self) -> None:
+        """Something else in this turn takes time: its length counts."""
+        self._is_long = True
         if not self._is_planned:
             self._plan()
 
@@ -98,43 +127,52 @@ class LoopTime:
         """A turn of the loop has begun."""
         self._is_planned = False
         now_s = self._mono()
-        spent_s = self._spent_s
-        if self._is_mixed:
-            self._is_mixed, self._shared_until_s = False, now_s + SHARED_S
-        if self._began_s:
-            self._budget_s *= LOOP_S / max(now_s - self._began_s, LOOP_S / 2)
-            self._budget_s = min(TURN_S, max(LEAST_S, self._budget_s))
+        for owner in self._owners:
+            if owner != self._last:
+                if now_s < self._last_s + SHARED_S:
+                    self._shared_until_s = now_s + SHARED_S
+                self._last = owner
+        if self._owners:
+            self._last_s = now_s
+            self._owners.clear()
         if now_s >= self._shared_until_s:
-            self._budget_s = TURN_S
-        self._spent_s = 0.0
-        first, second = self._known, self._strangers
-        until_s = now_s + self._budget_s
-        ended_s = now_s
-        while (first or second) and ended_s < until_s:
-            if first:
-                ended_s = self._work(first)
-            first, second = second, first
-        self._spent_s = ended_s - now_s
-        is_busy = spent_s + self._spent_s >= BUSY_S or self._budget_s < TURN_S
+            self.part = 1.0
+        else:
+            change = LOOP_S / max(now_s - self._began_s, LOOP_S / 2) if self._began_s else 1.0
+            self.part = min(SHARED, max(LEAST, self.part * change))
+        self._budget_s = TURN_S * self.part
+        self._reserved_s = 0.0
+        is_busy = self._is_long or self._spent_s >= BUSY_S
+        self._is_long = False
+        self._work(now_s)
+        is_busy = is_busy or self._spent_s >= BUSY_S
         self._began_s = now_s if is_busy else 0.0
-        if (is_busy or first or second) and not self._is_planned:
+        if (is_busy or self._known or self._strangers) and not self._is_planned:
             self._plan()
 
-    def _work(self, waiting: Turns[Work]) -> float:
-        """Do the next work; when it ended."""
-        try:
-            waiting.take()()
-        except Exception:
-            log.exception("what a peer has caused failed")
-        return self._mono()
+    def _work(self, now_s: float) -> None:
+        """Do what waits, for as long as the turn has time: one work of each owner, then the next."""
+        first, second = self._known, self._strangers
+        until_s, ended_s = now_s + self._budget_s, now_s
+        while (first or second) and ended_s < until_s:
+            if first:
+                owner, work = first.take()
+                self._owners.add(owner)
+                try:
+                    work()
+                except Exception:
+                    log.exception("what a peer has caused failed")
+                ended_s = self._mono()
+            first, second = second, first
+        self._spent_s = ended_s - now_s
 
 
 class Paced(Opening):
     """What the loop tells a connection, in its owner's share of the loop's time.
 
     A chunk that comes when there is none is kept, and the socket is read no further; a first small one does
-    not stop it. The end of the stream
-    and the loss of the connection wait behind it.
+    not stop it. The end of the stream waits too (two thousand at once took 0.2 s), and behind it the loss of
+    the connection.
     """
 
     __slots__ = ("_inner", "_is_counted", "_is_eof", "_is_paused", "_kept", "_lost", "_time", "_transport")
@@ -167,13 +205,19 @@ class Paced(Opening):
             self._keep(data)
 
     def eof_received(self) -> bool | None:
-        if not self._kept:
-            return self._inner.eof_received()
+        inner, time = self._inner, self._time
         assert self._transport is not None
         if self._transport.get_extra_info("sslcontext") is not None:
             # TLS ends in both directions at once, whatever is answered here.
-            self._go_on()
-            return self._inner.eof_received()
+            if self._kept:
+                self._go_on()
+            return inner.eof_received()
+        if not self._kept:
+            if began_s := time.begin(inner.owner):
+                stays = inner.eof_received()
+                time.end(began_s)
+                return stays
+            time.wait(inner.owner, self._go_on)
         self._is_eof = True
         return True
 
@@ -184,7 +228,7 @@ class Paced(Opening):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._kept:
+        if self._kept or self._is_eof:
             self._lost = (exc,)
         else:
             self._inner.connection_lost(exc)
@@ -221,8 +265,10 @@ class Paced(Opening):
             if self._is_counted:
                 self._is_counted = False
                 inner.keep_unread(0)
-            inner.data_received(data)
-            if self._is_eof and self._lost is None and not (inner.eof_received() or transport.is_closing()):
+            if data:
+                inner.data_received(data)
+            is_eof, self._is_eof = self._is_eof, False
+            if is_eof and self._lost is None and not (inner.eof_received() or transport.is_closing()):
                 transport.close()
         except Exception:
             log.exception("what came on a connection could not be handled")

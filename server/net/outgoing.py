@@ -19,6 +19,9 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
+
+from ..fair import Turns
 
 log = logging.getLogger(__name__)
 
@@ -27,52 +30,72 @@ PIECE = 256
 PIECE_S = 0.005
 """... and for how long, but for the last one: who has ended leaves its session, and a thousand shared
 subscriptions with it. Then the loop looks at what has come."""
+PIECE_BYTES = 2 << 20
+"""What they write in one go: the loop gives it to the sockets at the end of its turn, some 3 ms a MiB."""
 FILLING = 16
 """While there is more to dispatch, this part of those with deliveries writes in a turn, ..."""
 FILLING_MIN = 32
 """... but no fewer than these: they would have hundreds of deliveries each."""
 
 
+class Writes(Protocol):
+    """A connection with something to send."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is (loop_time.py)."""
+
+    def flush(self) -> int:
+        """Write what there is; bytes."""
+
+
 class Outgoing:
-    """The connections that wait to write, in the order of their coming; who has answers before the others."""
+    """The connections that wait to write; those with answers before the others."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
-        self._answers: OrderedDict[Callable[[], None], None] = OrderedDict()
-        self._deliveries: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._answers = Line()
+        self._deliveries = Line()
         self._is_planned = False
         self.is_filling = False
         """There is more to dispatch at once; set by whoever does that, each time."""
+        self.part = 1.0
+        """Of PIECE_S and PIECE_BYTES (loop_time.py)."""
+        self._bytes_left = 0
+        """Of this turn."""
 
-    def add(self, write: Callable[[], None]) -> None:
-        """Have `write` called soon, once: there are deliveries."""
-        self._deliveries[write] = None
+    def add(self, link: Writes) -> None:
+        """Have it write soon, once: there are deliveries."""
+        self._deliveries.add(link)
         self._plan()
 
-    def press(self, write: Callable[[], None]) -> None:
+    def press(self, link: Writes) -> None:
         """The same, but it does not wait for more: there are answers, perhaps behind deliveries."""
-        self._deliveries.pop(write, None)
-        self._answers[write] = None
+        self._deliveries.discard(link)
+        self._answers.add(link)
         self._plan()
 
     def flush(self) -> None:
-        """Those that are the first, now."""
-        until = self._mono() + PIECE_S
+        """Those whose turn it is, now."""
+        until = self._mono() + PIECE_S * self.part
+        self._bytes_left = int(PIECE_BYTES * self.part)
         left = PIECE - self._write(self._answers, PIECE, until)
         if self.is_filling:
             left = min(left, max(FILLING_MIN, len(self._deliveries) // FILLING))
         self._write(self._deliveries, left, until)
 
-    def _write(self, waiting: OrderedDict[Callable[[], None], None], most: int, until_s: float) -> int:
+    def _write(self, line: "Line", most: int, until_s: float) -> int:
         """How many have written."""
-        count = min(len(waiting), most)
+        count = min(len(line), most)
         for done in range(1, count + 1):
             try:
-                waiting.popitem(last=False)[0]()
+                self._bytes_left -= line.take().flush()
             except Exception:
                 log.exception("what a connection was given could not be written")
-            if self._mono() >= until_s:
-                return done
+            if self._bytes_left <= 0 or self._mono() >= until_s:
+                count = done
+                break
+        line.end_turn()
         return count
 
     def _plan(self) -> None:
@@ -85,3 +108,42 @@ class Outgoing:
         self._is_planned = False
         if self._answers or self._deliveries:
             self._plan()
+
+
+class Line:
+    """Connections in the order of their coming. Those that a turn had no time for wait by owner."""
+
+    def __init__(self) -> None:
+        self._new: OrderedDict[Writes, None] = OrderedDict()
+        self._left = Turns[Writes]()
+        self._is_left: set[Writes] = set()
+        """The same. One may have written meanwhile, with its answers."""
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._is_left)
+
+    def add(self, link: Writes) -> None:
+        """It waits, once."""
+        if link not in self._is_left:
+            self._new[link] = None
+
+    def discard(self, link: Writes) -> None:
+        """It need not wait, if it has come in this turn."""
+        self._new.pop(link, None)
+
+    def take(self) -> Writes:
+        """The next one. Raises KeyError if none waits."""
+        if not self._is_left:
+            return self._new.popitem(last=False)[0]
+        self.end_turn()
+        _, link = self._left.take()
+        self._is_left.discard(link)
+        return link
+
+    def end_turn(self) -> None:
+        """Those that still wait have their turns by owner."""
+        if self._new:
+            for link in self._new:
+                self._left.add(link.owner, link)
+            self._is_left.update(self._new)
+            self._new.clear()

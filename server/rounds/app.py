@@ -29,7 +29,7 @@ from ..core import Core
 from ..engine.clock import Clock, SystemClock
 from ..engine.disk_thread import DiskThread
 from ..engine.lease import Lease
-from ..engine.writer import Decide
+from ..engine.writer import DECIDE_S, Decide
 from ..http.streams import Streams
 from ..http.timeline import Timeline
 from ..jobs.expiring import Expiries
@@ -39,6 +39,7 @@ from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
 from ..jobs.splitting import Splits
 from ..jobs.workers import Workers
+from ..net.loop_time import LoopTime
 from ..net.outgoing import Outgoing
 from ..net.pool import pool_of
 from ..observe.metrics import Metrics
@@ -114,6 +115,7 @@ class App:
             traces=traces,
         )
         self.metrics = Metrics()
+        self.time = LoopTime(monotonic)
         self.outgoing = Outgoing(clock.mono)
         self.pool = pool_of(config)
         self.is_ready = False
@@ -305,12 +307,14 @@ class App:
         if core.writer.broken is not None:
             self._mark()
             self._retry()
+        part = self.outgoing.part = core.publishing.part = core.dispatch.part = self.time.part
         more = core.writer.can_compose and self._send_due()
-        group = core.writer.compose(self._send_due)
+        group = core.writer.compose(self._send_due, decide_s=DECIDE_S * part)
         if group is not None:
             self._sync(group)
             if group.rows > ALONE_ROWS:
                 self.plan()
+                self.time.measure()
                 return
         more = more or core.dispatch.turn()
         self.outgoing.is_filling = more
@@ -325,6 +329,7 @@ class App:
         core.step()
         if more or core.can_advance():
             self.plan()
+            self.time.measure()
         elif not self._is_planned:
             self._wait()
 
@@ -359,7 +364,7 @@ class App:
         caught up, and what they lack would have to be read from disk again.
         """
         replay = self.core.replay
-        until = self._clock.mono() + REPLAY_S
+        until = self._clock.mono() + REPLAY_S * self.time.part
         while not replay.is_idle:
             replay.turn()
             if self._clock.mono() >= until:

@@ -139,7 +139,7 @@ def test_acks_behind_a_publish_that_waits_are_bounded_one_by_one(monkeypatch: py
     rig = Rig()
     peer = rig.connected("a", level=4)
     is_congested = True
-    monkeypatch.setattr(Publishing, "is_congested", property(lambda _: is_congested))
+    monkeypatch.setattr(Publishing, "is_congested", lambda *_: is_congested)
     peer.send(Publish(b"t", b"", 0), pump=False)
     peer.send_bytes(b"\x40\x02\x12\x34" * 100, pump=False)
     waiting = peer.connection._backlog.packets

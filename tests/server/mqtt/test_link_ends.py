@@ -359,7 +359,7 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     publisher, publishing = await served.link("publisher")
     other, reading = await served.link("other")
     is_congested = True
-    monkeypatch.setattr(Publishing, "is_congested", property(lambda _: is_congested))
+    monkeypatch.setattr(Publishing, "is_congested", lambda *_: is_congested)
     publisher.data_received(encode(Publish(b"t", b"", 0), 5) + PING)
     assert publishing.is_paused
     other.data_received(PING)

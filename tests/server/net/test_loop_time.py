@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.net.loop_time import KEY, SMALL, LoopTime, Paced
+from server.net.loop_time import KEY, SHARED, SHARED_S, SMALL, LoopTime, Paced
 from server.net.opening import Opening
 
 
@@ -81,11 +81,18 @@ def paced(inner: Opening, loop_time: LoopTime) -> tuple[Paced, Socket]:
     return connection, sock
 
 
+def use_up(time: Time, loop_time: LoopTime, owner: str = "10.0.0.1") -> None:
+    """The owner works for a second."""
+    began_s = loop_time.begin(owner)
+    time.now_s += 1.0
+    loop_time.end(began_s)
+
+
 async def turn() -> None:
     await asyncio.sleep(0)
 
 
-async def test_one_owner_may_use_a_turn_and_another_is_next_in_the_one_after() -> None:
+async def test_one_owner_may_use_a_turn_and_another_has_the_reserve() -> None:
     time = Time()
     loop_time = LoopTime(time.mono)
     floods = [Connection(time, "10.0.0.1") for _ in range(20)]
@@ -96,15 +103,14 @@ async def test_one_owner_may_use_a_turn_and_another_is_next_in_the_one_after() -
         link.data_received(b"x" * 2000)
     other.data_received(b"ping")
     assert [len(one.told) for one in floods] == [1] * 5 + [0] * 15
-    assert honest.told == []
+    assert honest.told == [b"ping"], "in the same turn"
+    other.data_received(b"pong")
+    assert honest.told == [b"ping"], "it has worked in this turn"
     assert floods[5].unread == 2000
     assert [sock.reads for _, sock in links] == [True] * 5 + [False] * 15
     await turn()
-    assert honest.told == [b"ping"], "in the next turn, before the fifteen that came before it"
+    assert honest.told == [b"ping", b"pong"], "before most of those that came before it"
     assert sum(len(one.told) for one in floods) == 5 + 4
-    other.data_received(b"ping")
-    await turn()
-    assert honest.told == [b"ping", b"ping"]
     while any(not one.told for one in floods):
         await turn()
     assert [one.told for one in floods] == [[b"x" * 2000]] * 20
@@ -117,7 +123,7 @@ async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_
     loop_time = LoopTime(time.mono)
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
-    loop_time.end(time.now_s - 1.0)
+    use_up(time, loop_time)
     connection.data_received(b"a" * SMALL)
     assert sock.reads
     assert inner.unread == 0
@@ -133,7 +139,7 @@ async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_
 async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> None:
     time, order = Time(), list[str]()
     loop_time = LoopTime(time.mono)
-    loop_time.end(time.now_s - 1.0)
+    use_up(time, loop_time)
 
     def work(name: str) -> None:
         time.now_s += 0.001
@@ -153,7 +159,7 @@ async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
     loop_time = LoopTime(time.mono)
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
-    loop_time.end(time.now_s - 1.0)
+    use_up(time, loop_time)
     connection.data_received(b"one")
     sock.resume_reading()  # as a protocol may, that does not know
     connection.data_received(b"two")
@@ -177,7 +183,7 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
 
     (bad, sock), inner = paced(Faulty(time, "10.0.0.1"), loop_time), Connection(time, "10.0.0.2")
     good, _ = paced(inner, loop_time)
-    loop_time.end(time.now_s - 1.0)
+    use_up(time, loop_time)
     bad.data_received(b"x")
     good.data_received(b"y")
     await turn()
@@ -205,4 +211,41 @@ async def test_what_follows_from_reading_counts_while_several_owners_are_there(i
         await turn()
         time.now_s += 0.004 * done[-1]  # what follows from each takes four times as long
     assert done[0] == 5
-    assert done[-1] == (2 if is_shared else 5), "2 * (1 + 4) ms is a turn of 10"
+    assert done[-1] == (1 if is_shared else 5), "1 + 4 ms is a turn of less than 6"
+    assert (loop_time.part < 0.5) == is_shared
+
+
+async def test_owners_that_come_one_after_the_other_share_it_too_and_for_a_while() -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+    for owner in ("10.0.0.1", "10.0.0.1", KEY + "a"):
+        assert loop_time.part == 1.0
+        loop_time.end(loop_time.begin(owner))
+        await turn()
+        time.now_s += SHARED_S / 2
+    assert loop_time.part == SHARED
+    time.now_s += SHARED_S
+    loop_time.end(loop_time.begin(KEY + "a"))
+    await turn()
+    assert loop_time.part == 1.0
+
+
+async def test_ends_of_streams_are_heard_in_their_turns() -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+
+    class Ending(Connection):
+        def eof_received(self) -> None:
+            time.now_s += 0.0011
+            super().eof_received()
+
+    ends = [Ending(time, "10.0.0.1") for _ in range(12)]
+    links = [paced(one, loop_time) for one in ends]
+    stays = [link.eof_received() for link, _ in links]
+    links[11][0].connection_lost(None)
+    assert [len(one.told) for one in ends] == [1] * 5 + [0] * 7
+    assert stays == [None] * 5 + [True] * 7
+    await turn()
+    await turn()
+    assert [one.told for one in ends] == [["eof"]] * 11 + [["lost"]]
+    assert all(sock.is_closed for _, sock in links[5:11])

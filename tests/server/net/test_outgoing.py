@@ -1,12 +1,25 @@
 """What connections have to send leaves in the order of its coming, at the end of the turn or at once."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from server.net.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_S, Outgoing
+from server.net.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_BYTES, PIECE_S, Outgoing
 from tests.support.clock import HandClock
+
+
+class Link:
+    """A connection that calls `write`, and has sent `size` bytes then."""
+
+    def __init__(self, write: Callable[[], object], owner: str = "", size: int = 0) -> None:
+        self.owner = owner
+        self._write, self._size = write, size
+
+    def flush(self) -> int:
+        self._write()
+        return self._size
 
 
 async def _turn() -> None:
@@ -18,11 +31,11 @@ def test_at_the_end_of_the_turn() -> None:
     async def go() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         for number in range(3):
-            outgoing.add(partial(sent.append, number))
+            outgoing.add(Link(partial(sent.append, number)))
         assert sent == []
         await _turn()
         assert sent == [0, 1, 2]
-        outgoing.add(partial(sent.append, 3))
+        outgoing.add(Link(partial(sent.append, 3)))
         await _turn()
         assert sent == [0, 1, 2, 3]
 
@@ -32,13 +45,13 @@ def test_at_the_end_of_the_turn() -> None:
 def test_at_once_and_not_a_second_time() -> None:
     async def go() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
-        outgoing.add(partial(sent.append, 1))
+        outgoing.add(Link(partial(sent.append, 1)))
         outgoing.flush()
         assert sent == [1]
         await _turn()
         await _turn()
         assert sent == [1]
-        outgoing.add(partial(sent.append, 2))
+        outgoing.add(Link(partial(sent.append, 2)))
         await _turn()
         assert sent == [1, 2]
 
@@ -49,7 +62,7 @@ def test_thousands_leave_in_pieces() -> None:
     async def go() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         for number in range(2 * PIECE + 1):
-            outgoing.add(partial(sent.append, number))
+            outgoing.add(Link(partial(sent.append, number)))
         counts = []
         for _ in range(3):
             await _turn()
@@ -66,9 +79,9 @@ def test_who_writes_may_have_more_to_write() -> None:
 
         def first() -> None:
             sent.append("first")
-            outgoing.add(partial(sent.append, "more"))
+            outgoing.add(Link(partial(sent.append, "more")))
 
-        outgoing.add(first)
+        outgoing.add(Link(first))
         await _turn()
         assert sent == ["first"]
         await _turn()
@@ -82,7 +95,7 @@ def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         count = FILLING * FILLING_MIN
         for number in range(2 * count):
-            outgoing.add(partial(sent.append, number))
+            outgoing.add(Link(partial(sent.append, number)))
         outgoing.is_filling = True
         await _turn()
         assert len(sent) == 2 * FILLING_MIN
@@ -102,7 +115,7 @@ def test_a_few_connections_do_not_wait_for_more() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.is_filling = True
         for number in range(FILLING_MIN):
-            outgoing.add(partial(sent.append, number))
+            outgoing.add(Link(partial(sent.append, number)))
         await _turn()
         assert len(sent) == FILLING_MIN
 
@@ -113,7 +126,7 @@ def test_answers_do_not_wait_for_more() -> None:
     async def go() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.is_filling = True
-        writes = [partial(sent.append, number) for number in range(20 * FILLING_MIN)]
+        writes = [Link(partial(sent.append, number)) for number in range(20 * FILLING_MIN)]
         for write in writes:
             outgoing.add(write)
         outgoing.press(writes[-1])  # has deliveries, and an answer behind them
@@ -139,7 +152,7 @@ def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
             sent.append(number)
 
         for number in range(3):
-            outgoing.press(partial(end, number))
+            outgoing.press(Link(partial(end, number)))
         for count in (1, 2, 3):
             await _turn()
             assert len(sent) == count
@@ -150,10 +163,41 @@ def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
 def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
         outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
-        outgoing.add(lambda: sent.remove(7))
-        outgoing.add(partial(sent.append, 1))
+        outgoing.add(Link(lambda: sent.remove(7)))
+        outgoing.add(Link(partial(sent.append, 1)))
         await _turn()
         assert sent == [1]
 
     asyncio.run(go())
     assert "could not be written" in caplog.text
+
+
+def test_what_a_turn_has_no_time_for_waits_by_owner() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[str]()
+        for number in range(3 * PIECE):
+            outgoing.add(Link(partial(sent.append, f"flood {number}"), "flood"))
+        await _turn()
+        for _ in range(2):
+            outgoing.add(Link(partial(sent.append, "honest"), "honest"))
+        await _turn()
+        assert sent[PIECE : PIECE + 4] == [f"flood {PIECE}", "honest", f"flood {PIECE + 1}", "honest"]
+        for _ in range(3):
+            await _turn()
+        assert len(sent) == 3 * PIECE + 2
+
+    asyncio.run(go())
+
+
+def test_bytes_end_a_piece_too_and_both_are_less_while_several_owners_are_there() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        for number in range(12):
+            outgoing.add(Link(partial(sent.append, number), size=PIECE_BYTES // 4))
+        await _turn()
+        assert len(sent) == 4
+        outgoing.part = 0.5
+        await _turn()
+        assert len(sent) == 6
+
+    asyncio.run(go())

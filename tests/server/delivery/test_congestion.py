@@ -1,0 +1,69 @@
+"""Publishers are held back when what was published waits, by key, and by what it leads to."""
+
+import pytest
+
+from server.codec.encode import encode
+from server.codec.packets import Publish
+from server.delivery.publishing import HOLD_MESSAGES, SHARED_HOLD
+from server.mqtt.state import REACH_MAX
+from tests.support.rig import Rig
+
+WIDE = 300
+
+
+def shared(rig: Rig, part: float = 0.9) -> None:
+    """Several owners are there."""
+    rig.core.publishing.part = rig.core.dispatch.part = part
+
+
+def publish(rig: Rig, owner: str, count: int) -> None:
+    """Publishes of a key, as many as `count`, that are with the writer."""
+    rig.core.publishing._came(owner, count, 0)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_who_has_published_most_of_what_waits_is_held_back(part: float) -> None:
+    rig = Rig()
+    rig.core.publishing.part = part
+    held = int(HOLD_MESSAGES * part * (1.0 if part == 1.0 else SHARED_HOLD))
+    is_congested = rig.core.publishing.is_congested
+    publish(rig, "flood", held)
+    assert not is_congested("flood")
+    publish(rig, "flood", 1)
+    assert is_congested("flood")
+    assert not is_congested("honest")
+    publish(rig, "honest", held // 2)
+    assert not is_congested("honest")
+    publish(rig, "honest", held // 2 + 1)
+    assert is_congested("honest"), "it has as much as the other one now"
+    publish(rig, "flood", HOLD_MESSAGES * 2)
+    assert is_congested("a third one"), "nobody goes beyond twice the bound"
+
+
+def test_shares_begin_anew_when_nothing_waits() -> None:
+    rig = Rig()
+    publish(rig, "honest", 100)
+    rig.core.publishing._left(100, 0)
+    publish(rig, "flood", HOLD_MESSAGES + 1)
+    assert not rig.core.publishing.is_congested("honest")
+    assert rig.core.publishing.is_congested("flood")
+
+
+def test_one_publish_to_many_counts_as_many_while_several_owners_are_there() -> None:
+    rig = Rig()
+    readers = [rig.connected(f"reader {n}") for n in range(WIDE)]
+    for reader in readers:
+        reader.subscribe("wide")
+    publisher = rig.connected("p")
+    shared(rig)
+    sent = 2 * REACH_MAX // WIDE
+    publishes = [encode(Publish(b"wide", f"{number}".encode(), 0), 5) for number in range(sent)]
+    publisher.send_bytes(b"".join(publishes), pump=False)
+    connection = publisher.connection
+    assert connection.is_behind
+    assert rig.core.publishing.waiting == pytest.approx(REACH_MAX, abs=WIDE)
+    rig.pump()
+    assert not connection.is_behind
+    for reader in readers:
+        assert reader.payloads() == [str(number) for number in range(sent)]
+    assert rig.core.publishing.waiting == rig.core.dispatch.reach == 0
