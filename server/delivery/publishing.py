@@ -101,8 +101,10 @@ class Publishing:
         self._hold_bytes = min(HOLD_BYTES, config.limits.queued_bytes // 2)
         self.part = 1.0
         """Of what may wait: less while several owners are there (server/net/loop_time.py)."""
+        self.is_pressed = False
+        """`is_congested` may be true of some owner; if not, it need not be asked."""
         self._placed: dict[str, int] = {}
-        """The same by owner, with what waits for the horizon: of all since nothing waited."""
+        """What waits by owner, here and for the horizon: all since nothing waited. Only while several come."""
         self._placed_sum = 0
         self._dispatch = dispatch
         self._owed = owed
@@ -120,8 +122,10 @@ class Publishing:
         reach = dispatch.reach + self.waiting
         size = dispatch.live_bytes + self.waiting_bytes
         if reach <= self._hold_messages * part and size <= self._hold_bytes * part:
+            self.is_pressed = False
             return False
-        if reach > self._hold_messages * 2 or size > self._hold_bytes * 2:
+        self.is_pressed = True
+        if self.part == 1.0 or reach > self._hold_messages * 2 or size > self._hold_bytes * 2:
             return True
         return self._placed.get(owner, 0) * len(self._placed) >= self._placed_sum
 
@@ -183,14 +187,16 @@ class Publishing:
 
     def _came(self, owner: str, weight: int, size: int) -> None:
         """They are with the writer."""
-        placed = self._placed
-        if not self.waiting and not self._dispatch.live:
-            placed.clear()
-            self._placed_sum = 0
-        placed[owner] = placed.get(owner, 0) + weight
-        self._placed_sum += weight
+        if self.part < 1.0:
+            placed = self._placed
+            if not self.waiting and not self._dispatch.live:
+                placed.clear()
+                self._placed_sum = 0
+            placed[owner] = placed.get(owner, 0) + weight
+            self._placed_sum += weight
         self.waiting += weight
         self.waiting_bytes += size
+        self.is_pressed = self.is_pressed or self.is_congested(owner)
 
     def _left(self, weight: int, size: int) -> None:
         self.waiting -= weight

@@ -275,7 +275,10 @@ class Inbound:
         if self._drafts:
             self._flush_drafts()
         record = Record(topic, payload, 0, qos, publisher=self._publisher)
-        self._add(Wish(record, is_plain=True), answer)
+        wish = Wish(record, is_plain=True)
+        self._wishes.append((wish, answer))
+        if self._publishing.part < 1.0:
+            self.reach += self._publishing.reach(wish)
         return True
 
     def _add(self, wish: Wish, answer: Answer | None) -> None:

@@ -464,7 +464,10 @@ class MqttLink(Opening):
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        is_too_fast = connection.has_published and self._publishing.is_congested(connection.key)
+        publishing = self._publishing
+        is_too_fast = (
+            connection.has_published and publishing.is_pressed and publishing.is_congested(connection.key)
+        )
         return is_too_fast or connection.is_behind or self._is_unread
 
     @property

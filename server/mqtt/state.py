@@ -295,7 +295,7 @@ class Connection:
         """
         backlog, outbox, inbound = self._backlog, self._outbox, self._inbound
         held = backlog.packets
-        stops = self._publishing.is_congested(self.key)
+        stops = self._publishing.is_pressed and self._publishing.is_congested(self.key)
         if held or stops:
             for packet in packets:
                 if not self._goes_ahead(packet):

@@ -21,11 +21,10 @@ def publish(rig: Rig, owner: str, count: int) -> None:
     rig.core.publishing._came(owner, count, 0)
 
 
-@pytest.mark.parametrize("part", [1.0, 0.5])
-def test_who_has_published_most_of_what_waits_is_held_back(part: float) -> None:
+def test_who_has_published_most_of_what_waits_is_held_back() -> None:
     rig = Rig()
-    rig.core.publishing.part = part
-    held = int(HOLD_MESSAGES * part * (1.0 if part == 1.0 else SHARED_HOLD))
+    shared(rig, 0.5)
+    held = int(HOLD_MESSAGES * 0.5 * SHARED_HOLD)
     is_congested = rig.core.publishing.is_congested
     publish(rig, "flood", held)
     assert not is_congested("flood")
@@ -40,8 +39,21 @@ def test_who_has_published_most_of_what_waits_is_held_back(part: float) -> None:
     assert is_congested("a third one"), "nobody goes beyond twice the bound"
 
 
+def test_all_are_held_back_while_one_owner_is_there() -> None:
+    rig = Rig()
+    publish(rig, "flood", HOLD_MESSAGES)
+    assert not rig.core.publishing.is_pressed
+    publish(rig, "flood", 1)
+    assert rig.core.publishing.is_pressed
+    assert rig.core.publishing.is_congested("honest")
+    rig.core.publishing._left(1, 0)
+    assert not rig.core.publishing.is_congested("honest")
+    assert not rig.core.publishing.is_pressed
+
+
 def test_shares_begin_anew_when_nothing_waits() -> None:
     rig = Rig()
+    shared(rig)
     publish(rig, "honest", 100)
     rig.core.publishing._left(100, 0)
     publish(rig, "flood", HOLD_MESSAGES + 1)

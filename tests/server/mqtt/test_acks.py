@@ -140,6 +140,7 @@ def test_acks_behind_a_publish_that_waits_are_bounded_one_by_one(monkeypatch: py
     peer = rig.connected("a", level=4)
     is_congested = True
     monkeypatch.setattr(Publishing, "is_congested", lambda *_: is_congested)
+    rig.core.publishing.is_pressed = True
     peer.send(Publish(b"t", b"", 0), pump=False)
     peer.send_bytes(b"\x40\x02\x12\x34" * 100, pump=False)
     waiting = peer.connection._backlog.packets

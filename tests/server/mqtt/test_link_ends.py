@@ -355,11 +355,12 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Acks, pings and subscriptions go on: by themselves, after a long chunk and in the queue."""
+    is_congested = True
+    monkeypatch.setattr(Publishing, "is_congested", lambda *_: is_congested)
     served = Served()
     publisher, publishing = await served.link("publisher")
     other, reading = await served.link("other")
-    is_congested = True
-    monkeypatch.setattr(Publishing, "is_congested", lambda *_: is_congested)
+    served.rig.core.publishing.is_pressed = True
     publisher.data_received(encode(Publish(b"t", b"", 0), 5) + PING)
     assert publishing.is_paused
     other.data_received(PING)
