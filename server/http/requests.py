@@ -26,7 +26,6 @@ from .values.bodies import (
     instant_ms,
     why_unreadable,
 )
-from .values.names import check_names
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 from .values.unpack import TooLong, unpacked
 
@@ -131,10 +130,8 @@ async def body_of(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -
     check_json(request.headers.get("Content-Type", ""))
     raw = await whole_body(request)
     try:
-        body = decoder.decode(raw)
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error, decoder.type) from None
     except UNREADABLE as error:
         raise NotReadable(why_unreadable(error)) from None
-    check_names(raw)
-    return body

@@ -4,7 +4,6 @@
 
 In
     bodies.py          media types, instants and durations of any body, and the words for what is refused
-    names.py           no name twice in one object
     unpack.py          a compressed body -> what it says, within a bound
     message_body.py    a message as sent -> a checked message
     batch_body.py      NDJSON or an array of them -> all of them, or each on its own

@@ -30,8 +30,7 @@ from .bodies import (
     media_type,
     why_unreadable,
 )
-from .message_body import MessageRequest, ParsedMessage, checked, decode, quotes_of
-from .names import QUOTE, check_names
+from .message_body import MessageRequest, ParsedMessage, checked, decode
 
 ERRORS_MAX = 100
 
@@ -139,14 +138,10 @@ def _parse_whole(
         if len(requests) > max_batch:
             raise TooMany(max_batch)
         raws: Iterable[bytes] = repeat(b"")
-        is_clear = body.count(QUOTE) == sum([quotes_of(request) for request in requests])
-        if not is_clear or any(request.key is not None for request in requests):
+        if any(request.key is not None for request in requests):
             raws = [raw for _, raw in items_of(body, lines, max_batch)]
             if len(raws) != len(requests):
                 return None
-            if not is_clear:
-                for raw in raws:
-                    check_names(raw)
         topics: dict[str, bytes] = {}
         return [
             checked(request, now_ms, limits, raw, topics, keep_ids=keep_ids)

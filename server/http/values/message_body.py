@@ -28,7 +28,6 @@ from ...settings.config import Limits
 from ...settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
-from .names import BACKSLASH, MEMBERS, QUOTE, check_names
 from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
@@ -41,8 +40,9 @@ EXPIRES_MS_MAX = 4_294_967_295_000
 RAW_FACTOR = 8
 """Times as long as what it stands for a JSON string can be: base64 with every character escaped."""
 
-QOS_UNSAID = -1
-"""No QoS was sent, so it is 1."""
+QUOTE, BACKSLASH = 34, 92
+MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""An object's members as they are written; of one name the last."""
 
 Encoding = Literal["text", "base64", "json"]
 
@@ -75,8 +75,8 @@ class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: str
     deliver_at: str | msgspec.UnsetType = msgspec.UNSET
     deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = QOS_UNSAID
-    key: str | msgspec.UnsetType | None = msgspec.UNSET
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
+    key: str | None = None
     encoding: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -87,8 +87,8 @@ class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: msgspec.Raw
     deliver_at: str | msgspec.UnsetType = msgspec.UNSET
     deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = QOS_UNSAID
-    key: str | msgspec.UnsetType | None = msgspec.UNSET
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
+    key: str | None = None
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
@@ -389,29 +389,4 @@ def decode(raw: bytes, limits: Limits) -> MessageRequest:
     except msgspec.ValidationError as error:
         raise field_error(error, MessageRequest) from None
     check_length(request.payload, limits)
-    if raw.count(QUOTE) != quotes_of(request):
-        check_names(raw)
     return request
-
-
-def quotes_of(request: MessageRequest) -> int:
-    """How many quotation marks are the least that it was written with; with so many it says no name twice.
-
-    What is there and is not counted (an escaped one in a topic, a default that was sent) makes it more.
-    """
-    quotes = 2 + bytes(request.payload).count(QUOTE)
-    if request.topic is not msgspec.UNSET:
-        quotes += 4
-    if request.deliver_at is not msgspec.UNSET:
-        quotes += 4
-    if request.deliver_in is not msgspec.UNSET:
-        quotes += 4 if isinstance(request.deliver_in, str) else 2
-    if request.key is not None:
-        quotes += 4
-    if request.encoding is not None:
-        quotes += 4
-    if request.qos != 1:
-        quotes += 2
-    if request.headers is not None:
-        quotes += 2 + 4 * len(request.headers)
-    return quotes

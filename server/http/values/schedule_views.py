@@ -12,7 +12,7 @@ from timeline.fires import GRACE_MS, Fire, local_text
 
 from ...settings.times import format_ms
 from . import shapes
-from .names import MEMBERS
+from .message_body import MEMBERS
 
 
 def schedule_view(

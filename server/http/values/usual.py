@@ -31,14 +31,12 @@ from .bodies import UNREADABLE, RequestError
 from .drafts import NUMBER, content_type_property, stored_key
 from .message_body import (
     KEY_CHARS_MAX,
-    QOS_UNSAID,
     UsualText,
     UsualValue,
     check_words,
     payload_bytes,
     topic_bytes,
 )
-from .names import BACKSLASH, ESCAPED_QUOTE, QUOTE
 
 _TEXTS = msgspec.json.Decoder(UsualText)
 _TEXT_ARRAY = msgspec.json.Decoder(list[UsualText])
@@ -100,8 +98,6 @@ class Reading:
         self._drafts: list[Draft] = []
         self._raws: list[bytes] = []
         self._keys = 0
-        self._quotes = 0
-        self._has_escapes = False
         self.usual: Usual | None = None
         self.is_over = not self._begin(max_batch)
 
@@ -117,7 +113,7 @@ class Reading:
         if is_taken and len(self._drafts) < len(self._requests):
             return
         self.is_over = True
-        if is_taken and self._quotes == self._body.count(QUOTE):
+        if is_taken:
             self.usual = Usual(self._drafts, list(self._topics.values()), self._keys)
 
     def _begin(self, max_batch: int) -> bool:
@@ -128,19 +124,13 @@ class Reading:
         try:
             if not body.isascii():
                 body.decode()
-            self._has_escapes = BACKSLASH in body
-            if self._has_escapes and ESCAPED_QUOTE in body:
-                return False
             self._requests = _decoded(body, lines)
         except (RequestError, *UNREADABLE):
             return False
         return len(self._requests) <= max_batch
 
     def _draft(self, requests: list[Any]) -> bool:
-        """The drafts of some; False if one is not usual. Raises RequestError, TimeError, Base64Error.
-
-        Counts the quotation marks that they have to be written with (names.py).
-        """
+        """The drafts of some; False if one is not usual. Raises RequestError, TimeError, Base64Error."""
         topics, drafts = self._topics, self._drafts
         now_ms, limits = self._now_ms, self._limits
         owner = self._user.encode()
@@ -148,8 +138,6 @@ class Reading:
         payload_max, levels_max = limits.max_payload, limits.topic_levels
         is_text = not requests or type(requests[0]) is UsualText
         encoding, properties = _TEXT, self._of_texts
-        has_escapes = self._has_escapes
-        quotes = (8 if is_text else 6) * len(requests)  # of topic and payload, but for what is in the payload
         for request in requests:
             wanted = request.topic
             topic = topics.get(wanted)
@@ -158,43 +146,29 @@ class Reading:
             if is_text:
                 payload: bytes = request.payload.encode()
                 encoding = _TEXT
-                if has_escapes:
-                    quotes += payload.count(QUOTE)
                 if request.encoding is not msgspec.UNSET:
-                    payload, encoding, said = _encoded(payload, request.encoding)
-                    quotes += said
+                    payload, encoding = _encoded(payload, request.encoding)
             else:
-                quotes += bytes(request.payload).count(QUOTE)
                 payload, name = payload_bytes(request.payload, None)
                 encoding = NUMBER[name]
                 properties = self._of_json if encoding == _JSON else self._of_texts
             text, delay, qos, key = request.deliver_at, request.deliver_in, request.qos, request.key
             due_ms = now_ms
-            if qos == QOS_UNSAID:
-                qos = 1
-            else:
-                quotes += 2
             if text is not msgspec.UNSET:
-                quotes += 4
                 if text[-1:] == "]":  # a wall time is kept with the message
                     return False
                 due_ms = parse_deliver_at(text)
             if delay is not msgspec.UNSET:
-                quotes += 4 if type(delay) is str else 2
                 due_ms = now_ms + parse_delay(delay)
             if len(payload) > payload_max or due_ms > latest_ms:
                 return False
             if text is not msgspec.UNSET and delay is not msgspec.UNSET:
                 return False
             hashed = fingerprint = b""
-            if key is not msgspec.UNSET:
-                quotes += 2
-                if key is not None:
-                    quotes += 2
-                    hashed, fingerprint = self._keyed(key, len(drafts))
+            if key is not None:
+                hashed, fingerprint = self._keyed(key, len(drafts))
             value = encode_fresh(topic, payload, due_ms, qos, encoding, hashed, properties, owner)
             drafts.append(Draft(due_ms, topic, value, hashed, fingerprint))
-        self._quotes += quotes
         return True
 
     def _keyed(self, key: str, index: int) -> tuple[bytes, bytes]:
@@ -208,16 +182,13 @@ class Reading:
         return stored_key(key, self._user), hashlib.blake2b(self._raws[index], digest_size=16).digest()
 
 
-def _encoded(payload: bytes, encoding: str | None) -> tuple[bytes, int, int]:
-    """The bytes that a text stands for, how it was written, and the quotation marks that saying so takes.
-
-    Raises RequestError, Base64Error.
-    """
+def _encoded(payload: bytes, encoding: str | None) -> tuple[bytes, int]:
+    """The bytes that a text stands for, and how it was written. Raises RequestError, Base64Error."""
     if encoding is None:
-        return payload, _TEXT, 2
+        return payload, _TEXT
     if encoding != "base64":
         raise RequestError("is not usual")
-    return a2b_base64(payload, strict_mode=True), _BASE64, 4
+    return a2b_base64(payload, strict_mode=True), _BASE64
 
 
 def _decoded(body: bytes, lines: bool) -> list[Any]:

@@ -166,3 +166,9 @@ def test_the_media_type_decides() -> None:
     for bad in ("", "text/csv", "application/octet-stream", "application/json; charset=utf-16"):
         with pytest.raises(UnsupportedMedia):
             batch(GOOD, bad)
+
+
+def test_of_a_name_that_stands_twice_the_last_counts() -> None:
+    raw = b'{"topic": "a", "payload": "x", "topic": "b", "headers": {"h": "1", "h": "2"}}'
+    for message in (parse_one(raw, NOW, LIMITS), *batch(raw), *batch(b"[" + raw + b"]", ARRAY)):
+        assert (message.topic, message.headers) == (b"b", (("h", "2"),))
