@@ -21,6 +21,7 @@ from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.front import Desk, Front
 from .http.gate import Gate, unasked
+from .http.intake import Intake
 from .http.openapi import OpenApi
 from .http.problems import problem_middleware
 from .http.protocol import Protocol
@@ -65,7 +66,8 @@ def build_site(
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
+    turns = Turns(clock, max_bytes=http.buffered_bytes)
+    intake = Intake(ask, Spreader(timeline), turns, hooks, core.retained)
     access, pages = Access(app.keyring), http_pages(config)
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
@@ -84,15 +86,12 @@ def build_site(
     site.on_response_prepare.append(name_server)
     for resource in (
         Batch(
-            ask,
+            intake,
             clock,
             timeline,
-            spreader,
             turns,
             gate.bodies,
             metrics,
-            hooks,
-            core.retained,
             limits,
             core.traces,
             max_batch=http.max_batch,
@@ -113,15 +112,13 @@ def build_site(
         LeaseRoutes(ask, core.pull, core.groups, core.subscriptions, turns, config, node=core.node),
         Messages(
             ask,
+            intake,
             clock,
             timeline,
-            spreader,
             turns,
             core.deliveries,
             metrics,
-            hooks,
             core.router,
-            core.retained,
             limits,
             core.traces,
         ),

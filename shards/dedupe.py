@@ -13,6 +13,7 @@ it is undone. What the request before it asked for does not count, so no row say
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from timeline.position import MessageId
@@ -25,7 +26,15 @@ from .tables import DedupeRow
 
 def key_of(user: str, key: bytes) -> bytes:
     """What the idempotency key of a user is stored under: 16 bytes."""
-    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
+    hashing = _hash_of(user).copy()
+    hashing.update(key)
+    return hashing.digest()
+
+
+@lru_cache(maxsize=16)
+def _hash_of(user: str) -> blake2b:
+    """Of nothing yet: to copy it takes half of what making one takes. Nobody updates it."""
+    return blake2b(digest_size=16, person=user.encode()[:16])
 
 
 class Refused(ShardsError):

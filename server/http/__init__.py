@@ -26,6 +26,7 @@ What calls share
     bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one
     batching.py    what a batch is answered with
+    intake.py      messages that have been read: checked, drafted, placed
 
 The calls
     routes/        one resource a file

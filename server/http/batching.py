@@ -17,7 +17,6 @@ from .answers import refusal
 from .posting import Placed
 from .problems import Problem, problem_of
 from .timeline import Timeline
-from .values.batch_body import is_ndjson
 from .values.bodies import FieldError
 
 log = logging.getLogger(__name__)
@@ -83,12 +82,3 @@ def _known(known: Known, timeline: Timeline) -> bytes:
 
 def _refused(problem: Problem) -> bytes:
     return b'{"problem":' + problem.to_bytes() + b"}"
-
-
-def line_of(body: bytes, content_type: str, index: int, count: int) -> int:
-    """Which line of the body the item `index` is, from 1; in an array, which item."""
-    if is_ndjson(content_type):
-        lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-        if len(lines) == count:
-            return lines[index]
-    return index + 1

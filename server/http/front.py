@@ -10,8 +10,8 @@ comes, for good. So the quick path has to know little of HTTP; it must only be s
 goes for what is refused before it reaches the writer: refusals are told in one place, which is not here.
 
 A batch is answered here if it is as callers send it who wait for their own messages together: NDJSON of up to
-BATCH_ITEMS usual items (values/usual.py) in BATCH_MAX bytes, with `each=true` or without. Through aiohttp 32
-messages cost 27 µs each, here 14.
+BATCH_ITEMS items in BATCH_MAX bytes, with `each=true` or without. What has to be waited for before the writer
+is asked (`spread`, `deliver_to`, `retain`) is not for here, nor is what is refused.
 
 All that is read here is read in its owner's share of the loop's time (server/net/loop_time.py): what comes,
 by `Paced`; what was sent ahead, when the answer before it is out.
@@ -60,24 +60,24 @@ from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.pool import Pool
 from ..observe.logs import by
 from ..observe.metrics import Metrics
-from ..observe.trace_context import NO_TRACE, Headers, context_in, context_of
+from ..observe.trace_context import NO_TRACE, Headers, context_of
 from ..observe.tracing import Traces
 from ..settings.config import Http, Limits
-from .access import Access, Rights, charge, check_send, may_send
+from .access import Access, charge, check_send
 from .answers import WRITE_ERRORS, problem_of_write, refusal
-from .batching import accepted, fresh, line_of, said
+from .batching import accepted, fresh, said
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
+from .intake import Trace
 from .posting import first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol as Inner
 from .timeline import Timeline
-from .values.batch_body import is_ndjson
+from .values.batch_body import is_ndjson, line_of, whole
 from .values.bodies import RequestError, check_json
-from .values.drafts import draft_of, late_ones
-from .values.message_body import parse_one
-from .values.usual import usual_batch
+from .values.drafts import late_ones
+from .values.reader import Item, Reader
 from .written import Written
 
 PATH = "/v1/messages"
@@ -97,7 +97,6 @@ BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
 CLOSE_S = 3.0
 """How long answers may take when the server stops."""
-NDJSON = "application/x-ndjson"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
@@ -129,6 +128,8 @@ class Kind(IntEnum):
     """A batch in which each stands for itself."""
 
 
+DECIDE = (place, place_all, place_each)
+"""By kind."""
 START = b"POST /v1/messages"
 STARTS = {
     b"POST /v1/messages HTTP/1.1\r\n": Kind.ONE,
@@ -309,89 +310,63 @@ class Desk:
             if rights is None:
                 return False
             user = rights.name
-        now_ms = self._clock.wall_ms()
-        if request.kind:
-            return self._start_batch(request, body, now_ms, rights, user, answer)
+        now_ms, kind = self._clock.wall_ms(), request.kind
+        trace = Trace(self._traces, request.context, is_one=not kind)
+        as_drafts = self._traces is None or bool(kind) or not request.context
+        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=as_drafts)
+        items: Sequence[Item]
         try:
-            message = parse_one(body, now_ms, self._limits, request.key)
-            if message.spread_ms or message.deliver_to or message.retain:
+            items = _batch(body, reader, self._max_items) if kind else (reader.one(body, request.key),)
+            if not items or not all([type(item) is Draft or _is_quick(item) for item in items]):  # noqa: C419
                 return False
-            if message.while_undone and not message.key:
-                return False
-            check_send(rights, message.topic)
+            if rights is not None:
+                for topic in reader.topics.values():
+                    check_send(rights, topic)
             size = self.gate.size(len(body))
-            charge(rights, 1)
+            charge(rights, len(items))
         except (RequestError, Problem):
             return False
-        context, span = request.context, None
-        if self._traces is not None and (context or message.headers):
-            span = self._traces.schedule(context_in(message.headers) or context, message.topic)
-            if span is not None:
-                context = span.context
-        draft = draft_of(message, now_ms, user, context, span is not None)
+        trace.begin(items)
+        drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
+        decide = partial(DECIDE[kind], drafts=drafts, late=late_ones(items, now_ms))
+        tell = partial(self._tell, request, body, drafts, now_ms, answer)
 
         def done(placed: Any) -> None:
-            if span is not None:
-                span.end(placed if isinstance(placed, Exception) else placed[0])
-            try:
-                said = self._answer(placed, draft.due_ms, now_ms)
-            except Exception as fault:  # who waits is answered, whatever becomes of the look-up
-                said = self._answer(fault, draft.due_ms, now_ms)
-            answer(said)
+            trace.end(placed)
+            if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
+                self._tell_later(partial(tell, placed))
+            else:
+                tell(placed)
 
-        decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            self._writer.submit(decide, done, size=size)
+            self._writer.submit(decide, done, cost=len(drafts), size=size)
         except (Busy, StoreFailed) as error:
             # Answered here: it has been paid for, and a full server need not do it all again.
             asyncio.get_running_loop().call_soon(done, error)
         return True
 
-    def _start_batch(
-        self, request: Request, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer
-    ) -> bool:
-        """The same for a batch."""
-        if body.count(b"\n") > BATCH_ITEMS:
-            return False
-        kind, context, span = request.kind, request.context, None
-        if self._traces is not None and context:
-            span = self._traces.schedule(context)  # never ended, so never told of, if the batch is not usual
-            if span is not None:
-                context = span.context
-        usual = usual_batch(body, True, now_ms, self._limits, self._max_items, user, context)
-        if usual is None or not usual.drafts:
-            return False
-        drafts = usual.drafts
+    def _tell(
+        self,
+        request: Request,
+        body: bytes,
+        drafts: Sequence[Draft],
+        now_ms: int,
+        answer: Answer,
+        placed: Any,
+    ) -> None:
+        """Who waits is answered, whatever becomes of the look-up."""
         try:
-            size = self.gate.size(len(body))
-            for topic in usual.topics:
-                if rights is not None and not may_send(rights, topic):
-                    return False
-            charge(rights, len(drafts))
-        except Problem:
-            return False
+            told = self._told(request, body, drafts, now_ms, placed)
+        except Exception as fault:
+            told = self._told(request, body, drafts, now_ms, fault)
+        answer(told)
 
-        def tell(placed: Any) -> None:
-            try:
-                told = self._answer_batch(kind, placed, drafts, body, now_ms)
-            except Exception as fault:  # who waits is answered, whatever becomes of the look-up
-                told = self._answer_batch(kind, fault, drafts, body, now_ms)
-            answer(told)
-
-        def done(placed: Any) -> None:
-            if span is not None:
-                span.end(placed)
-            if kind is Kind.EACH and usual.keys and isinstance(placed, list) and _has_known(placed):
-                self._tell_later(partial(tell, placed))
-            else:
-                tell(placed)
-
-        decide = partial(place_each if kind is Kind.EACH else place_all, drafts=drafts)
-        try:
-            self._writer.submit(decide, done, cost=len(drafts), size=size)
-        except (Busy, StoreFailed) as error:
-            asyncio.get_running_loop().call_soon(done, error)
-        return True
+    def _told(
+        self, request: Request, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any
+    ) -> bytes:
+        if request.kind:
+            return self._answer_batch(request.kind, placed, drafts, body, now_ms)
+        return self._answer(placed, drafts[0].due_ms, now_ms)
 
     def _tell_later(self, tell: Callable[[], None]) -> None:
         """Answer what looks messages up, one batch in a turn of the loop: 300 look-ups take some 6 ms."""
@@ -414,7 +389,7 @@ class Desk:
         media, headers = "application/json", NO_HEADERS
         if isinstance(placed, Exception):
             if isinstance(placed, Refused):
-                problem = refusal(placed, line_of(body, NDJSON, placed.index, len(drafts)))
+                problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
             else:
                 problem = _problem_of(placed, BATCH_PATH)
             status, headers, text = problem.status, problem.headers, problem.to_bytes()
@@ -897,6 +872,22 @@ class Front(Opening):
             held_bytes = len(self._ahead) + self._unread + transport.get_write_buffer_size()
         if held_bytes != self.held_bytes:
             self._desk.pool.hold(self, held_bytes)
+
+
+def _batch(body: bytes, reader: Reader, most: int) -> Sequence[Item]:
+    """Of lines that are all fine; else empty. Raises RequestError."""
+    if body.count(b"\n") > most:
+        return ()
+    found = whole(body, True, most)
+    return () if found is None else reader.read(*found)
+
+
+def _is_quick(item: Item) -> bool:
+    """Whether nothing has to be waited for before it is placed."""
+    if isinstance(item, Draft):
+        return True
+    waits = item.spread_ms or item.deliver_to or item.retain
+    return not waits and (bool(item.key) or not item.while_undone)
 
 
 def _has_known(placed: Sequence[object]) -> bool:

@@ -53,7 +53,9 @@ def keyless(items: Sequence[object], terms: Terms) -> list[int]:
     return [
         i
         for i, item in enumerate(items)
-        if isinstance(item, ParsedMessage) and not item.key and (item.while_undone or terms is not AS_EVER)
+        if isinstance(item, (Draft, ParsedMessage))
+        and not item.key
+        and (terms is not AS_EVER or item.while_undone)
     ]
 
 

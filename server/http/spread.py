@@ -24,6 +24,7 @@ from .density import Density
 from .timeline import Timeline
 from .turns import Lock, Turn
 from .values.message_body import ParsedMessage
+from .values.reader import Item
 
 PARTS = 64
 REMEMBERED = 10_000
@@ -38,14 +39,12 @@ class Spreader:
         self._timeline = timeline
         self.lock = Lock()
 
-    async def settled(
-        self, messages: Sequence[ParsedMessage], now_ms: int, turn: Turn
-    ) -> list[ParsedMessage]:
+    async def settled(self, messages: Sequence[Item], now_ms: int, turn: Turn) -> list[Item]:
         """The messages, those that may be spread with the due that was chosen. Hold `lock`."""
         choice = _Choice(self._timeline, turn)
-        found = []
+        found: list[Item] = []
         for index, message in enumerate(messages):
-            if message.spread_ms:
+            if isinstance(message, ParsedMessage) and message.spread_ms:
                 due_ms = await choice.due_of(message, now_ms)
                 message = msgspec.structs.replace(message, due_ms=due_ms)
             else:

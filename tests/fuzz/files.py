@@ -13,13 +13,13 @@ from server.auth.mosquitto import read_acl, read_passwords
 from server.auth.rights import Principal, Rights
 from server.http.routes.export import Reading
 from server.http.selection import query_over
-from server.http.values.batch_body import parse_each
 from server.http.values.bodies import FieldError, RequestError
 from server.http.values.drafts import draft_of
-from server.http.values.message_body import ParsedMessage, parse_one
+from server.http.values.message_body import ParsedMessage
 from server.settings.config import ConfigError, load, table
 from shards.fields import Record
 from shards.record import decode
+from tests.support.reading import parse_each, parse_one
 from timeline.filters import (
     FilterError,
     TopicError,

@@ -21,10 +21,11 @@ from server.codec.publish import Decoder
 from server.delivery.session_rows import subscription_of
 from server.http.cursors import Cursors
 from server.http.front import read_request
-from server.http.values.batch_body import parse_batch, parse_each
+from server.http.values.batch_body import Reading
 from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of
-from server.http.values.message_body import ParsedMessage, parse_one
+from server.http.values.message_body import ParsedMessage
+from server.http.values.reader import Item, Reader
 from server.http.values.schedule_body import ScheduleRequest, record_of, timing_of
 from server.settings.config import Config, Limits
 from shards import keys, tables
@@ -49,6 +50,7 @@ from shards.record import (
 )
 from shards.schedules import schedule_of
 from tests.server.codec.samples import SAMPLES
+from tests.support.reading import parse_one
 from tests.support.rig import Peer, Rig, config
 from timeline.position import BadId, parse_id
 
@@ -210,23 +212,30 @@ def _sound(message: ParsedMessage) -> None:
 
 
 def batch(data: bytes) -> None:
-    """Both readings of a batch agree, as lines and as an array."""
-    for media in ("application/x-ndjson", "application/json"):
-        whole = each = None
-        try:
-            whole = parse_batch(data, media, NOW_MS, LIMITS, 20, keep_ids=True)
-            for message in whole:
+    """A draft is what is made of all that the message says; read in steps or in one go."""
+    for lines in (True, False):
+        drafts = messages = None
+        with suppress(RequestError):
+            drafts = _read(data, lines, 3, as_drafts=True)
+        with suppress(RequestError):
+            messages = _read(data, lines, 20, as_drafts=False)
+        if drafts is None or messages is None:
+            assert drafts is messages
+            continue
+        for item, message in zip(drafts, messages, strict=True):
+            if isinstance(message, ParsedMessage):
                 _sound(message)
-        except RequestError as error:
-            str(error)
-        try:
-            each = parse_each(data, media, NOW_MS, LIMITS, 20, keep_ids=True)
-        except RequestError as error:
-            str(error)
-        if each is not None and not any(isinstance(one, FieldError) for one in each):
-            assert whole == each
-        else:
-            assert whole is None
+                draft = draft_of(item, NOW_MS) if isinstance(item, ParsedMessage) else item
+                assert draft == draft_of(message, NOW_MS)
+            else:
+                assert str(item) == str(message)
+
+
+def _read(data: bytes, lines: bool, step: int, *, as_drafts: bool) -> list[Item | FieldError]:
+    reading = Reading(data, lines, Reader(NOW_MS, LIMITS, as_drafts=as_drafts, keep_ids=True), 20)
+    while not reading.is_over:
+        reading.step(step)
+    return reading.items
 
 
 _schedule = msgspec.json.Decoder(ScheduleRequest)

@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.draft import Known, Terms
+from shards.draft import Known
 from shards.fields import Record
 from shards.outcome import Control, Outcome
 from shards.read import Found
@@ -34,31 +34,29 @@ from shards.tables import DedupeRow
 from timeline.position import MessageId, Position, id_position, id_text
 
 from ...delivery.deliveries import Deliveries, Delivery
-from ...delivery.retained import Retained
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...observe.metrics import Metrics
-from ...observe.trace_context import Headers, context_in
 from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
-from ...webhook.webhooks import Webhooks
-from ..access import Rights, Sees, changes, charge, check_send, over_quota, owns, rights_of, sees, unretained
+from ..access import Rights, Sees, changes, owns, rights_of, sees
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
-from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of, worth
+from ..intake import Coming, Intake, Trace, Wrong
+from ..posting import TERMS, first_answer, place, terms_of
 from ..problems import Problem
 from ..requests import body_of, flag, id_of, trace_of, whole_body
 from ..selection import visible
-from ..spread import Spreader
 from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
-from ..values.drafts import HTTP, MQTT, draft_of, late_ones, posted_ones, stored_key
-from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of, parse_one
+from ..values.drafts import HTTP, MQTT, stored_key
+from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of
+from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When
 from ..values.views import delivery_view, etag, message_view, time_text
 
@@ -140,29 +138,25 @@ class Messages:
     def __init__(
         self,
         ask: Ask,
+        intake: Intake,
         clock: Clock,
         timeline: Timeline,
-        spreader: Spreader,
         turns: Turns,
         deliveries: Deliveries,
         metrics: Metrics,
-        webhooks: Webhooks,
         router: Router,
-        retained: Retained,
         limits: Limits,
         traces: Traces | None,
     ) -> None:
+        self._intake = intake
         self._traces = traces
         self._router = router
-        self._retained = retained
         self._deliveries = deliveries
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
-        self._spreader = spreader
         self._turns = turns
         self._metrics = metrics
-        self._webhooks = webhooks
         self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
@@ -195,54 +189,24 @@ class Messages:
     async def post(self, request: web.Request) -> web.Response:
         check_json(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
-        now_ms = self._clock.wall_ms()
-        message, terms = parse_one(body, now_ms, self._limits, _key(request)), terms_of(request)
-        if keyless([message], terms):
-            raise no_key()
+        now_ms, rights, turn = self._clock.wall_ms(), rights_of(request), self._turns.of(request)
+        trace = Trace(self._traces, trace_of(request), is_one=True)
+        user, are_drafts = "" if rights is None else rights.name, self._traces is None
+        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=are_drafts)
+        item, terms = reader.one(body, _key(request)), terms_of(request)
         with_claims = flag(request, "claims")
-        rights = rights_of(request)
-        check_send(rights, message.topic, message.deliver_to)
-        charge(rights, 1)
-        why = unretained(message, self._retained, rights)
-        if why:
-            raise over_quota(why, 1.0)
-        context = trace_of(request)
-        if not message.spread_ms:
-            status, headers, answer = await self._place(message, now_ms, rights, terms, context)
-        else:
-            async with self._turns.of(request).alone(self._spreader.lock):
-                (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
-                status, headers, answer = await self._place(message, now_ms, rights, terms, context)
-        if with_claims:
-            turn = self._turns.of(request)
-            claims = await claims_of(message.topic, message.deliver_to, self._router, rights, turn)
-            answer = b'%b,"claims":%b}' % (answer[:-1], msgspec.json.encode(claims))
-        return raw_answer(answer, status, headers)
-
-    async def _place(
-        self, message: ParsedMessage, now_ms: int, rights: Rights | None, terms: Terms, context: Headers
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the answer. Raises Problem."""
-        traces, span = self._traces, None
-        if traces is not None:
-            span = traces.schedule(context_in(message.headers) or context, message.topic)
-            if span is not None:
-                context = span.context
-        user = "" if rights is None else rights.name
-        draft = draft_of(message, now_ms, user, context, span is not None)
-        late = late_ones([message], now_ms)
-        placed = None
-        try:
-            with refusals():
-                barred = await self._webhooks.barred(posted_ones([message]))
-            decide = partial(place, drafts=[draft], late=late, terms=terms, barred=barred)
-            (placed,) = await asked(self._ask, decide, cost=worth([draft], terms))
-        finally:
-            if span is not None:
-                span.end(placed)
+        topics = reader.topics.values()
+        coming = Coming([item], topics, now_ms, terms, rights, turn, trace, place, _refuse)
+        with trace, refusals():
+            (draft,), (placed,) = await self._intake.take(coming)
         if not isinstance(placed, Known):
             self._metrics.accepted.inc()
-        return first_answer(placed, draft.due_ms, now_ms, self._timeline)
+        status, headers, answer = first_answer(placed, draft.due_ms, now_ms, self._timeline)
+        if with_claims:
+            deliver_to = item.deliver_to if isinstance(item, ParsedMessage) else b""
+            claims = await claims_of(item.topic, deliver_to, self._router, rights, turn)
+            answer = b'%b,"claims":%b}' % (answer[:-1], msgspec.json.encode(claims))
+        return raw_answer(answer, status, headers)
 
     @described(
         "Look at a message, and at what has become of it with each who was to get it",
@@ -484,6 +448,10 @@ def _by_key(request: web.Request) -> ByKey:
         raise FieldError("door", f"must be {HTTP} or {MQTT}, not {door[:40]!r}")
     rights = rights_of(request)
     return ByKey(key, stored_key(key, "" if rights is None else rights.name, door), sees(request))
+
+
+def _refuse(_: int, error: Wrong) -> NoReturn:
+    raise error
 
 
 def _key(request: web.Request) -> str | None:

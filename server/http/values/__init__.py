@@ -5,10 +5,10 @@
 In
     bodies.py          media types, instants and durations of any body, and the words for what is refused
     unpack.py          a compressed body -> what it says, within a bound
-    message_body.py    a message as sent -> a checked message
-    batch_body.py      NDJSON or an array of them -> all of them, or each on its own
+    message_body.py    a message as sent, and the checks of its fields
     drafts.py          a checked message -> the draft that the writer takes
-    usual.py           a batch of usual items -> drafts at once
+    reader.py          messages as sent -> drafts, or checked messages of which something is left to be done
+    batch_body.py      NDJSON or an array of them -> each, or what is wrong with it
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
     group_body.py      a group as sent -> its terms
     endpoint_body.py   an endpoint as sent -> where and how messages are posted

@@ -8,7 +8,7 @@ This is on the path of every schedule: 1,000 messages of a batch go through `dra
 the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from shards.dedupe import key_of
@@ -79,20 +79,28 @@ def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
     return key_of(door, f"{user}\0{key}".encode() if user else key.encode())
 
 
-def late_ones(messages: Sequence[ParsedMessage], now_ms: int) -> list[int]:
+def late_ones(items: Sequence[ParsedMessage | Draft], now_ms: int) -> list[int]:
     """The indices of those whose time has passed and that are not wanted then."""
-    return [i for i, message in enumerate(messages) if message.drop_late and 0 < message.due_ms < now_ms]
+    return [i for i, one in _few(items) if one.drop_late and 0 < one.due_ms < now_ms]
 
 
-def posted_ones(messages: Sequence[ParsedMessage]) -> list[tuple[int, bytes]]:
+def posted_ones(items: Sequence[ParsedMessage | Draft]) -> list[tuple[int, bytes]]:
     """The indices of those that say where they are delivered to, with that."""
-    return [(i, message.deliver_to) for i, message in enumerate(messages) if message.deliver_to]
+    return [(i, one.deliver_to) for i, one in _few(items) if one.deliver_to]
 
 
-def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
+def names_of(items: Sequence[ParsedMessage | Draft]) -> list[MessageId]:
     """The ids that they have to have, 0: a new one; empty if none has to."""
-    names = [MessageId(message.id) for message in messages]
+    names = [MessageId(0)] * len(items)
+    for i, one in _few(items):
+        names[i] = MessageId(one.id)
     return names if any(names) else []
+
+
+def _few(items: Sequence[ParsedMessage | Draft]) -> Iterator[tuple[int, ParsedMessage]]:
+    for index, item in enumerate(items):
+        if isinstance(item, ParsedMessage):
+            yield index, item
 
 
 @lru_cache(maxsize=CONTENT_TYPES)

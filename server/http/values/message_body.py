@@ -27,7 +27,7 @@ from ...observe.trace_context import NAMES
 from ...settings.config import Limits
 from ...settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
-from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
+from .bodies import FieldError, delay_ms, field_error
 from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, not_both
 
 KEY_CHARS_MAX = 256
@@ -66,29 +66,6 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: Key | None = None
     key_scope: KeyScope | None = None
     id: Id | None = None
-
-
-class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What the usual item of a batch says: of a `MessageRequest` the fields that most have, types only."""
-
-    topic: str
-    payload: str
-    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
-    deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
-    key: str | None = None
-    encoding: str | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The same with a payload that is any JSON value."""
-
-    topic: str
-    payload: msgspec.Raw
-    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
-    deliver_in: str | int | float | msgspec.UnsetType = msgspec.UNSET
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
-    key: str | None = None
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
@@ -130,62 +107,33 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """Its key is taken only while something of the message under it is undone."""
 
 
+_NO_BYTES = hashlib.blake2b(digest_size=16)
+"""Copied, never updated: making one takes as long again as all the rest."""
 _ONE = msgspec.json.Decoder(MessageRequest)
 _TEXT = msgspec.json.Decoder(str)
 _SCOPE = re.compile(rb',\s*+"key_scope"\s*+:\s*+"\w++"')
 
 
-def checked(
+def rare(
     request: MessageRequest,
+    raw: bytes,
+    topic: bytes,
+    payload: bytes,
+    encoding: Encoding,
+    due_ms: int,
     now_ms: int,
     limits: Limits,
-    raw: bytes = b"",
-    topics: dict[str, bytes] | None = None,
-    *,
-    keep_ids: bool = False,
+    keep_ids: bool,
 ) -> ParsedMessage:
-    """Check `request` and give the message. `raw` is the request as sent, needed when it has a key.
-
-    `keep_ids`: a message may say which id it has to have.
-
-    `topics` remembers the topics that passed, for the life of one batch. The payload must be known to be
-    UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
-    """
-    deliver_to = request.deliver_to
-    if deliver_to is not None:
-        check_target(deliver_to)
-    wanted = request.topic
-    if isinstance(wanted, msgspec.UnsetType):
-        wanted = default_topic(deliver_to)
-    topic = topics.get(wanted) if topics is not None else None
-    if topic is None:
-        topic = topic_bytes(wanted, limits.topic_levels)
-        if topics is not None:
-            topics[wanted] = topic
-    check_length(request.payload, limits)
-    payload, encoding = payload_bytes(request.payload, request.encoding)
-    if len(payload) > limits.max_payload:
-        raise FieldError("payload", f"has {len(payload)} bytes, limits.max_payload is {limits.max_payload}")
-    due_ms = 0
-    deliver_at = request.deliver_at
-    if deliver_at is not msgspec.UNSET or request.deliver_in is not msgspec.UNSET:
-        due_ms = due_of(deliver_at, request.deliver_in, now_ms, limits.max_delay_ms)
-    spread_ms = 0
+    """Check what few requests say; the rest is checked already. `due_ms` 0: now. `keep_ids`: it may say which
+    id it has to have. Raises FieldError."""
+    spread_ms, content_type, deliver_at = 0, request.content_type, request.deliver_at
     if request.spread is not None:
         spread_ms = _spread_ms(request.spread, (due_ms or now_ms) - now_ms, limits.max_delay_ms)
-    content_type = request.content_type
     if content_type is None:
         content_type = "application/json" if encoding == "json" else ""
     else:
         check_words("content_type", content_type, CONTENT_TYPE_CHARS_MAX)
-    fingerprint = b""
-    if request.key is not None:
-        check_words("key", request.key, KEY_CHARS_MAX)
-        if request.key_scope is not None:
-            raw = _without_scope(raw)
-        if request.headers is not None and not NAMES.isdisjoint(request.headers):
-            raw = _without_trace(raw)
-        fingerprint = hashlib.blake2b(raw, digest_size=16).digest()
     return ParsedMessage(
         topic,
         payload,
@@ -193,27 +141,30 @@ def checked(
         request.qos,
         request.retain,
         request.late == "drop",
-        0 if request.expires_in is None else _expires_ms(request.expires_in),
-        () if request.headers is None else _headers(request.headers),
-        content_type,
-        encoding,
-        request.key or "",
-        fingerprint,
-        0 if request.id is None else _id(request.id, keep_ids),
-        spread_ms,
-        b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
-        b"" if deliver_to is None else deliver_to.encode(),
-        request.key_scope == UNDONE,
+        fingerprint=b"" if request.key is None else fingerprint_of(request, request.key, raw),
+        expires_ms=0 if request.expires_in is None else _expires_ms(request.expires_in),
+        headers=() if request.headers is None else _headers(request.headers),
+        content_type=content_type,
+        encoding=encoding,
+        key=request.key or "",
+        id=0 if request.id is None else _id(request.id, keep_ids),
+        spread_ms=spread_ms,
+        zone=b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
+        deliver_to=b"" if request.deliver_to is None else request.deliver_to.encode(),
+        while_undone=request.key_scope == UNDONE,
     )
 
 
-def check_length(payload: msgspec.Raw, limits: Limits) -> None:
-    """Raise FieldError for what is too long to be looked at.
-
-    Nobody need be told how many bytes it is exactly: to find out takes longer than all that is read.
-    """
-    if len(memoryview(payload)) > RAW_FACTOR * (limits.max_payload + 2) + 2:
-        raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
+def fingerprint_of(request: MessageRequest, key: str, raw: bytes) -> bytes:
+    """Of a request with a key, `raw` as it was sent. Raises FieldError for a key that is none."""
+    check_words("key", key, KEY_CHARS_MAX)
+    if request.key_scope is not None:
+        raw = _without_scope(raw)
+    if request.headers is not None and not NAMES.isdisjoint(request.headers):
+        raw = _without_trace(raw)
+    hashing = _NO_BYTES.copy()
+    hashing.update(raw)
+    return hashing.digest()
 
 
 def _without_trace(raw: bytes) -> bytes:
@@ -282,9 +233,21 @@ def topic_bytes(topic: str, levels_max: int) -> bytes:
     return encoded
 
 
-def payload_bytes(payload: msgspec.Raw, encoding: Encoding | None) -> tuple[bytes, Encoding]:
-    """The bytes to send for a JSON value, and how it was written. Raises FieldError."""
-    value = bytes(payload)
+def payload_bytes(value: bytes, encoding: Encoding | None, payload_max: int) -> tuple[bytes, Encoding]:
+    """The bytes to send for a JSON value, and how it was written. Raises FieldError.
+
+    Nobody need be told how many bytes it is exactly that is far too long: to find out takes longer than all
+    that is read.
+    """
+    if len(value) > RAW_FACTOR * (payload_max + 2) + 2:
+        raise FieldError("payload", f"is longer than limits.max_payload, which is {payload_max}")
+    payload, encoding = _payload_bytes(value, encoding)
+    if len(payload) > payload_max:
+        raise FieldError("payload", f"has {len(payload)} bytes, limits.max_payload is {payload_max}")
+    return payload, encoding
+
+
+def _payload_bytes(value: bytes, encoding: Encoding | None) -> tuple[bytes, Encoding]:
     if encoding == "json":
         return value, "json"
     if value[0] != QUOTE:
@@ -310,7 +273,6 @@ def due_of(
 
     Null is neither: who sends it has computed something else than no time. Raises FieldError.
     """
-    field = "deliver_at" if deliver_in is msgspec.UNSET else "deliver_in"
     try:
         if deliver_in is msgspec.UNSET:
             if deliver_at is msgspec.UNSET:
@@ -321,10 +283,15 @@ def due_of(
         else:
             raise FieldError("deliver_in", "and deliver_at exclude each other")
     except TimeError as error:
-        raise FieldError(field, str(error)) from None
+        raise FieldError(_time_field(deliver_in), str(error)) from None
     if due_ms - now_ms > max_delay_ms:
+        field = _time_field(deliver_in)
         raise FieldError(field, f"is more than limits.max_delay ahead ({max_delay_ms // 86_400_000} days)")
     return due_ms
+
+
+def _time_field(deliver_in: str | float | msgspec.UnsetType) -> str:
+    return "deliver_at" if deliver_in is msgspec.UNSET else "deliver_in"
 
 
 def _expires_ms(expires_in: str | float) -> int:
@@ -364,29 +331,11 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
-def parse_one(body: bytes, now_ms: int, limits: Limits, key: str | None = None) -> ParsedMessage:
-    """The message in the body of one request; `key` is the header Idempotency-Key, if there was one.
-
-    Raises NotReadable and FieldError.
-    """
-    try:
-        request = decode(body, limits)
-    except UNREADABLE as error:
-        raise NotReadable(why_unreadable(error)) from None
-    if key is not None:
-        if request.key not in (None, key):
-            raise FieldError("key", "is not the one in the header Idempotency-Key")
-        request.key = key
-    return checked(request, now_ms, limits, body)
-
-
-def decode(raw: bytes, limits: Limits) -> MessageRequest:
+def decode(raw: bytes) -> MessageRequest:
     """The request in `raw`; types are checked only, and names. Raises one of UNREADABLE, or FieldError."""
     if not raw.isascii():
-        raw.decode()
+        raw.decode()  # msgspec does not look at what is in a `Raw`
     try:
-        request = _ONE.decode(raw)
+        return _ONE.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error, MessageRequest) from None
-    check_length(request.payload, limits)
-    return request

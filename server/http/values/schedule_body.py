@@ -24,7 +24,8 @@ from ...settings.config import Limits
 from ...settings.times import TimeError, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
-from .message_body import Encoding, MessageRequest, checked
+from .message_body import Encoding, MessageRequest, ParsedMessage
+from .reader import Reader
 from .scalars import Delay, Target, Topic, When, Zone
 
 COUNT_MAX = 1_000
@@ -135,7 +136,9 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str =
         headers=request.headers,
         content_type=request.content_type,
     )
-    value = draft_of(checked(message, now_ms, limits), now_ms, user).value
+    (item,) = Reader(now_ms, limits, user, as_drafts=False).read((message,), (b"",))
+    assert isinstance(item, ParsedMessage)
+    value = draft_of(item, now_ms, user).value
     return encode(msgspec.structs.replace(decode(value), due_ms=0))
 
 

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.http.values.batch_body import BatchError, TooMany, is_ndjson, parse_batch, parse_each
+from server.http.routes.batch import check_all
+from server.http.values.batch_body import BatchError, Reading, TooMany, is_ndjson, read_whole
 from server.http.values.bodies import FieldError, NotReadable, UnsupportedMedia
-from server.http.values.message_body import ParsedMessage, parse_one
+from server.http.values.message_body import ParsedMessage
+from server.http.values.reader import Reader
 from server.settings.config import Limits
+from tests.support.reading import parse_each, parse_one, parsed
 
 NOW = 1_795_248_000_000
 LIMITS = Limits()
@@ -18,8 +21,14 @@ LINES, ARRAY = "application/x-ndjson", "application/json"
 GOOD = b'{"topic": "a/b", "payload": "hi"}'
 
 
+def read(raw: bytes, content_type: str = LINES, max_batch: int = 100) -> Reading:
+    return read_whole(raw, is_ndjson(content_type), Reader(NOW, LIMITS, as_drafts=False), max_batch)
+
+
 def batch(raw: bytes, content_type: str = LINES, max_batch: int = 100) -> list[ParsedMessage]:
-    return parse_batch(raw, content_type, NOW, LIMITS, max_batch)
+    reading = read(raw, content_type, max_batch)
+    check_all(reading)
+    return [parsed(item) for item in reading.items if not isinstance(item, FieldError)]
 
 
 def errors(raw: bytes, content_type: str = LINES) -> list[tuple[int, str]]:
@@ -139,10 +148,9 @@ def test_a_batch_above_the_bound_is_too_many_good_or_bad() -> None:
     for one in (GOOD, b"{}"):
         assert len(parse_each(b"\n".join([one] * 3), LINES, NOW, LIMITS, 3)) == 3
         for raw, kind in ((b"\n".join([one] * 4), LINES), (b"[" + b",".join([one] * 4) + b"]", ARRAY)):
-            for parse in (parse_batch, parse_each):
-                with pytest.raises(TooMany, match="at most 3 messages") as caught:
-                    parse(raw, kind, NOW, LIMITS, 3)
-                assert caught.value.limit == 3
+            with pytest.raises(TooMany, match="at most 3 messages") as caught:
+                parse_each(raw, kind, NOW, LIMITS, 3)
+            assert caught.value.limit == 3
     with pytest.raises(TooMany):
         batch(b"\n" * 10 + GOOD, max_batch=3)
     assert len(batch(b"\n" * 5 + GOOD, max_batch=3)) == 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia, check_json
-from server.http.values.message_body import parse_one
 from server.settings.config import Limits
+from tests.support.reading import parse_one
 
 from ..conftest import Running
 

@@ -12,10 +12,10 @@ from aiohttp import web
 from server.engine.clock import SimulatedClock
 from server.http.spread import Spreader
 from server.http.turns import Turns
-from server.http.values.message_body import parse_one
 from server.settings.config import Config
 from server.settings.times import format_ms
 from server.site import read_side
+from tests.support.reading import parse_one
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
 

@@ -1,0 +1,215 @@
+"""One way in for messages that have been read: checked, drafted, placed by the writer; whoever answers.
+
+    read        values/reader.py, values/batch_body.py    drafts, and messages of which something is left
+    check       keys where they are needed, rights, the key's rate, what may be retained
+    draft       a moment within `spread` chosen, spans begun (server/observe/tracing.py)
+    place       in the writer: one, all or each (posting.py)
+    answer      for one, for all or for each (posting.py, batching.py)
+
+The routes of `POST /v1/messages` and `:batch` take all of it. The front (front.py) takes what needs no
+waiting on the way, by the same reader and the same trace.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+from shards.draft import Draft, Terms
+
+from ..delivery.retained import Retained
+from ..engine.writer import Ask, Decide
+from ..observe.trace_context import NO_TRACE, Headers, context_in
+from ..observe.tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
+from ..webhook.webhooks import Webhooks
+from .access import Rights, charge, may_send, not_to_send, over_quota, unretained
+from .posting import keyless, no_key, worth
+from .problems import Problem
+from .spread import Spreader
+from .turns import Turn, Turns
+from .values.bodies import FieldError
+from .values.drafts import draft_of, late_ones, names_of, posted_ones
+from .values.message_body import ParsedMessage
+from .values.reader import Item
+
+YIELD_EVERY = 500
+Wrong = FieldError | Problem
+
+
+class Trace:
+    """The trace that a request belongs to, and those of items that bring a context of their own.
+
+    One span is that of a whole batch, whose context its items are given. An item with a context has a span in
+    its trace: so it is where a client sends calls of many traces together. As each takes time, so many items
+    have one and no more; the others keep their context all the same.
+    """
+
+    def __init__(self, traces: Traces | None, context: Headers, *, is_one: bool = False) -> None:
+        """`is_one`: the request is one message, whose span is that of the request."""
+        self._traces, self._is_one = traces, is_one
+        self._span = None if traces is None or is_one else traces.schedule(context)
+        self.context = context if self._span is None else self._span.context
+        """What items are given that bring none."""
+        self._items: dict[int, Scheduling] = {}
+        self.placed: Sequence[object] | None = None
+        """What became of each item, in order."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, lines: object) -> None:
+        self.end(error if self.placed is None else self.placed)
+
+    def begin(self, items: Sequence[Item]) -> None:
+        """The spans of items."""
+        if self._traces is None:
+            return
+        own = self.context if self._is_one else NO_TRACE
+        bringing = (
+            (index, item)
+            for index, item in enumerate(items)
+            if isinstance(item, ParsedMessage) and (item.headers or own)
+        )
+        for index, item in islice(bringing, BATCH_LOOKED):
+            span = self._traces.schedule(context_in(item.headers) or own, item.topic)
+            if span is not None:
+                self._items[index] = span
+            if len(self._items) == BATCH_SPANS:
+                break
+
+    def draft_of(self, index: int, item: Item, now_ms: int, user: str) -> Draft:
+        """Of an item whose span has been begun, if it has one."""
+        if isinstance(item, Draft):
+            return item
+        span = self._items.get(index)
+        context = self.context if span is None else span.context
+        return draft_of(item, now_ms, user, context, span is not None)
+
+    def end(self, placed: Any) -> None:
+        """`placed`: what became of each item, in order, or why it has failed; None: nobody knows how."""
+        for index, span in self._items.items():
+            span.end(placed[index] if isinstance(placed, Sequence) else placed)
+        if self._span is not None:
+            self._span.end(placed)
+
+
+@dataclass(slots=True)
+class Coming:
+    """One request whose messages have been read."""
+
+    items: list[Item | Wrong]
+    """In order; what is wrong with some stands in their places."""
+    topics: Collection[bytes]
+    """Of the drafts among them, each once."""
+    now_ms: int
+    terms: Terms
+    rights: Rights | None
+    turn: Turn
+    trace: Trace
+    decide: Callable[..., Any]
+    """`place`, `place_all` or `place_each`."""
+    refuse: Callable[[int, Wrong], None]
+    """Told of each item that is found wrong; it may raise that."""
+
+    @property
+    def drafts(self) -> list[Draft] | None:
+        """All items, if each is a draft already."""
+        are_drafts = all([type(item) is Draft for item in self.items])  # noqa: C419 - a generator costs more
+        return cast("list[Draft]", self.items) if are_drafts else None
+
+    @property
+    def messages(self) -> list[Item]:
+        """Those that nothing is wrong with."""
+        return [item for item in self.items if isinstance(item, (Draft, ParsedMessage))]
+
+
+class Intake:
+    """What the routes do with messages that they have read."""
+
+    def __init__(
+        self, ask: Ask, spreader: Spreader, turns: Turns, webhooks: Webhooks, retained: Retained
+    ) -> None:
+        self._ask = ask
+        self._spreader = spreader
+        self._turns = turns
+        self._webhooks = webhooks
+        self._retained = retained
+
+    async def take(self, coming: Coming) -> tuple[list[Draft], list[Any]]:
+        """The drafts and what `decide` says of them in the writer. Raises Problem, and Refused with the index
+        of a draft."""
+        for index in keyless(coming.items, coming.terms):
+            coming.refuse(index, no_key())
+        if coming.rights is not None:
+            for index in await _foreign(coming, coming.rights):
+                coming.refuse(index, not_to_send(coming.rights))
+        drafts = coming.drafts
+        if drafts is not None:  # the usual case
+            charge(coming.rights, len(drafts))
+            return drafts, await self._asked(
+                partial(coming.decide, drafts=drafts, terms=coming.terms), drafts, coming
+            )
+        for index, why in await self._unretained(coming):
+            coming.refuse(index, over_quota(why, 1.0))
+        messages = coming.messages
+        charge(coming.rights, len(messages))
+        if any(isinstance(message, ParsedMessage) and message.spread_ms for message in messages):
+            async with coming.turn.alone(self._spreader.lock):
+                messages = await self._spreader.settled(messages, coming.now_ms, self._turns.apart())
+                return await self._place(messages, coming)
+        return await self._place(messages, coming)
+
+    async def _place(self, messages: list[Item], coming: Coming) -> tuple[list[Draft], list[Any]]:
+        if not messages:
+            return [], []
+        trace, now_ms, terms = coming.trace, coming.now_ms, coming.terms
+        user = "" if coming.rights is None else coming.rights.name
+        trace.begin(messages)
+        drafts = []
+        for index, message in enumerate(messages):
+            drafts.append(trace.draft_of(index, message, now_ms, user))
+            if not (index + 1) % YIELD_EVERY:
+                await coming.turn.begin()
+        barred = await self._webhooks.barred(posted_ones(messages))
+        late, names = late_ones(messages, now_ms), names_of(messages)
+        decide = partial(coming.decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
+        return drafts, await self._asked(decide, drafts, coming)
+
+    async def _asked(self, decide: Decide, drafts: Sequence[Draft], coming: Coming) -> list[Any]:
+        placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms))
+        coming.trace.placed = placed
+        return placed
+
+    async def _unretained(self, coming: Coming) -> list[tuple[int, str]]:
+        """Which of the messages cannot become retained, and why."""
+        found = []
+        for index, item in enumerate(coming.items):
+            if not isinstance(item, ParsedMessage):
+                continue
+            why = unretained(item, self._retained, coming.rights)
+            if why:
+                found.append((index, why))
+            if not (index + 1) % YIELD_EVERY:
+                await coming.turn.begin()
+        return found
+
+
+async def _foreign(coming: Coming, rights: Rights) -> list[int]:
+    """Which of the messages go to topics that the key may not send to; in steps, as rules may be many."""
+    refused, found, turn = set[bytes](), [], coming.turn
+    for count, topic in enumerate(coming.topics, 1):
+        if not may_send(rights, topic):
+            refused.add(topic)
+        if not count % YIELD_EVERY:
+            await turn.begin()
+    for index, item in enumerate(coming.items):
+        if isinstance(item, Draft):
+            is_foreign = item.topic in refused
+        else:
+            is_foreign = isinstance(item, ParsedMessage) and not may_send(rights, item.topic, item.deliver_to)
+        if is_foreign:
+            found.append(index)
+        if not (index + 1) % YIELD_EVERY:
+            await turn.begin()
+    return found

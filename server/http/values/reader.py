@@ -1,0 +1,155 @@
+"""Message requests as sent -> drafts: each is checked and encoded in one go, whichever way it came in.
+
+    {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}    a Draft: all that the writer has to know
+    {"topic": "a/b", "payload": "hi", "headers": {"a": "b"}}  a ParsedMessage: something is left to be done
+
+Nearly every request says a topic, a payload, when, and maybe QoS and a key. That is a draft at once. Whatever
+else it says (FEW) makes it a `ParsedMessage`, of which drafts.py makes the draft when what is left has been
+done: a moment within its `spread` chosen, a span begun for the trace that it belongs to.
+
+This is a hot path (100,000 messages a second come in batches), hence one loop over the requests of a body, a
+topic checked once per body, and one look at the fields that few have.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from shards.draft import Draft
+from shards.properties import properties_of
+from shards.record import ENCODINGS, encode_fresh
+
+from ...observe.trace_context import NO_TRACE, Headers
+from ...settings.config import Limits
+from .bodies import UNREADABLE, FieldError, NotReadable, why_unreadable
+from .drafts import NUMBER, content_type_property, stored_key
+from .message_body import (
+    BACKSLASH,
+    QUOTE,
+    MessageRequest,
+    ParsedMessage,
+    check_target,
+    decode,
+    default_topic,
+    due_of,
+    fingerprint_of,
+    payload_bytes,
+    rare,
+    topic_bytes,
+)
+
+Item = Draft | ParsedMessage
+_TEXT, _JSON = NUMBER["text"], NUMBER["json"]
+_JSON_TYPE = content_type_property("application/json")
+
+
+class Reader:
+    """Reads the requests of one body. `topics`: those that have been seen, each as it is stored."""
+
+    def __init__(
+        self,
+        now_ms: int,
+        limits: Limits,
+        user: str = "",
+        context: Headers = NO_TRACE,
+        *,
+        keep_ids: bool = False,
+        as_drafts: bool = True,
+    ) -> None:
+        """`now_ms`: the server's time. `user`, `context`: as in `draft_of`. `keep_ids`: a message may say
+        which id it has to have. `as_drafts`: False: all become a ParsedMessage."""
+        self.topics: dict[str | msgspec.UnsetType, bytes] = {}
+        self._now_ms, self._limits = now_ms, limits
+        self._user = user
+        self._of_text, self._of_json = b"", _JSON_TYPE
+        if context:
+            self._of_text, self._of_json = properties_of(context), properties_of(context, "application/json")
+        self._keep_ids = keep_ids
+        self._as_drafts = as_drafts
+
+    def read(self, requests: Sequence[MessageRequest], raws: Sequence[bytes]) -> list[Item]:
+        """Those of some requests, in order; `raws`: as they were sent, looked at where there is a key.
+
+        Payloads must be known to be UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
+        """
+        topics, now_ms, limits, user = self.topics, self._now_ms, self._limits, self._user
+        payload_max, max_delay_ms = limits.max_payload, limits.max_delay_ms
+        raw_max, as_drafts, owner = payload_max + 2, self._as_drafts, user.encode()
+        of_text, of_json = self._of_text, self._of_json
+        unset, items, keep_ids = msgspec.UNSET, list[Item](), self._keep_ids
+        for request, raw in zip(requests, raws, strict=True):
+            deliver_to, deliver_at, deliver_in = request.deliver_to, request.deliver_at, request.deliver_in
+            if deliver_to is not None:
+                check_target(deliver_to)
+            topic = topics.get(request.topic)
+            if topic is None:
+                topic = self._topic(request)
+            payload, encoding, properties = bytes(request.payload), _TEXT, of_text
+            if (
+                request.encoding is None
+                and payload[0] == QUOTE
+                and len(payload) <= raw_max
+                and BACKSLASH not in payload
+            ):
+                payload = payload[1:-1]
+            else:
+                payload, name = payload_bytes(payload, request.encoding, payload_max)
+                encoding = NUMBER[name]
+                if encoding == _JSON:
+                    properties = of_json
+            due_ms, is_wall_time = 0, False
+            if deliver_at is not unset or deliver_in is not unset:
+                due_ms = due_of(deliver_at, deliver_in, now_ms, max_delay_ms)
+                is_wall_time = deliver_at is not unset and deliver_at[-1] == "]"
+            if (  # FEW
+                deliver_to is not None
+                or is_wall_time
+                or request.headers is not None
+                or request.expires_in is not None
+                or request.spread is not None
+                or request.content_type is not None
+                or request.key_scope is not None
+                or request.id is not None
+                or request.retain
+                or request.late != "deliver"
+                or not as_drafts
+            ):
+                name = ENCODINGS[encoding]
+                items.append(rare(request, raw, topic, payload, name, due_ms, now_ms, limits, keep_ids))
+                continue
+            due_ms, key, fingerprint = due_ms or now_ms, b"", b""
+            if request.key is not None:
+                fingerprint = fingerprint_of(request, request.key, raw)
+                key = stored_key(request.key, user)
+            value = encode_fresh(topic, payload, due_ms, request.qos, encoding, key, properties, owner)
+            items.append(Draft(due_ms, topic, value, key, fingerprint))
+        return items
+
+    def one(self, body: bytes, key: str | None = None) -> Item:
+        """That in the body of one request; `key`: the header Idempotency-Key, if there was one.
+
+        Raises NotReadable and FieldError.
+        """
+        try:
+            request = decode(body)
+        except UNREADABLE as error:
+            raise NotReadable(why_unreadable(error)) from None
+        if key is not None:
+            if request.key not in (None, key):
+                raise FieldError("key", "is not the one in the header Idempotency-Key")
+            request.key = key
+        return self.read((request,), (body,))[0]
+
+    def line(self, raw: bytes) -> Item:
+        """That in one line, or item, of a batch. Raises FieldError."""
+        try:
+            return self.read((decode(raw),), (raw,))[0]
+        except UNREADABLE as error:
+            raise FieldError("", why_unreadable(error)) from None
+
+    def _topic(self, request: MessageRequest) -> bytes:
+        wanted = request.topic
+        if isinstance(wanted, msgspec.UnsetType):
+            return topic_bytes(default_topic(request.deliver_to), self._limits.topic_levels)
+        topic = self.topics[wanted] = topic_bytes(wanted, self._limits.topic_levels)
+        return topic
