@@ -310,14 +310,16 @@ class Desk:
             if rights is None:
                 return False
             user = rights.name
-        now_ms, kind = self._clock.wall_ms(), request.kind
-        trace = Trace(self._traces, request.context, is_one=not kind)
-        as_drafts = self._traces is None or bool(kind) or not request.context
-        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=as_drafts)
-        items: Sequence[Item]
+        now_ms, kind, context = self._clock.wall_ms(), request.kind, request.context
+        trace, as_drafts = None, True
+        if self._traces is not None:
+            trace = Trace(self._traces, context, is_one=not kind)
+            context, as_drafts = trace.context, bool(kind) or not context
+        reader = Reader(now_ms, self._limits, user, context, as_drafts=as_drafts)
         try:
-            items = _batch(body, reader, self._max_items) if kind else (reader.one(body, request.key),)
-            if not items or not all([type(item) is Draft or _is_quick(item) for item in items]):  # noqa: C419
+            items = _batch(body, reader, self._max_items) if kind else [reader.one(body, request.key)]
+            few = [item for item in items if not isinstance(item, Draft)]
+            if not items or (few and not all(map(_is_quick, few))):
                 return False
             if rights is not None:
                 for topic in reader.topics.values():
@@ -326,19 +328,26 @@ class Desk:
             charge(rights, len(items))
         except (RequestError, Problem):
             return False
-        trace.begin(items)
-        drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
-        decide = partial(DECIDE[kind], drafts=drafts, late=late_ones(items, now_ms))
-        tell = partial(self._tell, request, body, drafts, now_ms, answer)
+        late: Sequence[int] = ()
+        drafts: Sequence[Draft]
+        if few:
+            trace = trace or Trace(None, context)
+            trace.begin(items)
+            drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
+            late = late_ones(items, now_ms)
+        else:
+            drafts = cast("list[Draft]", items)
 
         def done(placed: Any) -> None:
-            trace.end(placed)
+            if trace is not None:
+                trace.end(placed)
             if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
-                self._tell_later(partial(tell, placed))
+                self._tell_later(partial(self._tell, kind, body, drafts, now_ms, answer, placed))
             else:
-                tell(placed)
+                self._tell(kind, body, drafts, now_ms, answer, placed)
 
         try:
+            decide = partial(DECIDE[kind], drafts=drafts, late=late)
             self._writer.submit(decide, done, cost=len(drafts), size=size)
         except (Busy, StoreFailed) as error:
             # Answered here: it has been paid for, and a full server need not do it all again.
@@ -346,26 +355,18 @@ class Desk:
         return True
 
     def _tell(
-        self,
-        request: Request,
-        body: bytes,
-        drafts: Sequence[Draft],
-        now_ms: int,
-        answer: Answer,
-        placed: Any,
+        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
     ) -> None:
-        """Who waits is answered, whatever becomes of the look-up."""
+        """Answer, whatever becomes of the look-up."""
         try:
-            told = self._told(request, body, drafts, now_ms, placed)
+            told = self._told(kind, body, drafts, now_ms, placed)
         except Exception as fault:
-            told = self._told(request, body, drafts, now_ms, fault)
+            told = self._told(kind, body, drafts, now_ms, fault)
         answer(told)
 
-    def _told(
-        self, request: Request, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any
-    ) -> bytes:
-        if request.kind:
-            return self._answer_batch(request.kind, placed, drafts, body, now_ms)
+    def _told(self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any) -> bytes:
+        if kind:
+            return self._answer_batch(kind, placed, drafts, body, now_ms)
         return self._answer(placed, drafts[0].due_ms, now_ms)
 
     def _tell_later(self, tell: Callable[[], None]) -> None:
@@ -410,18 +411,18 @@ class Desk:
         media = "application/json"
         if isinstance(placed, Exception):
             problem = _problem_of(placed, PATH)
-            status, headers, body = problem.status, problem.headers, problem.to_bytes()
+            status, headers, text = problem.status, problem.headers, problem.to_bytes()
             media = MEDIA_TYPE
         else:
             (one,) = placed
-            status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
+            status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
         if status == ACCEPTED:
             if not self._came_ms:
                 asyncio.get_running_loop().call_soon(self._count)
             self._came_ms.append(now_ms)
         else:
             self._metrics.answered("POST", PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, body, media)
+        return self._written.said(status, headers, text, media)
 
     def _count(self) -> None:
         """The messages that were accepted in this turn, together; a known one has another status."""
@@ -874,12 +875,12 @@ class Front(Opening):
             self._desk.pool.hold(self, held_bytes)
 
 
-def _batch(body: bytes, reader: Reader, most: int) -> Sequence[Item]:
+def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
     """Of lines that are all fine; else empty. Raises RequestError."""
     if body.count(b"\n") > most:
-        return ()
+        return []
     found = whole(body, True, most)
-    return () if found is None else reader.read(*found)
+    return [] if found is None else reader.read(*found)
 
 
 def _is_quick(item: Item) -> bool:

@@ -46,6 +46,8 @@ _JSON_TYPE = content_type_property("application/json")
 class Reader:
     """Reads the requests of one body. `topics`: those that have been seen, each as it is stored."""
 
+    __slots__ = ("_as_drafts", "_keep_ids", "_limits", "_now_ms", "_of_json", "_of_text", "_user", "topics")
+
     def __init__(
         self,
         now_ms: int,
