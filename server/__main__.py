@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options, config)
     except WrongFormat as error:
-        print(f"fasti-server: {config.store.dir}: {error}; see docs/upgrade.md", file=sys.stderr)  # noqa: T201
+        print(f"fasti-server: {config.store.dir}: {error}; see docs/deploy.md, Upgrade", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except SharedData as error:
         where = f"{config.store.dir}: {error}"
