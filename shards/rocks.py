@@ -20,7 +20,7 @@ as a million messages. So they are flushed as soon as the log has LOG_BYTES: a m
 Blocks are LZ4 until they are on the bottom level, and zstd there, where they lie longest: text in base64
 shrinks by a quarter, JSON to a quarter, while LZ4 finds nothing in the one. It costs ingestion 0.9 us of
 compaction a message, less with JSON; memtables half as large and compactions half as often save as much.
-(docs/decisions/0029-what-a-message-takes-on-disk.md has the figures.)
+(docs/decisions/0019-what-a-message-takes.md has the figures.)
 
 A checkpoint flushes what is in memory and holds the interpreter lock meanwhile (330 ms for 40 MB of rows). A
 plain `flush` of a family does not hold it: so that comes first, and leaves the checkpoint next to nothing to

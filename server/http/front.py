@@ -1,7 +1,7 @@
 """Where connections begin: `POST /v1/messages` and small batches are answered here, other calls by aiohttp.
 
 Written for speed: most of the processor time of one schedule was aiohttp's (request and response objects, a
-task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0016 has the figures.
+task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0003 has the figures.
 
 As long as what arrives is made of usual requests of these two calls, each is read, decided in the writer and
 answered here, one after the other. From the first request on that is anything else (another call, a header

@@ -293,7 +293,7 @@ class App:
             self._die()
 
     def _die(self) -> None:
-        """What only the core itself does has failed (docs/decisions/0018)."""
+        """What only the core itself does has failed (docs/decisions/0014)."""
         self._is_dead = True
         self.core.writer.fail(StoreFailed("the server stops: a round failed"))
         self._release_quiet()
