@@ -104,7 +104,7 @@ class Publishing:
         self.is_pressed = False
         """`is_congested` may be true of some owner; if not, it need not be asked."""
         self._placed: dict[str, int] = {}
-        """What waits by owner, here and for the horizon: all since nothing waited. Only while several come."""
+        """What waits by owner, here and for the horizon: all since nothing waited. While several come."""
         self._placed_sum = 0
         self._dispatch = dispatch
         self._owed = owed
