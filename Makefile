@@ -27,7 +27,7 @@ spark: .venv/spark
 run: install
 	$(BIN)/fasti-server --config config.toml --data data
 
-# The hot modules compiled, in build/fast (docs/operations.md); wants a C compiler. Nothing else here runs them.
+# The hot modules compiled, in build/fast (docs/deploy.md); wants a C compiler. Nothing else here runs them.
 fast: .venv/tested
 	FASTI_PURE=1 $(BIN)/python -m fast
 

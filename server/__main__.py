@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except SharedData as error:
         where = f"{config.store.dir}: {error}"
-        print(f"fasti-server: {where}; see docs/operations.md, A node's data", file=sys.stderr)  # noqa: T201
+        print(f"fasti-server: {where}; see docs/failures.md, A node's data", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except (ConfigError, StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201

@@ -153,7 +153,7 @@ def test_the_service_may_do_little() -> None:
 
 
 def test_a_start_that_cannot_help_is_not_tried_again() -> None:
-    """Exit code 2 (docs/operations.md); and a reload is the signal that reads keys again."""
+    """Exit code 2 (docs/deploy.md); and a reload is the signal that reads keys again."""
     found = unit()
     assert found["RestartPreventExitStatus"] == ["2"]
     assert "-HUP" in found["ExecReload"][0]

@@ -72,7 +72,7 @@ def test_a_server_of_its_own_does_not_start_on_it(node: Path) -> None:
     before = rows_of(node)
     ended = run("--data", str(node), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
     assert ended.returncode == EXIT_USAGE
-    assert f"{OF_A_NODE}; see docs/operations.md" in ended.stderr
+    assert f"{OF_A_NODE}; see docs/failures.md" in ended.stderr
     assert rows_of(node) == before
 
 
