@@ -187,8 +187,8 @@ class Delivery(Received):
         """Hold on to it: the server gives it to nobody else before `span` from now has passed.
 
         Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
-        ours any more, as that time was over, or its connection has ended. Raises Refused for more than the
-        server grants (`sessions.ack_timeout_max`), ValueError for less than nothing.
+        ours any more, as that time was over, or its connection has ended. Raises Refused for more than 12 h,
+        ValueError for less than nothing.
         """
         held = _span(span)
         return self._answer is None and await self._given_by._extend(self._incoming, held)

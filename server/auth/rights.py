@@ -88,7 +88,7 @@ BOUNDS = (
     Bound("connections", 1_000_000, "connections at a time, of MQTT and HTTP", "any number"),
     Bound("sessions", 10_000_000, "MQTT sessions", "its share of limits.sessions"),
     Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.memory"),
-    Bound("retained", 100_000_000, "topics with a retained message", "its share of limits.retained"),
+    Bound("retained", 100_000_000, "topics with a retained message", "its share of 100,000"),
 )
 """What a key may have. A share: timeline/shares.py."""
 

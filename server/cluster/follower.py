@@ -12,7 +12,7 @@ following; that is the whole election.
 
 **Clocks.** Each group of the leader says up to which time dispatch may go, 2 s beyond its clock. So who reads
 groups as they come sees how far its own clock is from the leader's. A node that is ahead by more than
-`skew_ms` does not take the lead: it would deliver early. A group may be old when it is read: the log did not
+SKEW_MS does not take the lead: it would deliver early. A group may be old when it is read: the log did not
 answer, its append took long, this process hung. It was not there when the log was read before, so it is taken
 for as old as that; and of all groups of an epoch the one counts that speaks most for this node. What is read
 at the beginning says nothing.
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MOMENT_S = 0.3
 """Before a claim for which nobody has to be waited for; up to this, at random."""
+SKEW_MS = 5_000
+"""A node whose clock is further ahead of the leader's does not take the lead."""
 
 
 class Follower:
@@ -44,7 +46,6 @@ class Follower:
         node: str,
         urls: str,
         takeover_s: float,
-        skew_ms: int,
         mono: Callable[[], float],
         wall_ms: Callable[[], int],
         chance: Callable[[], float],
@@ -54,7 +55,6 @@ class Follower:
         self._node = node
         self._urls = urls
         self._takeover_s = takeover_s
-        self._skew_ms = skew_ms
         self._mono = mono
         self._wall_ms = wall_ms
         self._moment_s = chance() * MOMENT_S
@@ -95,7 +95,7 @@ class Follower:
             self.why = ""
             return False
         ahead_ms = self._wall_ms() - self._mono() * 1000 - self._led_ms
-        if self._skew_ms < ahead_ms < float("inf"):
+        if SKEW_MS < ahead_ms < float("inf"):
             self.why = f"its clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
         return self._claim()

@@ -197,7 +197,6 @@ class Node:
             node=cluster.node,
             urls=urls_of(*self._doors.places),
             takeover_s=self._takeover_s,
-            skew_ms=cluster.clock_skew_ms,
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,

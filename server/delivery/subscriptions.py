@@ -65,7 +65,7 @@ class Subscriptions:
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why the client may not subscribe to a filter; None: it may. `text`: the filter with `$share`."""
         session, is_shared = subscriber.session, text.startswith(SHARE_PREFIX)
-        if not self.may_ask(topic_filter, subscriber.rights, is_lasting=session.is_persistent or is_shared):
+        if not self.may_ask(topic_filter, subscriber.rights):
             return Denial.NOT_ALLOWED
         if text not in session.subscriptions and not self._sessions.quota.admits(
             session, text, subscriber.owner
@@ -75,15 +75,11 @@ class Subscriptions:
             return Denial.OVER_QUOTA
         return None
 
-    def may_ask(self, topic_filter: str, rights: Rights | None, *, is_lasting: bool) -> bool:
-        """Whether these rights allow a subscription to the filter. `is_lasting`: one that outlives its
-        connection."""
+    def may_ask(self, topic_filter: str, rights: Rights | None) -> bool:
+        """Whether these rights, and `mqtt.deny_subscribe`, allow a subscription to the filter."""
         if rights is not None and not rights.may_subscribe(topic_filter):
             return False
-        if any(covers(denied, topic_filter) for denied in self._config.mqtt.deny_subscribe):
-            return False
-        is_all = topic_filter in ("#", "+/#")
-        return not is_all or not is_lasting or self._config.limits.hash_on_persistent
+        return not any(covers(denied, topic_filter) for denied in self._config.mqtt.deny_subscribe)
 
     def subscribe(
         self,

@@ -8,9 +8,9 @@
 A session is sent a message until it acks: what it has missed is its own. A group is a pool of workers, where
 one message that kills them all must not do so for ever: hence two defaults.
 
-The bounds are the server's: `sessions.ack_timeout_max` (and if it has an ack timeout of its own nobody may do
-without one), `sessions.max_attempts` where that is a number above 0, `sessions.expiry_max`. What is beyond
-them is refused, and not shortened: a job that counts on an hour is not helped by a minute.
+The bounds are the server's: an ack timeout of at most 12 h (and if the server has one nobody may do without),
+`sessions.max_attempts` where that is a number above 0, `sessions.expiry_max`. What is beyond them is refused,
+and not shortened: a job that counts on an hour is not helped by a minute.
 """
 
 import re
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from shards.tables import NEVER_S as NEVER_S
 from timeline.session import Terms
 
-from ..settings.config import Config, Sessions
+from ..settings.config import ACK_MS_MAX, Config, Sessions
 from ..settings.kinds import BACKOFF_STEPS_MAX
 from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
@@ -117,9 +117,9 @@ def _duration(name: str, said: Value) -> int:
 
 
 def _timeout(said: Value, settings: Sessions) -> int:
-    timeout_ms, most_ms = _duration("ack_timeout", said), settings.ack_timeout_max_ms
-    if timeout_ms > most_ms:
-        raise TermsError("ack_timeout", f"must be at most {most_ms / 1_000:g} s")
+    timeout_ms = _duration("ack_timeout", said)
+    if timeout_ms > ACK_MS_MAX:
+        raise TermsError("ack_timeout", f"must be at most {ACK_MS_MAX // 1_000} s")
     if not timeout_ms and settings.ack_timeout_ms:
         raise TermsError("ack_timeout", "must not be 0: this server keeps nobody waiting for ever")
     return timeout_ms

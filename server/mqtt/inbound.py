@@ -40,7 +40,6 @@ from .wishes import (
     EXTEND,
     PublishRefused,
     is_payload_as_said,
-    raised,
     read_done,
     read_extension,
     read_plain,
@@ -87,7 +86,6 @@ class Inbound:
         self._acknowledge = acknowledge
         self._mqtt = config.mqtt
         self._limits = config.limits
-        self._extend_max_ms = config.sessions.ack_timeout_max_ms
         self._level = 0
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
@@ -126,8 +124,7 @@ class Inbound:
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
         self._key = "" if rights is None else rights.name
-        mqtt = self._mqtt
-        self._is_usual = rights is None and not mqtt.qos_floor and mqtt.maximum_qos > 0
+        self._is_usual = rights is None and self._mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:
         """What is handed over from now on counts as published in this turn."""
@@ -401,8 +398,6 @@ class Inbound:
             )
         if self._rights is not None:
             _check_rights(self._rights, wish)
-        if self._mqtt.qos_floor:
-            wish = raised(wish, self._mqtt.qos_floor)
         if len(packet.payload) > limits.max_payload:
             # CONNACK tells how large a packet may be, not how large a payload: the connection need not end.
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
@@ -412,7 +407,7 @@ class Inbound:
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
         """Hold on to a delivery. Raises PublishRefused."""
-        packet_id, for_ms = read_extension(packet, self._extend_max_ms)
+        packet_id, for_ms = read_extension(packet)
         if not self._settling.extend(subscriber, packet_id, for_ms):
             detail = f"$control/extend: packet id {packet_id} is not yours any more"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)

@@ -17,11 +17,8 @@ from .wishes import expires_ms, is_payload_as_said, may_publish
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
     """Why a CONNECT is refused; None when it is not."""
     properties = packet.properties
-    if not packet.client_id:
-        if packet.level < 5 and not packet.clean_start:
-            return Reason.CLIENT_IDENTIFIER_NOT_VALID
-        if not config.mqtt.allow_zero_length_clientid:
-            return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    if not packet.client_id and packet.level < 5 and not packet.clean_start:
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if packet.client_id.startswith(TEXT_PREFIXES):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     longest = config.mqtt.keep_alive_s
@@ -39,9 +36,8 @@ def granted_keep_alive_s(packet: Connect, config: Config) -> int:
     return imposed or packet.keep_alive
 
 
-def read_will(packet: Connect, client_id: str, qos_floor: int, owner: bytes) -> Will | None:
-    """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one. `owner`:
-    the name of the key that the client has shown."""
+def read_will(packet: Connect, client_id: str, owner: bytes) -> Will | None:
+    """The will of a CONNECT as a record to publish. `owner`: the name of the key that was shown."""
     will = packet.will
     if will is None:
         return None
@@ -50,7 +46,7 @@ def read_will(packet: Connect, client_id: str, qos_floor: int, owner: bytes) -> 
         will.topic,
         will.payload,
         0,
-        max(will.qos, qos_floor),
+        will.qos,
         will.retain,
         expires_ms=expires_ms(properties),
         publisher=publisher_of(client_id),

@@ -453,7 +453,7 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
-        will = read_will(packet, self.client_id, config.mqtt.qos_floor, owner_of(self._rights))
+        will = read_will(packet, self.client_id, owner_of(self._rights))
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False

@@ -7,7 +7,7 @@
 Nobody is asked for a key: where the leader is each node tells whoever comes. What is no CONNECT is answered
 as a server answers it. Listeners, TLS and websockets are those of a server (listeners.py), and so are the
 bounds: `limits.connections` and those of an address, `limits.connect_rate`, the pool (server/net/pool.py)
-for CONNECTs that are not whole. A connection lasts `limits.connect_timeout` at most; one CONNECT is all that
+for CONNECTs that are not whole. A connection lasts 10 s at most; one CONNECT is all that
 is read of it, and then it lingers (server/net/lingering.py).
 """
 

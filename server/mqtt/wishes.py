@@ -30,6 +30,7 @@ from ..codec.packets import Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.wish import Wish
+from ..settings.config import ACK_MS_MAX
 from ..settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -136,8 +137,8 @@ _extension = msgspec.json.Decoder(Extension)
 _done = msgspec.json.Decoder(Done)
 
 
-def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
-    """(packet id, for how many ms); `most_ms`: more cannot be asked for. Raises PublishRefused."""
+def read_extension(packet: Publish) -> tuple[int, int]:
+    """(packet id, for how many ms). Raises PublishRefused."""
     if packet.qos == 2:
         raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend is asked at QoS 1")
     try:
@@ -147,8 +148,8 @@ def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: {error}") from error
     except TimeError as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: for: {error}") from error
-    if not 0 < for_ms <= most_ms:
-        detail = f"$control/extend: for must be above 0 and at most {most_ms / 1_000:g} s"
+    if not 0 < for_ms <= ACK_MS_MAX:
+        detail = f"$control/extend: for must be above 0 and at most {ACK_MS_MAX // 1_000} s"
         raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
     return asked.packet_id, for_ms
 
@@ -162,14 +163,6 @@ def read_done(packet: Publish) -> tuple[str, MessageId]:
         return said.group, parse_id(said.id)
     except (msgspec.DecodeError, UnicodeDecodeError, BadId) as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/done: {error}") from error
-
-
-def raised(wish: Wish, qos: int) -> Wish:
-    """The same, as if it had been published at `qos` at least."""
-    record = wish.record
-    if record.qos >= qos:
-        return wish
-    return msgspec.structs.replace(wish, record=msgspec.structs.replace(record, qos=qos))
 
 
 def may_publish(topic: bytes) -> bool:
@@ -218,7 +211,7 @@ def _flag(properties: Properties, name: str, off: str = "false", on: str = "true
 
 
 def _too_deep(topic: bytes, levels_max: int) -> str:
-    return f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
+    return f"the topic has {levels_of(topic)} levels, and may have {levels_max}"
 
 
 def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:

@@ -106,10 +106,9 @@ def http_pages(config: Config) -> Pages:
 
 def websocket_pages(config: Config, listen: Address) -> Pages:
     """The rule where MQTT over websockets listens."""
-    origins = (*config.http.origins, *config.mqtt.ws_origins)
     # Where anybody is let in a page gets much without a key, whoever else has one.
     has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
-    return Pages(listen, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
+    return Pages(listen, hosts=config.http.hosts, origins=config.http.origins, has_keys=has_keys)
 
 
 def _is_own(origin: str, host: str, transport: BaseTransport) -> bool:

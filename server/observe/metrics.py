@@ -162,7 +162,7 @@ class Metrics:
 
 
 class Collected:
-    """Figures of one moment. Of 2,000 sessions and groups (`metrics.top`) to write them out takes 40 ms."""
+    """Figures of one moment. Of 2,000 sessions and groups to write them out takes 40 ms."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

@@ -160,11 +160,11 @@ class Figures(Collector):
         yield "messages_moved", "Moves of messages that won", self._metrics.moved
         letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
-        text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
+        text = "Dead letters dropped, as 100,000 or dead.max_bytes are kept"
         yield "dead_letters_crowded_out", text, letters.crowded_out
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
         refused = self._core.retained.refused
-        text = "Messages not retained: limits.retained topics have one, or the store takes nothing"
+        text = "Messages not retained: 100,000 topics have one, or the store takes nothing"
         yield "retained_refused", text, refused
         refused = self._core.sessions.quota.refused
         yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused

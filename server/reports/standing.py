@@ -1,8 +1,8 @@
 """Where each session and each group stands, for `/metrics`; and how much disk there is.
 
 There may be 100,000 sessions, so this is looked at ahead of the answer, in steps that others have turns
-between, and what is told of single ones is bounded: `metrics.top` sessions, and as many groups. Which they
-are is found without reading the store, by the oldest position that one has not read or not acked:
+between, and what is told of single ones is bounded: TOP sessions, and as many groups. Which they are is found
+without reading the store, by the oldest position that one has not read or not acked:
 
     $share/w/jobs/#   oldest unacked 09:00       looked at first
     meter-7           has read up to 11:58       next
@@ -11,7 +11,7 @@ are is found without reading the store, by the oldest position that one has not 
 Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
 messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
 these were all), for `LOOK_S` in all: a session
-that is away and that nothing was sent to is far back and lacks nothing. So are the `metrics.top` groups whose
+that is away and that nothing was sent to is far back and lacks nothing. So are the `TOP` groups whose
 tries come next: they may have read everything. Those with the most lag are told of.
 
 A key that does not see every message is not told of single ones: what others are called, what they subscribe
@@ -46,6 +46,8 @@ from ..http.undone import retries_of
 from ..observe.logs import shown
 from ..webhook.webhooks import Webhooks
 
+TOP = 20
+"""Sessions, groups and endpoints that are told of one by one, at most."""
 CANDIDATES = 3
 LOOK_S = 0.5
 DISK_S = 0.5
@@ -92,13 +94,12 @@ class Totals:
 class Standing(Collector):
     """What was seen when somebody asked last."""
 
-    def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path, top: int) -> None:
-        """`folder`: the data. `top`: sessions, groups and endpoints that are told of one by one."""
+    def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path) -> None:
+        """`folder`: the data."""
         self._core = core
         self._timeline = timeline
         self._webhooks = webhooks
         self._folder = folder
-        self._top = top
         self.is_whole = True
         """Whether who asks sees every message: else clients and groups are none of his business."""
         self._totals = Totals()
@@ -132,7 +133,7 @@ class Standing(Collector):
             totals.add(subscriber)
             return self._oldest(subscriber), next(number)
 
-        return [found for _, found in await least(turn, every, oldest, CANDIDATES * self._top)]
+        return [found for _, found in await least(turn, every, oldest, CANDIDATES * TOP)]
 
     async def _retrying(self, turn: Turn) -> list[Subscriber]:
         """The groups whose tries come next."""
@@ -142,7 +143,7 @@ class Standing(Collector):
             place = self._core.retries.next_of(group)
             return None if place is None else (place, next(number))
 
-        return [found for _, found in await least(turn, list(self._core.groups), next_try, self._top)]
+        return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
     def _oldest(self, subscriber: Subscriber) -> Position:
         """The oldest that it has not read or not acked; the horizon if there is no such."""
@@ -160,7 +161,7 @@ class Standing(Collector):
         rows.sort(
             key=lambda row: (max(row.lag_s, row.unacked_s, row.retry_s), row.lag_messages), reverse=True
         )
-        return rows[: self._top]
+        return rows[:TOP]
 
     def _row(self, subscriber: Subscriber) -> Row:
         lag = lag_of(subscriber, self._timeline, self._core.router, LIST_LOOK_ROWS)
@@ -219,7 +220,7 @@ class Standing(Collector):
         text = "Share of the last posts to an endpoint that failed"
         shares = GaugeMetricFamily("fasti_endpoint_failing_share", text, labels=("endpoint",))
         every = [(self._webhooks.failing(name), name) for name in self._webhooks.registry.names()]
-        for failing, name in nlargest(self._top, [one for one in every if one[0].of]):
+        for failing, name in nlargest(TOP, [one for one in every if one[0].of]):
             shares.add_metric((name,), failing.share)
         return shares
 

@@ -174,7 +174,7 @@ class App:
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
         self.metrics.registry.register(self.figures)
         timeline = Timeline(opened, core.writer.journal, node=core.node)
-        self.standing = Standing(core, timeline, self.webhooks, Path(config.store.dir), config.metrics.top)
+        self.standing = Standing(core, timeline, self.webhooks, Path(config.store.dir))
         self.metrics.registry.register(self.standing)
         self.streams = Streams(config.http.event_streams)
         overfull = Overfull(

@@ -31,7 +31,6 @@ from .kinds import (
     LISTENERS,
     LOG,
     MS,
-    MS_OR_NEVER,
     NAME,
     NETWORKS,
     ORIGINS,
@@ -51,10 +50,10 @@ from .memory import MEMORY, UNITS, Memory, automatic, bounds_of
 from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
-POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
-"""How long a post may take where its endpoint says nothing, and a post to a full URL."""
-ENDPOINT_POST_MS_MAX = 1_800_000
-"""How long a post of one endpoint may take: it holds a place of that endpoint alone."""
+ACK_MS_MAX = 12 * 3_600_000
+"""How long somebody may keep a message unacked."""
+POST_MS_MIN, POST_MS_MAX = 1_000, 1_800_000
+"""How long a post may take where its endpoint says so: it holds a place of that endpoint alone."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
 """How long nothing may come of a leader: two heartbeats at least."""
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -62,6 +61,10 @@ CLUSTER_KEY_MIN = 16
 """Characters of the nodes' key."""
 POSTS_MAX = 100
 """Posts to an endpoint at a time: so many bodies are signed in one go."""
+POSTS = 10
+"""The same where the endpoint does not say, and posts to one origin of full URLs."""
+ENDPOINT_POSTS_MAX, URL_POSTS_MAX = 1_000, 100
+"""Posts at a time to all endpoints, of which each keeps its own; to all full URLs."""
 GROUP_ATTEMPTS = 20
 """Deliveries to a group after which a message is dead, where `sessions.max_attempts` is "auto"."""
 
@@ -91,11 +94,11 @@ class Http:
 
     listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
     max_body: int = UNITS["http.max_body"].most
-    max_batch: int = _key(count(1, 10_000), 10_000)
-    connections: int = _key(count(1), 4_000)
-    connections_per_address: int = _key(count(1), 1_000)
-    head_timeout_ms: int = _key(MS, "10s")
-    body_timeout_ms: int = _key(MS, "10s")
+    max_batch: int = 10_000
+    connections: int = UNITS["http.connections"].most
+    connections_per_address: int = 1_000
+    head_timeout_ms: int = 10_000
+    body_timeout_ms: int = 10_000
     idle_timeout_ms: int = _key(MS, "75s")
     buffered_bytes: int = UNITS["http.buffered_bytes"].most
     event_streams: int = 100
@@ -123,18 +126,10 @@ class Mqtt:
     maximum_qos: int = _key(count(0, 2), 2)
     retain_available: bool = _key(FLAG, True)
     maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
-    upgrade_outgoing_qos: bool = _key(FLAG, False)
-    allow_zero_length_clientid: bool = _key(FLAG, True)
     proxy_protocol: bool = _key(FLAG, False)
     allow_anonymous: bool | tuple[Address, ...] | None = _key(ANONYMOUS, "auto")
-    ws_origins: tuple[str, ...] = _key(ORIGINS, [])
     password_file: str = _key(TEXT, "")
     acl_file: str = _key(TEXT, "")
-
-    @property
-    def qos_floor(self) -> int:
-        """What a message that a client publishes lower counts as."""
-        return self.maximum_qos if self.upgrade_outgoing_qos else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +166,7 @@ class Shards:
 
     cap_messages: int = _key(count(1), 100_000)
     cap_bytes: int = 64 << 20
-    structure_above: int = _key(count(1), 10_000)
+    structure_above: int = 10_000
     max_structures: int = 1_024
 
 
@@ -199,8 +194,7 @@ class Sessions:
     max_in_flight: int = _key(count(1, 65_535), 1_024)
     max_inflight_bytes: int = 0
     max_attempts: int | None = _key(ATTEMPTS, "auto")
-    ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
-    ack_timeout_max_ms: int = _key(MS, "12h")
+    ack_timeout_ms: int = _key(ms(0, ACK_MS_MAX), 0)
     backoff_ms: tuple[int, ...] = _key(BACKOFF, ["1s", "5s", "30s", "5m", "30m", "1h"])
 
     @property
@@ -219,7 +213,7 @@ class Dead:
     """[dead]"""
 
     retention_ms: int = _key(MS, "30d")
-    max_messages: int = _key(count(1), 100_000)
+    max_messages: int = 100_000
     max_bytes: int = _key(size(1 << 16), "256MiB")
 
 
@@ -234,7 +228,7 @@ class Limits:
     connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
     trusted_proxies: tuple[Network, ...] = _key(NETWORKS, [])
-    connect_timeout_ms: int = _key(MS, "10s")
+    connect_timeout_ms: int = 10_000
     waiting_pulls: int = UNITS["limits.waiting_pulls"].most
     leases: int = UNITS["limits.leases"].most
     sessions: int = _key(count(1), 100_000)
@@ -245,14 +239,13 @@ class Limits:
     subscriptions: int = UNITS["limits.subscriptions"].most
     subscription_bytes: int = UNITS["limits.subscription_bytes"].most
     route_cache_bytes: int = UNITS["limits.route_cache_bytes"].most
-    topic_levels: int = _key(count(1, 65_535), 128)
-    hash_on_persistent: bool = _key(FLAG, True)
-    user_properties: int = _key(count(1), 5_000)
+    topic_levels: int = 128
+    user_properties: int = 5_000
     out_bytes: int = UNITS["limits.out_bytes"].most
     pending: int = _key(count(0), 0)
     schedules: int = UNITS["limits.schedules"].most
     endpoints: int = UNITS["limits.endpoints"].most
-    retained: int = _key(count(0), 100_000)
+    retained: int = 100_000
     queued: int = UNITS["limits.queued"].most
     queued_bytes: int = UNITS["limits.queued_bytes"].most
     pool_bytes: int = UNITS["limits.pool_bytes"].most
@@ -274,10 +267,7 @@ class Webhook:
     allow_private: bool = _key(FLAG, False)
     allow_http: bool = _key(FLAG, False)
     tls_ca: str = _key(TEXT, "")
-    timeout_ms: int = _key(ms(POST_MS_MIN, POST_MS_MAX), "15s")
-    concurrency: int = _key(count(1, POSTS_MAX), 10)
-    connections: int = _key(count(1), 1_000)
-    url_connections: int = _key(count(1), 100)
+    timeout_ms: int = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +294,6 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """[metrics]"""
-
-    top: int = _key(count(0, 1_000), 20)
-
-
-@dataclass(frozen=True, slots=True)
 class Cluster:
     """[cluster]"""
 
@@ -322,7 +305,6 @@ class Cluster:
     peers: tuple[str, ...] = _key(ORIGINS, [])
     key: str = _key(TEXT, "")
     takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")
-    clock_skew_ms: int = _key(MS, "5s")
     keep: int = _key(size(1 << 20), "4GiB")
     allow_unreplicated: bool = _key(FLAG, False)
 
@@ -346,7 +328,6 @@ class Config:
     spark: Spark = Spark()
     auth: Auth = Auth()
     log: Log = Log()
-    metrics: Metrics = Metrics()
     cluster: Cluster = Cluster()
 
     @property
@@ -364,8 +345,7 @@ class Config:
     @property
     def connections(self) -> int:
         """The most that may be open: of clients; to receivers of webhooks, where as many rest as are used."""
-        posts = self.webhook.connections + self.webhook.url_connections
-        return self.limits.connections + self.http.connections + 2 * posts
+        return self.limits.connections + self.http.connections + 2 * (ENDPOINT_POSTS_MAX + URL_POSTS_MAX)
 
     def lets_anybody(self, listener: Address) -> bool:
         """Whether who shows no key may come in by a listener of MQTT."""
@@ -406,6 +386,7 @@ def load(
             wishes[name] = (value, origin)
     config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
     config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
+    config = _certified(config)
     _check_together(config)
     said = {name: origin for name, (_, origin) in wishes.items()}
     return config, dict.fromkeys([name for name, _, _ in _keys()], "default") | said
@@ -426,7 +407,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
     """What there is to say of settings that went, and of those that `limits.memory` has no room for."""
     bounds = bounds_of(config.limits.memory.bytes)
     return [
-        f"{name} ({origins[name]}) is a setting no more and is ignored: {instead}"
+        f"{name} ({origins[name]}) was removed and is ignored: {instead}"
         for name, instead in sorted(REMOVED.items())
         if name in origins
     ] + [
@@ -510,8 +491,8 @@ def _check_known(name: str, origin: str) -> None:
 
 
 def _check_section(section: str, origin: str) -> None:
-    known = [item.name for item in fields(Config)]
-    if section not in known:
+    known = list(dict.fromkeys(key.partition(".")[0] for key, _, _ in _keys()))
+    if section not in known and not any(name.startswith(f"{section}.") for name in REMOVED):
         raise ConfigError(section, f"unknown section ({origin}); there are {', '.join(known)}")
 
 
@@ -535,10 +516,16 @@ def _capped(config: Config) -> Config:
     return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
 
 
+def _certified(config: Config) -> Config:
+    """MQTT over TLS has the certificate of HTTP where it has none of its own."""
+    http, mqtt = config.http, config.mqtt
+    if mqtt.tls_cert or mqtt.tls_key or not any(one.scheme in ("mqtts", "wss") for one in mqtt.listen):
+        return config
+    return replace(config, mqtt=replace(mqtt, tls_cert=http.tls_cert, tls_key=http.tls_key))
+
+
 def _check_sessions(config: Config) -> None:
     sessions = config.sessions
-    if sessions.ack_timeout_ms > sessions.ack_timeout_max_ms:
-        raise ConfigError("sessions.ack_timeout_max", "must not be below sessions.ack_timeout")
     if max(sessions.backoff_ms) > config.limits.max_delay_ms:
         raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
 

@@ -8,7 +8,7 @@ what one unit takes (measured), up to a bound of its own:
     queued     152 / 1,024 of them, 130 MiB        limits.queued_bytes   32 MiB, of which there are 4 copies
     wheel       64 / 1,024, 55 MiB                 wheel.max_entries     43,000 of 1,342 bytes
 
-`limits.sessions` and the numbers of connections are settings, which the parts may make smaller. A caller of
+`limits.sessions` and `limits.connections` are settings, which the parts may make smaller. A caller of
 `Config(...)` sets all of them by hand, and has the most where it does not.
 """
 
@@ -103,7 +103,7 @@ PARTS = (
         96,
         4,
         MANY,
-        {"limits.connections": Unit(17_000, MANY), "http.connections": Unit(42_000, MANY)},
+        {"limits.connections": Unit(17_000, MANY), "http.connections": Unit(42_000, 4_000)},
         "sockets and what belongs to them",
     ),
     Part(

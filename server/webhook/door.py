@@ -31,7 +31,7 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Closing, Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
-from ..settings.config import Webhook
+from ..settings.config import POSTS, URL_POSTS_MAX, Webhook
 from .failing import LastPosts
 from .origins import Origins, Slot
 from .parcel import Parcel, parcel_of
@@ -325,7 +325,7 @@ class UrlDoor:
         self.seat = seat
         self._posts = posts
         self._node = node
-        self._origins = Origins(capacity=config.url_connections, each=config.concurrency)
+        self._origins = Origins(capacity=URL_POSTS_MAX, each=POSTS)
         self._putting_off = 0
         self.is_closing = False
         """Nothing more is begun."""

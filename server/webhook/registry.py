@@ -16,7 +16,7 @@ from shards.endpoints import EndpointRow, SecretRow, read_endpoints, write_endpo
 from shards.errors import Corrupt
 from shards.store import Store
 
-from ..settings.config import Webhook
+from ..settings.config import POSTS, Webhook
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Registry:
         return sum(one.concurrency for one in self._by_name.values() if one.name != name)
 
     def concurrency_of(self, row: EndpointRow) -> int:
-        return row.concurrency or self._config.concurrency
+        return row.concurrency or POSTS
 
     def put(self, commit: Commit, name: str, row: EndpointRow) -> Endpoint:
         """In the writer."""

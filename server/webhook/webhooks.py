@@ -36,7 +36,7 @@ from ..engine.clock import Clock
 from ..engine.rider import Rider
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
-from ..settings.config import POST_MS_MAX, Webhook
+from ..settings.config import ENDPOINT_POSTS_MAX, URL_POSTS_MAX, Webhook
 from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .failing import Failing
 from .parcel import Parcel, headers_for
@@ -53,7 +53,7 @@ LOOKED_AT = 200
 """Targets that are looked at in one go: some 4 ms."""
 TRIES = 10
 """Endpoints that are tried out at a time."""
-TRY_S = POST_MS_MAX / 1_000
+TRY_S = 60.0
 """How long one may take, whatever the timeout of the endpoint: somebody waits for the answer."""
 
 
@@ -138,8 +138,8 @@ class Webhooks(Rider):
         if self._trusted is None:
             return
         self._outlets = Outlets(
-            self._posts(self._trusted, self._config.connections),
-            self._posts(self._trusted, self._config.url_connections),
+            self._posts(self._trusted, ENDPOINT_POSTS_MAX),
+            self._posts(self._trusted, URL_POSTS_MAX),
         )
         await self._mend()
         self._follow()
@@ -300,11 +300,10 @@ class Webhooks(Rider):
             now_ms,
             "" if known is None else known.row.gone,
         )
-        left = self._config.connections - self.registry.others_concurrency(name)
+        left = ENDPOINT_POSTS_MAX - self.registry.others_concurrency(name)
         if self.registry.concurrency_of(row) > left:
-            raise Refused(
-                "concurrency", f"is more than the {max(0, left)} that are left of webhook.connections"
-            )
+            of_all = f"of {ENDPOINT_POSTS_MAX:,} for all endpoints"
+            raise Refused("concurrency", f"is more than the {max(0, left)} that are left {of_all}")
         self._open_group(commit, name, wanted.terms, wanted.keeping, rights)
         self.registry.put(commit, name, row)
         return known is None

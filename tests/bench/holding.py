@@ -29,7 +29,7 @@ WINDOW = 1_000
 SMALL = 300
 """Items of a batch that is answered at the front."""
 LARGEST = 10_000
-"""`http.max_batch`"""
+"""Items of the largest batch."""
 TICK_S = 0.001
 TARGET = "max < 20"
 

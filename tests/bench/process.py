@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tests.support.parted import VARIABLE, is_part
+
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
 STOP_S = 20.0
@@ -153,10 +155,11 @@ class Server(Process):
         listen = ["--data", str(data), "--http", "127.0.0.1:0"]
         if "mqtt__listen" not in settings:
             listen += ["--mqtt", "127.0.0.1:0"]
+        environ = environment(settings, root)
         super().__init__(
-            [sys.executable, "-m", "server", *listen],
+            [sys.executable, "-m", "tests.support.parted" if VARIABLE in environ else "server", *listen],
             data.with_suffix(".log"),
-            environment(settings, root),
+            environ,
             root,
         )
         self.http: Address = ("", 0)
@@ -227,13 +230,19 @@ def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, 
     """Ours without any FASTI variable of the caller but which build is to run, and with these settings.
 
     What is compiled is of ROOT. Python may keep its byte code, as it does unless it is told not to: compiling
-    all sources makes a start half as long again.
+    all sources makes a start half as long again. What is no setting is set as tests/support/parted.py does.
     """
     kept = {"FASTI_PURE", "FASTI_FAST"} if root == ROOT else {"FASTI_PURE"}
     own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("FASTI")}
     own.pop("PYTHONDONTWRITEBYTECODE", None)
     own["PYTHONPATH"] = str(root)
-    return own | {f"FASTI__{key.upper()}": str(value) for key, value in settings.items()}
+    parts = {}
+    for key, value in settings.items():
+        if is_part(name := key.replace("__", ".")):
+            parts[name] = value
+        else:
+            own[f"FASTI__{key.upper()}"] = str(value)
+    return own | ({VARIABLE: json.dumps(parts)} if parts else {})
 
 
 def address(text: str) -> Address:

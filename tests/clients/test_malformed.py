@@ -105,7 +105,7 @@ async def test_a_truncated_connect_is_waited_for(room: Room) -> None:
 async def test_connect_timeout(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Who says nothing, or half a CONNECT, does not keep a socket."""
     path = tmp_path_factory.mktemp("timeout") / "data"
-    async with serving(path, settings={"limits.connect_timeout": "2s"}) as server:
+    async with serving(path, settings={"limits.connect_timeout_ms": 2_000}) as server:
         peers = [await dial(server.mqtt) for _ in range(2)]
         peers[1].write(CONNECT_5[:7])
         await asyncio.sleep(0.5)

@@ -34,7 +34,7 @@ START_MS = 1_772_445_600_000  # 2026-03-02T10:00:00Z
 SETTINGS = {
     "webhook.allow_private": "true",
     "spark.enabled": "false",
-    "webhook.timeout": "2s",
+    "webhook.timeout_ms": 2_000,
     "log.level": "error",
 }
 RESULTS = ((200, 12), (500, 4), (0, 1), (429, 1), (410, 0.3))

@@ -218,7 +218,7 @@ LONG = (("ack-timeout", "1h"),)
 HTTP = {"http.connections": 2_000, "http.connections_per_address": 2_000}
 MANY = {"limits.connect_rate": 0, "limits.connections": 4_000, "limits.sessions": 10_000}
 FILLINGS = [
-    Filling(("connections",), {**MANY, "limits.connect_timeout": "10m"}, _silent),
+    Filling(("connections",), {**MANY, "limits.connect_timeout_ms": 600_000}, _silent),
     Filling(("sessions", "memtables", "block cache"), MANY, _away),
     Filling(
         ("sessions", "connections"),

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from server import __main__, run
+from server import run
 from server.engine.clock import SimulatedClock
+
+from . import parted
 
 WALL = "--wall"
 _SIZE = 8
@@ -59,11 +61,11 @@ class SteppedClock(SimulatedClock):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """As of `python -m server`, which knows all arguments but WALL and its file."""
+    """As of `python -m server`, which knows all arguments but WALL and its file, with parts as there."""
     at = arguments.index(WALL)
     file, rest = arguments[at + 1], [*arguments[:at], *arguments[at + 2 :]]
     with patch.object(run, "SimulatedClock", partial(SteppedClock, Path(file))):
-        return __main__.main(rest)
+        return parted.main(rest)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Dead letters as people work with them: kept when a message is given up, sent again or dropped when asked.
 
 A message that goes to `$dead/...` (dead.py) is kept in the table `dead`, too, in the same batch: as it was,
-with who gave it up, how often it was delivered, and why (shards/dead.py). Bounds: `dead.max_messages` and
+with who gave it up, how often it was delivered, and why (shards/dead.py). Bounds: 100,000 and
 `dead.max_bytes`, beyond which the oldest goes with the batch that brings a new one, and `dead.retention`, in
 running time of the server, looked after by housekeeping. What goes so is counted.
 
@@ -154,7 +154,7 @@ class Letters:
         self.buried += 1
         self.crowded_out += gone
         if gone:
-            log.warning("dead letters dropped, dead.max_messages or dead.max_bytes take no more: %d", gone)
+            log.warning("dead letters dropped, as many as there may be or dead.max_bytes are kept: %d", gone)
 
     def requeue(
         self, commit: Commit, place: Position, due_ms: int, may: May, to: Subscriber | None = None

@@ -140,7 +140,7 @@ class GroupRoutes:
             known = groups.get(text)
             if known is not None and not is_own(rights, known):
                 return None, False
-            if not self._subscriptions.may_ask(wish.filter, rights, is_lasting=True):
+            if not self._subscriptions.may_ask(wish.filter, rights):
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 

@@ -47,7 +47,7 @@ from ...pull.lease_id import (
     parse_lease,
 )
 from ...pull.pull import Pull, Settled
-from ...settings.config import Config
+from ...settings.config import ACK_MS_MAX, Config
 from ...settings.times import NEVER_TEXT
 from ..access import Rights, is_own, rights_of
 from ..answers import asked, json_answer, refusals
@@ -265,9 +265,9 @@ class LeaseRoutes:
 
     def _lease_ms(self, text: str | float) -> int:
         """Raises FieldError."""
-        lease_ms, most_ms = delay_ms("lease", text), self._config.sessions.ack_timeout_max_ms
-        if not LEASE_MIN_MS <= lease_ms <= most_ms:
-            raise FieldError("lease", f"must be from 1 s to {most_ms / 1_000:g} s, sessions.ack_timeout_max")
+        lease_ms = delay_ms("lease", text)
+        if not LEASE_MIN_MS <= lease_ms <= ACK_MS_MAX:
+            raise FieldError("lease", f"must be from 1 s to {ACK_MS_MAX // 1_000} s")
         return lease_ms
 
     async def _texts(self, name: str, topic_filter: str | None, rights: Rights | None) -> Sequence[str]:
@@ -289,7 +289,7 @@ class LeaseRoutes:
     async def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The group of that name and filter, made if it is not there. Raises Problem, FieldError."""
         groups, text = self._groups, text_of(name, topic_filter, self._config)
-        if not self._subscriptions.may_ask(topic_filter, rights, is_lasting=True):
+        if not self._subscriptions.may_ask(topic_filter, rights):
             raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
         if groups.get(text) is None:
 

@@ -56,7 +56,7 @@ class TooMany(RequestError):
     """A batch with more items than `limit`."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"a batch holds at most {limit} messages (http.max_batch)")
+        super().__init__(f"a batch holds at most {limit} messages")
         self.limit = limit
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from ...delivery.terms import LASTING, TermsError, read_keeping, read_terms
-from ...settings.config import ENDPOINT_POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
+from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
@@ -101,7 +101,7 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 
 def _timeout_ms(timeout: str | float) -> int:
     timeout_ms = delay_ms("timeout", timeout)
-    if not POST_MS_MIN <= timeout_ms <= ENDPOINT_POST_MS_MAX:
-        bounds = f"from {POST_MS_MIN // 1_000} to {ENDPOINT_POST_MS_MAX // 1_000:,} seconds"
+    if not POST_MS_MIN <= timeout_ms <= POST_MS_MAX:
+        bounds = f"from {POST_MS_MIN // 1_000} to {POST_MS_MAX // 1_000:,} seconds"
         raise FieldError("timeout", f"must be {bounds}")
     return timeout_ms

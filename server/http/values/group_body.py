@@ -39,7 +39,7 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
         raise FieldError(where, str(error)) from None
     levels = config.limits.topic_levels
     if levels_of(topic_filter.encode()) > levels:
-        raise FieldError("filter", f"has more than {levels} levels, limits.topic_levels")
+        raise FieldError("filter", f"has more than {levels} levels")
     return text
 
 

@@ -229,7 +229,7 @@ def topic_bytes(topic: str, levels_max: int) -> bytes:
     if is_reserved(encoded):
         raise FieldError("topic", f"must not begin with '{topic.partition('/')[0]}', it is the server's own")
     if topic.count("/") >= levels_max:
-        raise FieldError("topic", f"has {topic.count('/') + 1} levels, limits.topic_levels is {levels_max}")
+        raise FieldError("topic", f"has {topic.count('/') + 1} levels, and may have {levels_max}")
     return encoded
 
 

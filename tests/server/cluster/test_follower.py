@@ -44,7 +44,6 @@ class Node:
             node=name,
             urls=f"http://{name}",
             takeover_s=TAKEOVER_S,
-            skew_ms=5_000,
             mono=self.clock.monotonic,
             wall_ms=lambda: self.wall_ms,
             chance=lambda: 0.5,

@@ -28,6 +28,7 @@ HALVES = (
 )
 """What clients send, of HTTP and of MQTT, and then no more."""
 WITHIN_S = 10.0
+TIMES = ("http.head_timeout_ms", "http.body_timeout_ms", "limits.connect_timeout_ms")
 """A server has to end so soon, whatever clients do."""
 
 
@@ -82,7 +83,7 @@ def options(has_tls: bool) -> tuple[tuple[str, ...], dict[str, object]]:
 @pytest.mark.parametrize("has_tls", [False, True])
 def test_halves_are_closed(tmp_path: Path, has_tls: bool) -> None:
     more, settings = options(has_tls)
-    settings |= {"http.head_timeout": "1s", "http.body_timeout": "1s", "limits.connect_timeout": "1s"}
+    settings |= dict.fromkeys(TIMES, 1_000)
     with (
         served(tmp_path / "data", *more, settings=settings) as server,
         halves(server, has_tls=has_tls) as made,
@@ -95,7 +96,7 @@ def test_halves_are_closed(tmp_path: Path, has_tls: bool) -> None:
 def test_it_ends_in_time_whatever_clients_do(tmp_path: Path, has_tls: bool) -> None:
     """Nobody is too slow yet, by the settings. One reads nothing of what it asked for, too."""
     more, settings = options(has_tls)
-    settings |= {"http.head_timeout": "1h", "http.body_timeout": "1h", "limits.connect_timeout": "1h"}
+    settings |= dict.fromkeys(TIMES, 3_600_000)
     with (
         served(tmp_path / "data", *more, settings=settings) as server,
         halves(server, has_tls=has_tls) as made,

@@ -201,16 +201,6 @@ def test_packets_of_16_bytes() -> None:
     assert peer.gone_with == 0x95
 
 
-@pytest.mark.parametrize(("level", "reason"), [(3, 2), (4, 2), (5, 0x85)])
-@pytest.mark.parametrize("clean", [False, True])
-def test_no_client_id(level: int, reason: int, clean: bool) -> None:
-    rig = Rig(config(allow_zero_length_clientid=False))
-    peer = rig.peer(level)
-    assert peer.connect("", clean=clean).reason == reason
-    assert peer.is_closed
-    assert rig.peer(level).connect("a", clean=clean).reason == 0
-
-
 def test_what_waits_for_an_answer_counts_once() -> None:
     """QoS 2 that has been handed on, behind one that waits for its sync: [MQTT-3.3.4-9]."""
     rig = Rig(config(receive_maximum=4))

@@ -519,12 +519,6 @@ def test_poison_messages_go_to_dead() -> None:
     assert "2 deliveries" in (dead[0].properties.user("fasti-dead-reason") or "")
 
 
-def test_hash_on_persistent_sessions_can_be_denied() -> None:
-    rig = Rig(config(hash_on_persistent=False))
-    assert rig.lasting("a").subscribe("#", "+/#", "$share/g/#", "+/a/#") == (0x87, 0x87, 0x87, 2)
-    assert rig.connected("b").subscribe("#") == (2,)
-
-
 def test_the_bound_on_subscriptions() -> None:
     rig = Rig(config(subscriptions_per_session=2))
     peer = rig.connected("a")

@@ -9,8 +9,9 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.observe.metrics import Collected
+from server.reports import standing
 from server.reports.standing import LABEL_MAX, label_of, measured
-from server.settings.config import Config, Metrics
+from server.settings.config import Config
 from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import MINUTE_MS, Running, running
@@ -56,10 +57,11 @@ async def test_a_group_is_told_of_with_its_members_and_what_came_again(server: R
 
 
 async def test_a_group_is_told_of_with_its_retries(
-    tmp_path: Path, config: Config, clock: SimulatedClock
+    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read everything, and others are far back and lack nothing."""
-    async with running(tmp_path, replace(config, metrics=Metrics(top=1)), clock) as server:
+    monkeypatch.setattr(standing, "TOP", 1)
+    async with running(tmp_path, config, clock) as server:
         for name in ("a", "b", "c", "d"):
             await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
         await fail(server, "1", "2")
@@ -82,9 +84,10 @@ async def test_what_nobody_asks_for_is_counted(server: Running) -> None:
 
 @pytest.mark.parametrize("top", [0, 2])
 async def test_those_with_the_most_lag_are_told_of(
-    tmp_path: Path, config: Config, clock: SimulatedClock, top: int
+    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    async with running(tmp_path, replace(config, metrics=Metrics(top=top)), clock) as server:
+    monkeypatch.setattr(standing, "TOP", top)
+    async with running(tmp_path, config, clock) as server:
         for n in range(5):
             away, _ = await server.connect(f"c{n}", f"t/{n}")
             server.app.core.clients.leave(away, is_clean=False)

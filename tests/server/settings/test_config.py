@@ -57,12 +57,14 @@ def test_every_key_in_the_repository_has_a_comment(name: str) -> None:
 def test_the_stronger_place_wins(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        '[store]\ndir = "a"\n[http]\nmax_batch = 1\n[shards]\ncap_messages = 100\n[dead]\nmax_bytes = "1MiB"',
+        '[store]\ndir = "a"\n[mqtt]\nreceive_maximum = 1\n[shards]\ncap_messages = 100\n'
+        '[dead]\nmax_bytes = "1MiB"',
     )
-    environ = {"FASTI__HTTP__MAX_BATCH": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
+    environ = {"FASTI__MQTT__RECEIVE_MAXIMUM": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
     config, origins = load(path, environ, {"store.dir": "c", "http.listen": None})
     assert (config.store.dir, origins["store.dir"]) == ("c", "option")
-    assert (config.http.max_batch, origins["http.max_batch"]) == (200, "env FASTI__HTTP__MAX_BATCH")
+    assert config.mqtt.receive_maximum == 200
+    assert origins["mqtt.receive_maximum"] == "env FASTI__MQTT__RECEIVE_MAXIMUM"
     assert (config.shards.cap_messages, origins["shards.cap_messages"]) == (100, "file")
     assert config.dead.max_bytes == 1 << 20
     assert origins["http.listen"] == "default"
@@ -101,6 +103,8 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
     [
         ("[nosuch]\na = 1", "nosuch", "unknown section"),
         ("[nosuch]", "nosuch", "unknown section"),
+        ("[metrics]\ntopp = 1", "metrics.topp", "unknown key"),
+        ('[sessions]\nack_timeout = "13h"', "sessions.ack_timeout", "from 0 to 12h"),
         ("listen = 1", "listen", "belongs to a"),
         ("[http]\nlisen = 1", "http.lisen", "is http.listen meant"),
         ("[slices]\nretention_ms = 1", "slices.retention_ms", "unknown key"),
@@ -109,9 +113,9 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[http]\nlisten = ":8080"', "http.listen", "address"),
         ('[http]\nlisten = "::1:8080"', "http.listen", "address"),
         ('[http]\nlisten = "localhost:70000"', "http.listen", "from 0 to 65535"),
-        ("[http]\nmax_batch = 10001", "http.max_batch", "from 1 to 10000"),
-        ("[http]\nmax_batch = true", "http.max_batch", "whole number"),
-        ("[http]\nmax_batch = 1.5", "http.max_batch", "whole number"),
+        ("[mqtt]\nreceive_maximum = 65536", "mqtt.receive_maximum", "from 1 to 65535"),
+        ("[mqtt]\nreceive_maximum = true", "mqtt.receive_maximum", "whole number"),
+        ("[mqtt]\nreceive_maximum = 1.5", "mqtt.receive_maximum", "whole number"),
         ('[store]\nmin_free = "16MB"', "store.min_free", "a size"),
         ('[limits]\nmemory = "16MB"', "limits.memory", '"auto" or a size'),
         ('[limits]\nmemory = "255MiB"', "limits.memory", "at least 256MiB"),
@@ -148,8 +152,8 @@ def test_a_bad_setting_is_named(tmp_path: Path, text: str, key: str, said: str) 
 
 
 def test_a_bad_value_is_told_with_its_origin() -> None:
-    with pytest.raises(ConfigError, match=r"http.max_batch: .* got 'x' \(env FASTI__HTTP__MAX_BATCH\)"):
-        load(None, {"FASTI__HTTP__MAX_BATCH": "x"}, {})
+    with pytest.raises(ConfigError, match=r"limits.pending: .* got 'x' \(env FASTI__LIMITS__PENDING\)"):
+        load(None, {"FASTI__LIMITS__PENDING": "x"}, {})
     with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL__NO__SUCH\)"):
         load(None, {"FASTI__WHEEL__NO__SUCH": "x"}, {})
     with pytest.raises(ConfigError, match=r"unknown key \(env FASTI__WHEEL\)"):
@@ -193,7 +197,7 @@ def test_the_table_shows_every_key_in_the_words_of_the_file() -> None:
     cells = {line.split()[0]: line.split()[1:] for line in lines}
     assert cells["http.listen"] == ["[::1]:9", "option"]
     assert cells["slices.retention"] == ["7d", "default"]
-    assert cells["limits.connect_timeout"] == ["10s", "default"]
+    assert cells["http.idle_timeout"] == ["75s", "default"]
     assert cells["sessions.ack_timeout"] == ["0", "default"]
     assert cells["limits.max_payload"] == ["256KiB", "default"]
     assert cells["mqtt.deny_subscribe"] == ["[]", "default"]
@@ -241,6 +245,18 @@ def test_where_anybody_may_come_in_from_elsewhere_is_known() -> None:
     assert Config().open_beyond == ()
 
 
+def test_mqtt_has_the_certificate_of_http_unless_it_has_its_own() -> None:
+    http = {"FASTI__HTTP__TLS_CERT": "c", "FASTI__HTTP__TLS_KEY": "k"}
+    tls = {"mqtt.listen": "mqtts://127.0.0.1:8883"}
+    mqtt = load(None, http, tls)[0].mqtt
+    assert (mqtt.tls_cert, mqtt.tls_key) == ("c", "k")
+    assert load(None, http, {})[0].mqtt.tls_cert == ""
+    mqtt = load(None, http | {"FASTI__MQTT__TLS_CERT": "own"}, tls)[0].mqtt
+    assert (mqtt.tls_cert, mqtt.tls_key) == ("own", "")
+    with pytest.raises(ConfigError, match=r"mqtt\.tls_cert: is needed"):
+        load(None, http | {"FASTI__MQTT__TLS_KEY": "own"}, {})
+
+
 def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[auth]\nkeys_file = "k"\n')
@@ -258,6 +274,12 @@ def test_a_setting_that_went_is_ignored_and_told_of(tmp_path: Path) -> None:
     assert "sessions.expiry_max" in line
     assert remarks(*load(None, {}, {})) == []
     assert not any("group_expiry" in row for row in table(config, origins))
+
+
+def test_the_file_of_0_1_0_starts_and_what_went_is_told_of() -> None:
+    config, origins = load(ROOT / "tests/data/config-0.1.0.toml", {}, {}, lambda: PINNED)
+    assert config == divided(Config(), PINNED), "it holds the defaults, which are what is fixed now"
+    assert len(remarks(config, origins)) == len(set(origins) & set(REMOVED)) > 40
 
 
 def test_every_part_of_the_memory_was_a_setting_and_is_told_of(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """An endpoint whose posts fail says so: in `GET`, in lists, in metrics."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from server.settings.config import Config, Metrics
+from server.reports import standing
 from server.webhook.failing import LAST_POSTS, Failing, LastPosts
 from server.webhook.verdicts import DONE, Outcome, Verdict
 from tests.server.conftest import Running
@@ -83,11 +82,10 @@ async def test_another_receiver_is_judged_by_its_own_posts(server: Running, rece
 
 @pytest.mark.parametrize("top", [0, 1])
 class TestBounded:
-    @pytest.fixture
-    def config(self, config: Config, top: int) -> Config:
-        return replace(config, metrics=Metrics(top=top))
-
-    async def test_those_that_fail_most_are_told_of(self, server: Running, top: int) -> None:
+    async def test_those_that_fail_most_are_told_of(
+        self, server: Running, monkeypatch: pytest.MonkeyPatch, top: int
+    ) -> None:
+        monkeypatch.setattr(standing, "TOP", top)
         async with receiving() as receiver:
             for name in ("bad", "good", "worse"):
                 await put(server, receiver, name)
