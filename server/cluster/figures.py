@@ -20,7 +20,9 @@ class ClusterFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        state = GaugeMetricFamily("fasti_cluster_state", "1 for the state of this node", labels=["state"])
+        state = GaugeMetricFamily(
+            "fasti_cluster_state", "1 for the state of this node (leader, follower, resync)", labels=["state"]
+        )
         for name in ("leader", "follower", "resync"):
             state.add_metric([name], float(view["state"] == name))
         yield state
@@ -29,9 +31,13 @@ class ClusterFigures(Collector):
             "fasti_cluster_applied", "Last record of the log applied here", value=view["applied"]
         )
         lag = GaugeMetricFamily(
-            "fasti_cluster_lag_records", "Records that a node has not applied durably", labels=["node"]
+            "fasti_cluster_lag_records",
+            "Records that a node has not applied durably, by node",
+            labels=["node"],
         )
-        heard = GaugeMetricFamily("fasti_cluster_heard_seconds", "Since a node was heard", labels=["node"])
+        heard = GaugeMetricFamily(
+            "fasti_cluster_heard_seconds", "Since a node was heard, by node", labels=["node"]
+        )
         for row in view["nodes"]:
             lag.add_metric([row["node"]], row["lag"])
             heard.add_metric([row["node"]], row["heard_ms"] / 1000)

@@ -65,14 +65,17 @@ class Metrics:
         """... and moved."""
         self._took: dict[tuple[str, int], _Took] = {}
         self._sync_s = Histogram(
-            "fasti_sync_seconds", "One sync of the disk", buckets=SYNC_S, registry=self.registry
+            "fasti_sync_seconds",
+            "One sync of the disk, a part of fasti_commit_seconds",
+            buckets=SYNC_S,
+            registry=self.registry,
         )
-        Info("fasti_build", "What runs", registry=self.registry).info(
+        Info("fasti_build", "1; version, build (pure, compiled), python", registry=self.registry).info(
             {"version": server_version(), "build": form(), "python": python_version()}
         )
         self._commit_s = Histogram(
             "fasti_commit_seconds",
-            "From write to durable, per group",
+            "From write to durable, per group commit",
             buckets=COMMIT_S,
             registry=self.registry,
         )
@@ -125,7 +128,9 @@ class Metrics:
     def latency(self) -> Metric:
         """How long HTTP requests took, by route and class of status."""
         family = HistogramMetricFamily(
-            "fasti_http_seconds", "From a request's body to its answer", labels=("route", "status")
+            "fasti_http_seconds",
+            "From a request's body to its answer, by route and class of status (2xx); not of streams",
+            labels=("route", "status"),
         )
         bounds = [*(f"{bound / 1_000}" for bound in TOOK_MS), "+Inf"]
         for (route, status), took in self._took.items():

@@ -71,26 +71,41 @@ class Figures(Collector):
             yield CounterMetricFamily(f"fasti_{name}", text, value=value)
         for name, text, value in self._gauges():
             yield GaugeMetricFamily(f"fasti_{name}", text, value=value)
-        answers = CounterMetricFamily("fasti_http_answers", "Answers", labels=("method", "route", "status"))
+        answers = CounterMetricFamily(
+            "fasti_http_answers",
+            "HTTP answers by method, route and status",
+            labels=("method", "route", "status"),
+        )
         for (method, route, status), count in self._metrics.answers.items():
             answers.add_metric((method, route, str(status)), count)
         yield answers
         for door, counted in (("http", self._metrics.bounded), ("mqtt", self._metrics.bounded_mqtt)):
             bounded = CounterMetricFamily(
                 f"fasti_{door}_connections_bounded",
-                "Connections refused or closed at a bound",
+                f"Connections of {door.upper()} refused or closed, by the bound that was reached (open files:"
+                " shed because descriptors ran out)",
                 labels=("bound",),
             )
             for bound, count in counted.items():
                 bounded.add_metric((bound,), count)
             yield bounded
         yield self._metrics.latency()
-        connects = CounterMetricFamily("fasti_mqtt_connects", "CONNECTs answered", labels=("reason",))
+        connects = CounterMetricFamily(
+            "fasti_mqtt_connects", "CONNECTs by the reason that they were answered with", labels=("reason",)
+        )
         for reason, count in self._core.publishing.traffic.answered.items():
             connects.add_metric((reason_name(reason),), count)
         yield connects
-        bounds = GaugeMetricFamily("fasti_limit", "Bounds; 0: none", labels=("name",))
-        used = GaugeMetricFamily("fasti_limit_used", "How much of a bound is taken", labels=("name",))
+        bounds = GaugeMetricFamily(
+            "fasti_limit",
+            "Bounds of the whole server by name: settings and parts of limits.memory; 0: none",
+            labels=("name",),
+        )
+        used = GaugeMetricFamily(
+            "fasti_limit_used",
+            "How much of each bound is taken, by name; of limits.memory RSS",
+            labels=("name",),
+        )
         taken_of: dict[str, float] = {}
         for name, most, taken in self._limits():
             bounds.add_metric((name,), most)
@@ -103,7 +118,7 @@ class Figures(Collector):
 
     def _memory(self, taken_of: Mapping[str, float]) -> Metric:
         """Of the parts that are counted. `taken_of`: how much of each bound is taken."""
-        text = "What is taken of the parts of limits.memory, as it is counted"
+        text = "Bytes taken of each part of limits.memory, by part, as they are counted"
         memory = GaugeMetricFamily("fasti_memory_bytes", text, labels=("part",))
         core = self._core
         known = {"tail": core.tail.bytes + core.owed.bytes, "unread and unsent": self._pool.held}
@@ -115,22 +130,28 @@ class Figures(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         pipeline = self._pipeline
-        ended = CounterMetricFamily("fasti_jobs_ended", "Ended pipeline jobs", labels=("kind", "outcome"))
+        ended = CounterMetricFamily(
+            "fasti_jobs_ended", "Ended jobs by kind and outcome (done, aborted)", labels=("kind", "outcome")
+        )
         for (kind, outcome), count in pipeline.outcomes.items():
             ended.add_metric((kind, outcome), count)
         yield ended
-        text = "Messages that no place has finished and that are no dead letters"
+        text = "Messages that a place left unfinished and that became no dead letters, by reason"
         dropped = CounterMetricFamily("fasti_undone_dropped", text, labels=("reason",))
         for reason in (GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED, SESSION_ENDED, SKIPPED, KEPT_TOO_LONG):
             # All of them from the start: an increase is seen that begins with the first one.
             dropped.add_metric((reason,), self._core.burials.dropped[reason])
         yield dropped
-        text = "How long slices behind retention have been kept for the group or endpoint furthest behind"
+        text = "How long slices behind retention have been kept, by the group or endpoint furthest behind"
         kept = GaugeMetricFamily("fasti_floor_kept_seconds", text, labels=("group",))
         if (held_by := self.held_by()) is not None:
             kept.add_metric((held_by["group"],), held_by["seconds"])
         yield kept
-        rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
+        rows = CounterMetricFamily(
+            "fasti_job_rows",
+            "Rows of slices that jobs cut (split) or dropped (expire), by kind",
+            labels=("kind",),
+        )
         for kind, count in pipeline.rows.items():
             rows.add_metric((kind,), count)
         yield rows
@@ -138,94 +159,98 @@ class Figures(Collector):
     def _counters(self) -> Iterator[tuple[str, str, float]]:
         counts = self._core.dispatch.counts
         yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
-        yield "messages_expired", "Messages whose time to live was over at dispatch", counts.expired
-        text = "Messages that no session, group or endpoint asked for when they were dispatched"
+        yield (
+            "messages_expired",
+            "Messages whose time to live was over at dispatch, or that were late with late: drop",
+            counts.expired,
+        )
+        text = (
+            "Messages, plain publishes too, that no session, group or endpoint asked for at dispatch. One"
+            " that is away or paused asks. What is retained, expired or withheld does not count"
+        )
         yield "messages_unclaimed", text, counts.unclaimed
-        yield "messages_early", "Messages handed on before their due: always 0", counts.early
+        yield "messages_early", "Messages handed on before their due; always 0", counts.early
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
-        yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
+        yield (
+            "replays_lost",
+            "Times that a session or group found its read position dropped",
+            self._core.replay.lost,
+        )
         lost = self._core.sent.lost
-        yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
-        text = "Deliveries that came to nothing and were put off: the message comes again"
+        yield (
+            "flights_lost",
+            "Messages in flight whose slice was dropped before they became dead letters",
+            lost,
+        )
+        text = "Deliveries that failed and were put off: the message comes again"
         yield "retries", text, self._core.undone.retried
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
         endpoint = "Webhook posts that "
         posts = self._webhooks.posted
-        yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]
+        yield "webhook_posts_done", endpoint + "were answered with 2xx", posts[Outcome.DONE]
         failed = posts[Outcome.AGAIN] + posts[Outcome.GONE]
-        yield "webhook_posts_failed", endpoint + "came to nothing", failed
-        yield "messages_cancelled", "Cancels of messages that won", self._metrics.cancelled
-        yield "messages_moved", "Moves of messages that won", self._metrics.moved
+        yield "webhook_posts_failed", endpoint + "failed: the message comes again or is dead", failed
+        yield "messages_cancelled", "Cancels that succeeded", self._metrics.cancelled
+        yield "messages_moved", "Moves that succeeded", self._metrics.moved
         letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
-        text = "Dead letters dropped, as 100,000 or dead.max_bytes are kept"
+        text = "Dead letters dropped because 100,000, or dead.max_bytes of them, are kept"
         yield "dead_letters_crowded_out", text, letters.crowded_out
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
         refused = self._core.retained.refused
-        text = "Messages not retained: 100,000 topics have one, or the store takes nothing"
+        text = "Messages not retained because 100,000 topics have one or the store takes nothing"
         yield "retained_refused", text, refused
         refused = self._core.sessions.quota.refused
-        yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
+        yield "subscriptions_refused", "Subscriptions refused because a bound on them was reached", refused
 
     def _traffic(self) -> Iterator[tuple[str, str, float]]:
         traffic = self._core.publishing.traffic
         yield "connects", "MQTT connections opened", traffic.connects
         yield "publishes_received", "Publishes received over MQTT", traffic.received
-        yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
-        yield "messages_leased", "Messages leased over HTTP", self._core.pull.leased
+        yield "publishes_refused", "Publishes refused over MQTT", traffic.refused
+        yield "messages_leased", "Messages leased over HTTP, each time that one is", self._core.pull.leased
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
-        yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
-        text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
+        yield "wills_lost", "Wills given up because too many could not be placed", self._core.wills.lost
+        text = (
+            "Deliveries dropped: larger than the subscriber takes; or at QoS 0, not stored, and no room at"
+            " the subscriber until they had left the tail"
+        )
         yield "messages_dropped", text, _dropped(self._core)
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
-        yield "http_connections", "Open HTTP connections", self._metrics.connections
         yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.pending
         yield (
             "messages_held",
             "Messages that wait because the clock was set back",
             core.opened.held,
         )
-        yield "writer_queued", "Messages' worth of requests that wait to be written", core.writer.queued
-        yield (
-            "writer_queued_bytes",
-            "Bytes of requests that are not answered yet",
-            core.writer.queued_bytes,
-        )
         yield (
             "unreadable_stretches",
-            "Stretches of messages that cannot be read",
+            "Ranges of messages that cannot be read",
             len(core.reader.unreadable),
         )
         passed_over = (
             core.sessions.unreadable + core.schedules.unreadable + self._webhooks.registry.unreadable
         )
-        yield "unreadable_rows", "Sessions, cursors, schedules, endpoints that cannot be read", passed_over
-        yield "endpoints", "Webhook endpoints", len(self._webhooks.registry)
+        yield "unreadable_rows", "Sessions, cursors, schedules and endpoints that cannot be read", passed_over
         yield "webhook_posts_open", "Webhook posts under way", self._webhooks.under_way
-        yield "groups_given_up", "Groups of requests that one request spoilt", core.writer.given_up
-        yield "store_writable", "Whether the store takes writes", core.writer.broken is None
-        yield "wheel_entries", "Messages in the wheel", len(core.wheel)
-        yield "wheel_bytes", "Bytes in the wheel", core.wheel.bytes
-        yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(core.tail)
-        yield "tail_bytes", "Bytes of these", core.tail.bytes
-        yield "pulls_waiting", "Calls that wait for messages to lease", core.pull.waiting
+        yield (
+            "groups_given_up",
+            "Groups of requests that one request spoilt: a fault of the server, the log has it",
+            core.writer.given_up,
+        )
+        yield "store_writable", "1: the store takes writes; 0: it is read-only", core.writer.broken is None
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
-        yield "slices", "Slices in the directory", len(core.directory)
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
-        yield "retained", "Topics with a retained message", core.retained.count
-        dead = core.letters.totals
-        yield "dead_letters", "Dead letters", dead.count
-        yield "dead_letter_bytes", "Bytes of these", dead.bytes
-        quota = core.sessions.quota
-        yield "subscriptions", "Subscriptions of all sessions", quota.count
-        yield "subscription_bytes", "Bytes of their filters", quota.bytes
-        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", core.router.cached_bytes
         behind_ms = behind(core, core.clock.wall_ms())
-        yield "horizon_behind_seconds", "How far dispatch is behind what is due", behind_ms / 1_000
+        yield (
+            "horizon_behind_seconds",
+            "How far dispatch is behind what is due; 0 while nothing is",
+            behind_ms / 1_000,
+        )
 
     def _limits(self) -> Iterator[tuple[str, int, float]]:
         """Name, bound, and how much of it is taken."""

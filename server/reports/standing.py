@@ -1,18 +1,17 @@
-"""Where each session and each group stands, for `/metrics`; and how much disk there is.
+"""Where each group stands, and how many sessions there are, for `/metrics`; and how much disk there is.
 
-There may be 100,000 sessions, so this is looked at ahead of the answer, in steps that others have turns
-between, and what is told of single ones is bounded: TOP sessions, and as many groups. Which they are is found
+There may be 100,000 sessions and 10,000 groups, so this is looked at ahead of the answer, in steps that
+others have turns between, and what is told of single ones is bounded: TOP groups. Which they are is found
 without reading the store, by the oldest position that one has not read or not acked:
 
     $share/w/jobs/#   oldest unacked 09:00       looked at first
-    meter-7           has read up to 11:58       next
-    meter-8           reads what is dispatched   last: it is behind by nothing
+    $share/x/logs/#   has read up to 11:58       next
+    $share/y/a        reads what is dispatched   last: it is behind by nothing
 
 Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
-messages they lack, as `/v1/sessions` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
-these were all), for `LOOK_S` in all: a session
-that is away and that nothing was sent to is far back and lacks nothing. So are the `TOP` groups whose
-tries come next: they may have read everything. Those with the most lag are told of.
+messages they lack, as `/v1/groups` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
+these were all), for `LOOK_S` in all: a group that nothing was sent to is far back and lacks nothing. So are
+the TOP groups whose tries come next: they may have read everything. Those with the most lag are told of.
 
 A key that does not see every message is not told of single ones: what others are called, what they subscribe
 to and how far behind they are would be news for it.
@@ -44,10 +43,11 @@ from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..http.undone import retries_of
 from ..observe.logs import shown
+from ..webhook.failing import LAST_POSTS
 from ..webhook.webhooks import Webhooks
 
 TOP = 20
-"""Sessions, groups and endpoints that are told of one by one, at most."""
+"""Groups, and endpoints, that are told of one by one, at most."""
 CANDIDATES = 3
 LOOK_S = 0.5
 DISK_S = 0.5
@@ -61,18 +61,32 @@ RETAINED_LOOK = 16
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session or group. `members`: of a group."""
+    """One group."""
 
-    labels: tuple[str, ...]
+    labels: tuple[str, str]
     lag_messages: int
     lag_is_exact: bool
-    lag_s: float
-    unacked_s: float
+    lag_seconds: float
+    unacked_seconds: float
     in_flight: int
-    redelivered: int
+    redeliveries: int
     members: int
     retries: int
-    retry_s: float
+    retry_oldest_seconds: float
+
+
+FIGURES = {
+    "lag_messages": "Messages that it has not read and will be sent",
+    "lag_is_exact": "1: lag_messages is exact; 0: there may be more, 1,000 rows and 2 MiB were looked at",
+    "lag_seconds": "Age of the first message that it has not read",
+    "unacked_seconds": "Age of the oldest message that was sent and is not acked",
+    "in_flight": "Messages that were sent and are not acked",
+    "redeliveries": "Messages that came again, since the start",
+    "members": "Members, here or away",
+    "retries": "Messages that wait for their next try",
+    "retry_oldest_seconds": "Age, since its due, of the message whose next try comes first; 0: none waits",
+}
+"""Of a row, as they are told."""
 
 
 @dataclass(slots=True)
@@ -101,80 +115,88 @@ class Standing(Collector):
         self._webhooks = webhooks
         self._folder = folder
         self.is_whole = True
-        """Whether who asks sees every message: else clients and groups are none of his business."""
+        """Whether who asks sees every message: else groups are none of his business."""
         self._totals = Totals()
         self._told: list[Metric] = []
-        """Of single sessions and groups."""
+        """Of single groups."""
         self._idle_groups = 0
         self._disk: tuple[int, int] | None = None
         self._measuring: asyncio.Task[tuple[int, int] | None] | None = None
 
     async def look(self, turn: Turn) -> None:
         """See how things stand now, in steps."""
-        totals, nobody = Totals(), Totals()
+        totals = await self._counted(turn)
         until_s = self._core.clock.mono() + LOOK_S
-        sessions = await self._furthest(turn, list(self._core.sessions), totals)
-        groups = await self._furthest(turn, list(self._core.groups), nobody)
-        groups = [*dict.fromkeys((*groups, *await self._retrying(turn)))]
-        told = _families("session", ("session",), await self._rows(turn, sessions, until_s))
+        groups = [*dict.fromkeys((*await self._furthest(turn), *await self._retrying(turn)))]
         rows = await self._rows(turn, groups, until_s)
         await turn.begin()
-        told += [*_families("group", ("group", "filter"), rows), *_of_groups(rows)]
-        self._told = told
+        self._told = _families(rows)
         self._totals = totals
         self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
         await self._measure()
 
-    async def _furthest(self, turn: Turn, every: list[Subscriber], totals: Totals) -> list[Subscriber]:
-        """Those that are furthest back, the furthest first."""
+    async def _counted(self, turn: Turn) -> Totals:
+        totals = Totals()
+        await turn.begin()
+        for number, subscriber in enumerate(list(self._core.sessions), 1):
+            totals.add(subscriber)
+            if turn.is_over(number):
+                await turn.begin()
+        return totals
+
+    async def _furthest(self, turn: Turn) -> list[Group]:
+        """The groups that are furthest back, the furthest first."""
         number = count()
 
-        def oldest(subscriber: Subscriber) -> tuple[Position, int]:
-            totals.add(subscriber)
-            return self._oldest(subscriber), next(number)
+        def oldest(group: Group) -> tuple[Position, int]:
+            return self._oldest(group), next(number)
 
-        return [found for _, found in await least(turn, every, oldest, CANDIDATES * TOP)]
+        return [found for _, found in await least(turn, list(self._core.groups), oldest, CANDIDATES * TOP)]
 
-    async def _retrying(self, turn: Turn) -> list[Subscriber]:
+    async def _retrying(self, turn: Turn) -> list[Group]:
         """The groups whose tries come next."""
         number = count()
 
-        def next_try(group: Subscriber) -> tuple[Position, int] | None:
+        def next_try(group: Group) -> tuple[Position, int] | None:
             place = self._core.retries.next_of(group)
             return None if place is None else (place, next(number))
 
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
-    def _oldest(self, subscriber: Subscriber) -> Position:
+    def _oldest(self, group: Group) -> Position:
         """The oldest that it has not read or not acked; the horizon if there is no such."""
-        session, horizon = subscriber.session, self._core.horizon.position
+        session, horizon = group.session, self._core.horizon.position
         read = session.read_at(horizon) if session.subscriptions else horizon
-        return min(read, _unacked(subscriber) or horizon)
+        return min(read, _unacked(group) or horizon)
 
-    async def _rows(self, turn: Turn, found: Iterable[Subscriber], until_s: float) -> list[Row]:
+    async def _rows(self, turn: Turn, found: Iterable[Group], until_s: float) -> list[Row]:
         rows = []
-        for subscriber in found:
+        for group in found:
             await turn.begin()
             if self._core.clock.mono() > until_s:
                 break
-            rows.append(self._row(subscriber))
+            rows.append(self._row(group))
         rows.sort(
-            key=lambda row: (max(row.lag_s, row.unacked_s, row.retry_s), row.lag_messages), reverse=True
+            key=lambda row: (
+                max(row.lag_seconds, row.unacked_seconds, row.retry_oldest_seconds),
+                row.lag_messages,
+            ),
+            reverse=True,
         )
         return rows[:TOP]
 
-    def _row(self, subscriber: Subscriber) -> Row:
-        lag = lag_of(subscriber, self._timeline, self._core.router, LIST_LOOK_ROWS)
-        retries, first = retries_of(subscriber, self._timeline)
+    def _row(self, group: Group) -> Row:
+        lag = lag_of(group, self._timeline, self._core.router, LIST_LOOK_ROWS)
+        retries, first = retries_of(group, self._timeline)
         return Row(
-            _group_labels(subscriber) if isinstance(subscriber, Group) else (label_of(subscriber.name),),
+            _group_labels(group),
             lag["lag_messages"],
             lag["lag_messages_is_exact"],
             lag["lag_seconds"],
-            self._age_s(_unacked(subscriber)),
-            len(subscriber.session.flights),
-            subscriber.redelivered,
-            len(subscriber.members) if isinstance(subscriber, Group) else 0,
+            self._age_s(_unacked(group)),
+            len(group.session.flights),
+            group.redelivered,
+            len(group.members),
             retries,
             0.0 if first is None else self._age_s(id_position(first[1])),
         )
@@ -200,24 +222,27 @@ class Standing(Collector):
     def collect(self) -> Iterator[Metric]:
         totals = self._totals
         for name, text, value in (
-            ("fasti_sessions", "Sessions, connected and away", totals.sessions),
+            ("fasti_sessions", "Sessions, present and away", totals.sessions),
             ("fasti_connections", "Sessions with a connection", totals.connected),
             ("fasti_in_flight", "Messages sent at QoS 1 or 2 and not acked", totals.in_flight),
             ("fasti_replay_queue", "Sessions that wait for their turn to read on", totals.waiting),
-            ("fasti_groups", "Groups, endpoints too", len(self._core.groups)),
-            ("fasti_groups_without_consumers", "Groups with no member connected", self._idle_groups),
+            ("fasti_groups_without_consumers", "Groups without a connected member", self._idle_groups),
         ):
             yield GaugeMetricFamily(name, text, value=value)
         if self._disk is not None:
             yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self._disk[0])
-            yield GaugeMetricFamily("fasti_disk_free_bytes", "Free where it lies", value=self._disk[1])
+            text = "Free bytes of the disk that it is on"
+            yield GaugeMetricFamily("fasti_disk_free_bytes", text, value=self._disk[1])
         if self.is_whole:
             yield from self._told
             yield self._failing()
 
     def _failing(self) -> Metric:
         """The endpoints that fail most. One that nothing was posted to since the start has no series."""
-        text = "Share of the last posts to an endpoint that failed"
+        text = (
+            f"Share that failed of the last {LAST_POSTS} posts since the start, by endpoint, of the {TOP}"
+            " that fail most; no series before the first post"
+        )
         shares = GaugeMetricFamily("fasti_endpoint_failing_share", text, labels=("endpoint",))
         every = [(self._webhooks.failing(name), name) for name in self._webhooks.registry.names()]
         for failing, name in nlargest(TOP, [one for one in every if one[0].of]):
@@ -225,36 +250,16 @@ class Standing(Collector):
         return shares
 
 
-def _of_groups(rows: list[Row]) -> list[Metric]:
-    labels = ("group", "filter")
-    members = GaugeMetricFamily("fasti_group_members", "Members of a group", labels=labels)
-    text = "Messages that wait for their next try"
-    retries = GaugeMetricFamily("fasti_group_retries", text, labels=labels)
-    text = "Age, since its due, of the message whose next try comes first; 0: none waits"
-    oldest = GaugeMetricFamily("fasti_group_retry_oldest_seconds", text, labels=labels)
-    for row in rows:
-        members.add_metric(row.labels, row.members)
-        retries.add_metric(row.labels, row.retries)
-        oldest.add_metric(row.labels, row.retry_s)
-    return [members, retries, oldest]
-
-
-def _families(kind: str, labels: tuple[str, ...], rows: list[Row]) -> list[Metric]:
-    lag = GaugeMetricFamily(f"fasti_{kind}_lag_messages", "Messages that it lacks", labels=labels)
-    text = "1: that is all; 0: so many at least, no more were counted"
-    exact = GaugeMetricFamily(f"fasti_{kind}_lag_is_exact", text, labels=labels)
-    behind = GaugeMetricFamily(f"fasti_{kind}_lag_seconds", "Age of the first that it lacks", labels=labels)
-    unacked = GaugeMetricFamily(f"fasti_{kind}_unacked_seconds", "Age of the oldest unacked", labels=labels)
-    flights = GaugeMetricFamily(f"fasti_{kind}_in_flight", "Messages sent and not acked", labels=labels)
-    again = CounterMetricFamily(f"fasti_{kind}_redeliveries", "Messages that came again", labels=labels)
-    for row in rows:
-        lag.add_metric(row.labels, row.lag_messages)
-        exact.add_metric(row.labels, row.lag_is_exact)
-        behind.add_metric(row.labels, row.lag_s)
-        unacked.add_metric(row.labels, row.unacked_s)
-        flights.add_metric(row.labels, row.in_flight)
-        again.add_metric(row.labels, row.redelivered)
-    return [lag, exact, behind, unacked, flights, again]
+def _families(rows: list[Row]) -> list[Metric]:
+    families: list[Metric] = []
+    for name, what in FIGURES.items():
+        kind = CounterMetricFamily if name == "redeliveries" else GaugeMetricFamily
+        text = f"{what}; by group and filter, of the {TOP} groups with the most lag"
+        family = kind(f"fasti_group_{name}", text, labels=("group", "filter"))
+        for row in rows:
+            family.add_metric(row.labels, getattr(row, name))
+        families.append(family)
+    return families
 
 
 def label_of(text: str) -> str:
@@ -272,9 +277,9 @@ def _group_labels(group: Group) -> tuple[str, str]:
     return label_of(name or ""), label_of(wanted)
 
 
-def _unacked(subscriber: Subscriber) -> Position | None:
+def _unacked(group: Group) -> Position | None:
     """Of what it has in flight, the first that was sent."""
-    flights = islice(subscriber.session.flights.values(), RETAINED_LOOK)
+    flights = islice(group.session.flights.values(), RETAINED_LOOK)
     return next((flight.position for flight in flights if not flight.is_retained), None)
 
 

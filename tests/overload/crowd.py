@@ -63,6 +63,11 @@ async def metric(url: str, name: str) -> float:
     return (await metrics(url)).get(name, 0.0)
 
 
+async def used(url: str, bound: str) -> float:
+    """How much of a bound is taken."""
+    return await metric(url, f'fasti_limit_used{{name="{bound}"}}')
+
+
 async def probing(address: Address, seconds: float, pause_s: float) -> list[float]:
     """A client that publishes to another of its own and waits for the delivery, again and again: ms."""
     found: list[float] = []

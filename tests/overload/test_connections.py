@@ -13,7 +13,7 @@ from server.net.acceptor import FILES
 from tests.support.mqtt import Peer, dial
 from tests.support.soak import SOAK
 
-from .crowd import gathered, is_normal, latencies, metric, present, until
+from .crowd import gathered, is_normal, latencies, metric, present, until, used
 from .frame import MIB, Table, bounded
 
 COUNT = 10_000 if SOAK else 400
@@ -90,7 +90,7 @@ async def test_as_many_connections_as_may_be(
         callers = await gathered(COUNT - 2, lambda _: _idle(one.server.http))
         grown = (one.server.rss_bytes() - resident) / COUNT
         table.add("RSS of an idle HTTP connection", f"{grown:,.0f} bytes")
-        assert await metric(url, "fasti_http_connections") == COUNT - 1
+        assert await used(url, "http.connections") == COUNT - 1
         table.add("latency meanwhile, of MQTT", await latencies(at, PROBE_S))
         one.check(table)
         for writer_ in callers:

@@ -12,7 +12,7 @@ from tests.support.http import http
 from tests.support.mqtt import Peer, dial
 from tests.support.soak import SOAK
 
-from .crowd import metric
+from .crowd import metric, used
 from .frame import MIB, Bounded, Table, bounded
 from .load import Caller, call, request
 
@@ -51,12 +51,12 @@ async def _scheduled(running: Bounded, topic: str, count: int, size: int, delay:
 
 async def _wheel_of_large(running: Bounded, stack: AsyncExitStack) -> None:
     await _scheduled(running, "soon", 9_000, 4_000, "5m")
-    assert await metric(running.server.url, "fasti_wheel_bytes") > 24 * MIB
+    assert await used(running.server.url, "wheel.max_bytes") > 24 * MIB
 
 
 async def _wheel_of_small(running: Bounded, stack: AsyncExitStack) -> None:
     await _scheduled(running, "soon", 99_000, 10, "2m")
-    assert await metric(running.server.url, "fasti_wheel_entries") > 90_000
+    assert await used(running.server.url, "wheel.max_entries") > 90_000
 
 
 async def _tail(running: Bounded, stack: AsyncExitStack) -> None:
@@ -64,7 +64,7 @@ async def _tail(running: Bounded, stack: AsyncExitStack) -> None:
     async with asyncio.timeout(60):
         while await metric(running.server.url, "fasti_messages_pending") > 1_000:
             await asyncio.sleep(0.1)
-    assert await metric(running.server.url, "fasti_tail_bytes") > 24 * MIB
+    assert await used(running.server.url, "tail.max_bytes") > 24 * MIB
 
 
 async def _schedules(running: Bounded, stack: AsyncExitStack) -> None:
@@ -98,7 +98,7 @@ async def _route_cache(running: Bounded, stack: AsyncExitStack) -> None:
         peer.put(f"some/topic/that/is/long/{number}", b"", 0)
         if not number % 500:
             await peer.publish("tick", b"", 1)
-    assert await metric(running.server.url, "fasti_route_cache_bytes") > MIB  # it has been begun anew
+    assert await used(running.server.url, "limits.route_cache_bytes") > MIB  # it has been begun anew
 
 
 async def _idle_http(running: Bounded, stack: AsyncExitStack) -> None:

@@ -89,7 +89,6 @@ function memory(metrics) {
     ["RAM", value("process_resident_memory_bytes", bytes)],
     ["Store", value("fasti_store_bytes", bytes)],
     ["Free disk", value("fasti_disk_free_bytes", bytes)],
-    ["In the wheel", value("fasti_wheel_entries", count)],
     ["Open files", value("process_open_fds", count)],
   ];
 }

@@ -156,5 +156,5 @@ async def test_what_was_not_retained_is_counted(tmp_path: Path, clock: Simulated
         await server.app.quiet()
         text = (await server.call("GET", "/metrics")).body.decode()
     assert "fasti_retained_refused_total 2.0" in text
-    assert "fasti_retained 1.0" in text
+    assert 'fasti_limit_used{name="limits.retained"} 1.0' in text
     assert "fasti_flights_lost_total 0.0" in text

@@ -52,7 +52,7 @@ async def test_metrics_follow_what_happens(server: Running) -> None:
     await server.call("GET", "/v1/messages/nope", status=404)
     await server.call("GET", "/nope", status=404)
     before = await metrics(server)
-    assert before["fasti_messages_pending"] == before["fasti_wheel_entries"] == 3
+    assert before["fasti_messages_pending"] == before['fasti_limit_used{name="wheel.max_entries"}'] == 3
     assert before["fasti_lateness_seconds_count"] == 0
     await server.pass_time(MINUTE_MS + 2)
     found = await metrics(server)
@@ -61,7 +61,7 @@ async def test_metrics_follow_what_happens(server: Running) -> None:
     assert found['fasti_lateness_seconds_bucket{le="+Inf"}'] == found["fasti_lateness_seconds_count"] == 2
     assert found["fasti_lateness_seconds_sum"] == pytest.approx(30.004)
     assert found["fasti_commit_rows_count"] == found["fasti_commit_seconds_count"] > 0
-    assert found["fasti_tail_bytes"] > 1_000
+    assert found['fasti_limit_used{name="tail.max_bytes"}'] > 1_000
     assert found["process_resident_memory_bytes"] > 1_000_000
     answers = 'fasti_http_answers_total{method="%s",route="%s",status="%d"}'
     assert found[answers % ("POST", "/v1/messages", 201)] == 3
@@ -101,17 +101,17 @@ EXPECTED = {
     "messages_early_total": 0,
     "messages_pending": 1,
     "messages_held": 0,
-    "wheel_entries": 1,
-    "tail_entries": 2,
-    "slices": 1,
+    'limit_used{name="wheel.max_entries"}': 1,
+    'limit_used{name="tail.max_entries"}': 2,
+    'limit_used{name="slices.max"}': 1,
     "slices_expired_total": 0,
     "sessions": 2,
     "connections": 1,
-    "subscriptions": 2,
+    'limit_used{name="limits.subscriptions"}': 2,
     "in_flight": 1,
     "replay_queue": 0,
-    "writer_queued": 0,
-    "writer_queued_bytes": 0,
+    'limit_used{name="limits.queued"}': 0,
+    'limit_used{name="limits.queued_bytes"}': 0,
     "unreadable_stretches": 0,
     "unreadable_rows": 0,
     "groups_given_up": 0,

@@ -19,6 +19,7 @@ from tests.support.keys import KeysFile, with_keys
 from ..conftest import START_MS, TOGETHER, Fronted, Running, running
 
 PATH = "/v1/groups/workers/messages"
+WAITING = 'fasti_limit_used{name="limits.waiting_pulls"}'
 
 
 async def _lease(server: Running, most: int = 100, **members: object) -> list[dict[str, Any]]:
@@ -106,12 +107,12 @@ async def test_a_nack_for_good_is_a_dead_letter_at_once(server: Running) -> None
 async def test_a_call_waits_for_the_first_message(server: Running) -> None:
     waiting = asyncio.create_task(_lease(server, filter="jobs", wait="60s"))
     await _waiting(server)
-    assert (await _figures(server))["fasti_pulls_waiting"] == 1
+    assert (await _figures(server))[WAITING] == 1
     await server.schedule("jobs", "now")
     (message,) = await waiting
     assert message["payload"] == "now"
     figures = await _figures(server)
-    assert (figures["fasti_pulls_waiting"], figures["fasti_messages_leased_total"]) == (0, 1)
+    assert (figures[WAITING], figures["fasti_messages_leased_total"]) == (0, 1)
 
 
 @TOGETHER

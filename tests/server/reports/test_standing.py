@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.engine.clock import SimulatedClock
+from server.http import lag
 from server.observe.metrics import Collected
 from server.reports import standing
 from server.reports.standing import LABEL_MAX, label_of, measured
@@ -24,20 +25,25 @@ async def figures(server: Running) -> dict[str, float]:
     return {name.removeprefix("fasti_"): float(value) for name, _, value in pairs}
 
 
-async def test_a_session_that_is_away_is_behind(server: Running) -> None:
-    away, _ = await server.connect("away", "a/#")
-    await server.connect("here", "a/#")
+async def test_a_group_with_nobody_there_is_behind(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    away, _ = await server.connect("away", "$share/away/a/#")
+    await server.connect("here", "$share/here/a/#")
     server.app.core.clients.leave(away, is_clean=False)
     for n in range(3):
-        await server.schedule(f"a/{n}", deliver_in=60)
+        await server.schedule(f"a/{n}", "x" * 400, deliver_in=60)
     await server.pass_time(5 * MINUTE_MS)
     found = await figures(server)
-    assert found['session_lag_messages{session="away"}'] == 3
-    assert found['session_lag_seconds{session="away"}'] == 240
-    assert found['session_lag_messages{session="here"}'] == 0
-    assert found['session_in_flight{session="here"}'] == 3
-    assert found['session_unacked_seconds{session="here"}'] == 240
-    assert found['session_unacked_seconds{session="away"}'] == 0
+    gone, there = '{filter="a/#",group="away"}', '{filter="a/#",group="here"}'
+    assert found[f"group_lag_messages{gone}"] == 3
+    assert found[f"group_lag_is_exact{gone}"] == 1
+    assert found[f"group_lag_seconds{gone}"] == 240
+    assert found[f"group_lag_messages{there}"] == 0
+    assert found[f"group_in_flight{there}"] == 3
+    assert found[f"group_unacked_seconds{there}"] == 240
+    assert found[f"group_unacked_seconds{gone}"] == 0
+    assert not any(name.startswith("session_") for name in found)
+    monkeypatch.setattr(lag, "LOOK_ROW_BYTES", 1)
+    assert (await figures(server))[f"group_lag_is_exact{gone}"] == 0
 
 
 async def test_a_group_is_told_of_with_its_members_and_what_came_again(server: Running) -> None:
@@ -47,7 +53,7 @@ async def test_a_group_is_told_of_with_its_members_and_what_came_again(server: R
     found = await figures(server)
     labels = '{filter="a/#",group="g"}'
     assert found[f"group_members{labels}"] == found[f"group_in_flight{labels}"] == 1
-    assert (found["groups"], found["groups_without_consumers"]) == (1, 0)
+    assert (found['limit_used{name="limits.groups"}'], found["groups_without_consumers"]) == (1, 0)
     server.app.core.clients.leave(first, is_clean=False)
     assert (await figures(server))["groups_without_consumers"] == 1
     await server.connect("w2", "$share/g/a/#")
@@ -89,20 +95,20 @@ async def test_those_with_the_most_lag_are_told_of(
     monkeypatch.setattr(standing, "TOP", top)
     async with running(tmp_path, config, clock) as server:
         for n in range(5):
-            away, _ = await server.connect(f"c{n}", f"t/{n}")
+            away, _ = await server.connect(f"c{n}", f"$share/g{n}/t/{n}")
             server.app.core.clients.leave(away, is_clean=False)
         for n in (3, 1):
             await server.schedule(f"t/{n}", deliver_in=60 * n)
         await server.pass_time(5 * MINUTE_MS)
         found = await figures(server)
-        told = [name for name in found if name.startswith("session_lag_seconds{")]
-        assert told == [f'session_lag_seconds{{session="c{n}"}}' for n in (1, 3)][:top]
+        told = [name for name in found if name.startswith("group_lag_seconds{")]
+        assert told == [f'group_lag_seconds{{filter="t/{n}",group="g{n}"}}' for n in (1, 3)][:top]
         assert found["sessions"] == 5
 
 
 async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(3):
-        await server.connect(f"c{n}", "t")
+        await server.connect(f"c{n}", "$share/g/t", "$share/h/t")
     steps = []
 
     class Counted:
@@ -113,9 +119,8 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
             return True
 
     await server.app.standing.look(Counted())  # type: ignore[arg-type]
-    assert (
-        len(steps) == (1 + 3) + 2 + 3 + 1
-    )  # the sessions, one by one; no group, and none with retries; the rows; the groups' figures
+    # The sessions, one by one; the groups, twice; their rows; their figures.
+    assert len(steps) == (1 + 3) + 2 * (1 + 2) + 2 + 1
 
 
 async def test_who_does_not_see_every_message_is_told_of_nobody(
@@ -125,7 +130,7 @@ async def test_who_does_not_see_every_message_is_told_of_nobody(
     file = KeysFile(tmp_path / "keys.toml")
     wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
     async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        await server.connect("secret", "b/#", "$share/hidden/c/#")
+        await server.connect("c", "b/#", "$share/hidden/secret/#")
         pages = [
             (await server.call("GET", "/metrics", Authorization=f"Bearer {key}")).body.decode()
             for key in (wide, narrow, wide)
@@ -160,8 +165,8 @@ def test_no_two_clients_have_one_label() -> None:
 
 
 async def test_a_label_is_escaped(server: Running) -> None:
-    await server.connect('a"} 1\\', "t")
-    assert 'session_in_flight{session="a\\"} 1\\\\"}' in await figures(server)
+    await server.connect("c", '$share/a"} 1\\/t')
+    assert 'group_in_flight{filter="t",group="a\\"} 1\\\\"}' in await figures(server)
 
 
 def test_how_much_disk_there_is(tmp_path: Path) -> None:
