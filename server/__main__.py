@@ -30,8 +30,9 @@ from .auth.keys_file import KeysFileError
 from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
-from .settings.config import Config, ConfigError, load, remarks, table
+from .settings.config import Config, ConfigError
 from .settings.memory import told
+from .settings.reading import load, remarks, table
 from .settings.times import TimeError, parse_deliver_at
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ class ClusterFigures(Collector):
             labels=["node"],
         )
         heard = GaugeMetricFamily(
-            "fasti_cluster_heard_seconds", "Since a node was heard, by node", labels=["node"]
+            "fasti_cluster_heard_seconds", "Seconds since a node was heard, by node", labels=["node"]
         )
         for row in view["nodes"]:
             lag.add_metric([row["node"]], row["lag"])

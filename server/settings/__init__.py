@@ -4,7 +4,8 @@
     kinds.py   how a value of config.toml is read and shown
     memory.py  the parts of `limits.memory`
     removed.py  settings that went, and what took their place
-    config.py  what can be set, and where each value is from
+    config.py  what can be set, with its default and in words
+    reading.py  where each value is from
     watch.py   files of keys and certificates, read again when they change
 
 Each imports only what stands above it.

@@ -1,24 +1,16 @@
-"""What can be set: every key of config.toml with its kind, default and bounds, and where each value is from.
+"""What can be set: every setting with its kind, default, bounds, and in words what it does.
 
-A value is looked up in four places, the later the stronger: the default here, the file, the environment
-(`FASTI__LIMITS__MAX_DELAY`), the command line. All four pass through the same reader, so that
-`FASTI__STORE__MIN_FREE=8MiB` and `min_free = "8MiB"` are the same wish:
+    retention_ms: int = _key(MS, "7d")      retention = "7d" of [slices], Config().slices.retention_ms
+    (text below it)                         its comment in config.toml, its row in docs/settings.md
 
-    [slices]                            Config.slices.retention_ms == 604_800_000
-    retention = "7d"                    origins["slices.retention"] == "file"
-
-An attribute has the name of its key; a duration adds its unit (`retention` -> `retention_ms`, `keep_alive` ->
-`keep_alive_s`). Sizes are bytes. A key that is not known is an error, as is a value out of its bounds: a
-setting that is silently not applied is worse than a server that does not start.
+Both files are made from this one: `python -m tests.support.tables`. An attribute has the name of its key; a
+duration adds its unit (`retention` -> `retention_ms`, `keep_alive` -> `keep_alive_s`). Sizes are bytes. An
+attribute that is no key is a part of `limits.memory`, or fixed; here it is as large as it gets.
 """
 
-import os
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .kinds import (
     ADDRESS,
@@ -43,22 +35,16 @@ from .kinds import (
     choice,
     count,
     ms,
-    show_size,
     size,
 )
-from .memory import MEMORY, UNITS, Memory, automatic, bounds_of
-from .removed import REMOVED
+from .memory import MEMORY, UNITS, Memory
 
-ENV_PREFIX = "FASTI__"
 ACK_MS_MAX = 12 * 3_600_000
 """How long somebody may keep a message unacked."""
 POST_MS_MIN, POST_MS_MAX = 1_000, 1_800_000
 """How long a post may take where its endpoint says so: it holds a place of that endpoint alone."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
 """How long nothing may come of a leader: two heartbeats at least."""
-EVERYWHERE = ("0.0.0.0", "::", "")
-CLUSTER_KEY_MIN = 16
-"""Characters of the nodes' key."""
 POSTS_MAX = 100
 """Posts to an endpoint at a time: so many bodies are signed in one go."""
 POSTS = 10
@@ -84,15 +70,13 @@ def _key(kind: Kind[T], default: object) -> T:
     return field(default=kind.read(default), metadata={"kind": kind})
 
 
-# Sections. config.toml says in words what each key does and what happens at its bound. An attribute that is
-# no key is a part of `limits.memory`, or fixed; here it is as large as it gets.
-
-
 @dataclass(frozen=True, slots=True)
 class Http:
     """[http]"""
 
     listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
+    """Where HTTP listens: host:port; port 0 is any free one. An address that other machines can reach needs
+    `auth.keys_file` or `auth.allow_open`."""
     max_body: int = UNITS["http.max_body"].most
     max_batch: int = 10_000
     connections: int = UNITS["http.connections"].most
@@ -100,12 +84,24 @@ class Http:
     head_timeout_ms: int = 10_000
     body_timeout_ms: int = 10_000
     idle_timeout_ms: int = _key(MS, "75s")
+    """How long a connection may stay open between requests, or without a byte taken of an answer. Then it is
+    closed."""
     buffered_bytes: int = UNITS["http.buffered_bytes"].most
     event_streams: int = 100
     tls_cert: str = _key(TEXT, "")
+    """Certificate chain (PEM); empty: no TLS. It is read again when the file changes, and at SIGHUP. A pair
+    that cannot be used is logged, and the old one stays."""
     tls_key: str = _key(TEXT, "")
+    """Private key (PEM) of `tls_cert`; empty: it is in the same file. Not one with a password."""
     hosts: tuple[str, ...] = _key(HOSTS, [])
+    """Names of this server in the `Host` header, for HTTP and websockets alike: ["fasti.example.com"], with a
+    port if only that one is meant; ["*"]: any. Other names get 421, so that no page can reach the server
+    under a name of its own (DNS rebinding). On loopback localhost, 127.0.0.1 and [::1] are names anyway;
+    elsewhere every address, and every name if `auth.keys_file` is set and this is empty."""
     origins: tuple[str, ...] = _key(ORIGINS, [])
+    """Origins whose pages may do everything that they have a key for, read the answers (CORS) and open
+    websockets: ["https://app.example.com"]; ["*"]: all. The server's own origin may, and programs, which send
+    none. Others get 403 for what changes something. Behind a proxy with TLS name the public origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +109,55 @@ class Mqtt:
     """[mqtt]"""
 
     listen: tuple[Address, ...] = _key(LISTENERS, "127.0.0.1:1883")
+    """Where MQTT 3.1.1 and 5 listen: host:port, or a list with schemes: "mqtt://…", "mqtts://…", "ws://…",
+    "wss://…" (path /mqtt); port 0 is any free one."""
     tls_cert: str = _key(TEXT, "")
+    """Certificate chain (PEM) of the mqtts and wss listeners; empty: that of HTTP. Read again as that one is.
+    """
     tls_key: str = _key(TEXT, "")
+    """Its private key (PEM); empty: it is in the same file."""
     tls_ca: str = _key(TEXT, "")
+    """CA (PEM) of the certificates that clients show there; empty: none is asked for. A certificate that does
+    not hold ends the TLS handshake."""
     tls_require_certificate: bool = _key(FLAG, False)
+    """Whether a client must show a certificate. Needs `tls_ca`."""
     tls_crl: str = _key(TEXT, "")
+    """The CA's list of revoked certificates (PEM); empty: none. Open connections whose certificate it names
+    are closed."""
     tls_identity_as_username: bool = _key(FLAG, False)
+    """Whether the common name of the client's certificate is its user name, whatever CONNECT says. Needs
+    `tls_require_certificate`. A certificate without a common name: closed."""
     deny_subscribe: tuple[str, ...] = _key(FILTERS, [])
+    """Topic filters that nobody may subscribe to, nor to a filter within them; ["#"] is all. SUBACK answers
+    0x87. A wider filter gets nothing of their topics."""
     receive_maximum: int = _key(count(1, 65_535), 1_024)
+    """QoS 1 and 2 messages that a client may have on the way to the server, as CONNACK says. More:
+    disconnected with 0x93."""
     topic_alias_maximum: int = _key(count(0, 65_535), 32)
+    """Topic aliases that a client may use towards the server, as CONNACK says; 0: none. More: disconnected
+    with 0x94; topics longer than 2 KiB on the average of so many: 0x97."""
     keep_alive_s: int = _key(SECONDS, 0)
+    """Keep alive that the server imposes, in whole seconds up to 65,535; 0: what the client asks for. Below
+    MQTT 5 a client with a longer one, or none, is refused (return code 2)."""
     maximum_qos: int = _key(count(0, 2), 2)
+    """Highest QoS, 0 to 2, as CONNACK says. A publish above it: disconnected with 0x9B; a subscription gets
+    this QoS."""
     retain_available: bool = _key(FLAG, True)
+    """Whether retained messages are kept, as CONNACK says. If not, a retained publish is disconnected with
+    0x9A."""
     maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
+    """Largest packet, 16 bytes at least, as CONNACK says. A larger one: disconnected with 0x95. CONNECT
+    itself may have 192 KiB in any case."""
     proxy_protocol: bool = _key(FLAG, False)
+    """Whether `limits.trusted_proxies` send the PROXY protocol, 1 or 2, before everything else: to MQTT they
+    must, to HTTP they may. Needs `limits.trusted_proxies`."""
     allow_anonymous: bool | tuple[Address, ...] | None = _key(ANONYMOUS, "auto")
+    """Whether a client without a name and key may come in: true, false, or the listeners where it may;
+    "auto": while there are no keys and passwords. Not beyond loopback, unless `auth.allow_open` is true."""
     password_file: str = _key(TEXT, "")
+    """Users of a mosquitto (mosquitto_passwd); empty: none. Read again when it changes, and at SIGHUP."""
     acl_file: str = _key(TEXT, "")
+    """What these users may (mosquitto's acl_file), also clients without a name; empty: everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +165,13 @@ class Store:
     """[store]"""
 
     dir: str = _key(NAME, "data")
+    """Directory of the database, relative to where the server is started. One server per directory."""
     backups: str = _key(TEXT, "")
+    """Directory that backups are made in (POST /v1/backups), and nowhere else; not inside `dir`. Empty: the
+    directory "backups" beside `dir`."""
     min_free: int = _key(size(0), "256MiB")
+    """Free bytes of the disk below which the group or endpoint that is furthest behind is given up, so that
+    old slices can go: what it has not done becomes dead letters. 0: never."""
     memtable_bytes: int = UNITS["store.memtable_bytes"].most
     cache_bytes: int = UNITS["store.cache_bytes"].most
 
@@ -154,10 +187,19 @@ class Slices:
 
     max: int = UNITS["slices.max"].most
     retention_ms: int = _key(MS, "7d")
+    """How long a passed slice is kept for replay, in the server's running time. Then it is dropped."""
     kept_behind_ms: int = _key(MS, "14d")
+    """How long a slice is kept beyond that for a group or endpoint that has not done what is in it, counted
+    from when it was passed. Then what is undone becomes dead letters."""
     split_above: int = _key(count(2), 1_000_000)
+    """Rows above which a slice is overfull: a split job is started for it, where `spark.enabled` allows it.
+    """
     expire_by: str = _key(choice("server", "job"), "server")
+    """Who drops slices behind retention: the "server" itself, or only an expire "job" (POST /v1/jobs), of the
+    server's own where `spark.enabled` allows it, or of a caller."""
     archive: str = _key(TEXT, "")
+    """Directory of the Parquet archive of the expire job; empty: none. If set, only a job drops slices, once
+    it has archived them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +207,7 @@ class Shards:
     """[shards]"""
 
     cap_messages: int = _key(count(1), 100_000)
+    """Rows of one shard, which has 64 MiB at most too. A full one is sealed, and the next one opens."""
     cap_bytes: int = 64 << 20
     structure_above: int = 10_000
     max_structures: int = 1_024
@@ -191,11 +234,21 @@ class Sessions:
     """[sessions]"""
 
     expiry_max_ms: int = _key(MS, "7d")
+    """Longest session expiry, in the server's running time. A longer one is shortened, and CONNACK says so.
+    Never above `slices.retention`."""
     max_in_flight: int = _key(count(1, 65_535), 1_024)
+    """Messages on the way to one session, 1 to 65,535. Further ones wait in the store for an ack."""
     max_inflight_bytes: int = 0
     max_attempts: int | None = _key(ATTEMPTS, "auto")
+    """Deliveries after which an unacked message becomes a dead letter and $dead/{session or group}/{topic} is
+    told; 0: never; "auto": never for a session, 20 for a group. A number is also the most that a subscription
+    may ask for; more: SUBACK 0x83."""
     ack_timeout_ms: int = _key(ms(0, ACK_MS_MAX), 0)
+    """How long a member of a group may keep a QoS 1 message unacked, unless its SUBSCRIBE says otherwise:
+    then the message comes again. 0: for ever; 12 h at most, here and there."""
     backoff_ms: tuple[int, ...] = _key(BACKOFF, ["1s", "5s", "30s", "5m", "30m", "1h"])
+    """How long after each failed attempt a message comes again, up to 32 steps; each up to a fifth more or
+    less, never below 80 %. The last one holds for all further attempts."""
 
     @property
     def session_attempts(self) -> int:
@@ -213,8 +266,11 @@ class Dead:
     """[dead]"""
 
     retention_ms: int = _key(MS, "30d")
+    """How long dead letters are kept, in the server's running time. Then they are dropped, and counted."""
     max_messages: int = 100_000
     max_bytes: int = _key(size(1 << 16), "256MiB")
+    """Bytes of dead letters on disk; there may be 100,000 of them. Above: the oldest are dropped in the batch
+    that brings a new one, and counted. The newest stays, however large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +278,32 @@ class Limits:
     """[limits]"""
 
     memory: Memory = _key(MEMORY, "auto")  # noqa: RUF009 - frozen
+    """RAM that the server may use, 256 MiB at least; "auto": a quarter of the machine's, or half of what its
+    cgroup may use. Caches, queues and tables take parts of it, and `--check` shows them. What finds no room:
+    429, MQTT 0x97."""
     max_delay_ms: int = _key(MS, "3650d")
+    """How far ahead a message may be due. Beyond: 422, PUBACK 0x90."""
     max_payload: int = _key(size(1), "256KiB")
+    """Size of one message's payload. Above: 422, MQTT 0x97."""
     connections: int = _key(count(1), 10_000)
+    """Open MQTT connections, from the accept on; fewer if memory has no room for so many. Above: another one
+    makes room, or the new one is closed at once; logged."""
     connections_per_address: int = _key(count(0), 0)
+    """Open MQTT connections from one address (of IPv6 one /64); 0: any number, because all devices behind a
+    proxy or a NAT have its address. Above: the new one is closed at once; logged."""
     connect_rate: int = _key(count(0), 1_000)
+    """New MQTT connections in a second, of which the last eighth is for networks below an equal share; 0: any
+    number. Above: closed at once."""
     trusted_proxies: tuple[Network, ...] = _key(NETWORKS, [])
+    """Networks of proxies that are believed when they say who their client is: ["10.0.0.0/8", "192.0.2.7"].
+    By Forwarded or X-Forwarded-For of HTTP and of the request for a websocket, and, with
+    `mqtt.proxy_protocol`, by the PROXY protocol."""
     connect_timeout_ms: int = 10_000
     waiting_pulls: int = UNITS["limits.waiting_pulls"].most
     leases: int = UNITS["limits.leases"].most
     sessions: int = _key(count(1), 100_000)
+    """Sessions, present or away; fewer if memory has no room for so many. Above: a new one is refused with
+    0x97."""
     groups: int = UNITS["limits.groups"].most
     returned: int = UNITS["limits.returned"].most
     subscriptions_per_session: int = 1_000
@@ -243,6 +315,7 @@ class Limits:
     user_properties: int = 5_000
     out_bytes: int = UNITS["limits.out_bytes"].most
     pending: int = _key(count(0), 0)
+    """Pending messages in all, which keys share; 0: any number. Above: 429, PUBACK 0x97."""
     schedules: int = UNITS["limits.schedules"].most
     endpoints: int = UNITS["limits.endpoints"].most
     retained: int = 100_000
@@ -256,7 +329,10 @@ class Replay:
     """[replay]"""
 
     filters: tuple[str, ...] = _key(FILTERS, [])
+    """Topic filters whose plain publishes are stored although no session needs them, so that they can be
+    replayed."""
     min_qos: int = _key(count(0, 2), 1)
+    """Lowest QoS, 0 to 2, of those publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +340,16 @@ class Webhook:
     """[webhook]"""
 
     enabled: bool = _key(FLAG, True)
+    """Whether messages are posted at all. If not, `deliver_to` is refused (422), and what waits for endpoints
+    waits on."""
     allow_private: bool = _key(FLAG, False)
+    """Whether to post to private, loopback, link-local and reserved addresses, too, and by plain http. If
+    not, such an address is refused (422), and not connected to when a name resolves to it."""
     allow_http: bool = _key(FLAG, False)
+    """Whether to post by plain http to public addresses. If not: 422."""
     tls_ca: str = _key(TEXT, "")
+    """CAs (PEM) that the certificates of receivers are checked with; empty: those of the system. A
+    certificate that does not hold: the message goes again."""
     timeout_ms: int = 15_000
 
 
@@ -275,7 +358,10 @@ class Spark:
     """[spark]"""
 
     enabled: str = _key(SPARK, "auto")
+    """Whether the server may start Spark for jobs, one at a time, at the lowest priority: "auto" (if pyspark
+    and a Java are installed), true or false."""
     master: str = _key(NAME, "local[2]")
+    """Where those jobs run: local[2], spark://host:port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +369,12 @@ class Auth:
     """[auth]"""
 
     keys_file: str = _key(TEXT, "")
+    """File of keys, made by `fasti-server keys add`; empty: none, everybody may do everything. With it every
+    call of HTTP but livez and readyz needs a key, and MQTT a name and key. Read again when it changes, and at
+    SIGHUP."""
     allow_open: bool = _key(FLAG, False)
+    """Whether to start although other machines can reach the server and nobody has to show a key; the log
+    says so each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +382,7 @@ class Log:
     """[log]"""
 
     level: str = _key(choice("debug", "info", "warning", "error"), "info")
+    """What is logged: lines of this level and above. debug, info, warning or error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,15 +390,31 @@ class Cluster:
     """[cluster]"""
 
     log: str = _key(LOG, "")
+    """The log that several nodes share: "nats://a,b,c", "tls://a,b,c" or "postgresql://a,b,c/database"
+    (docs/cluster.md). Empty: this node is alone."""
     name: str = _key(NAME, "fasti")
+    """Name of the timeline in the log: small letters, digits, _."""
     node: str = _key(TEXT, "")
+    """Name of this node, another on each. Needed with a log."""
     url: str = _key(TEXT, "")
+    """Where others reach this node's HTTP: "http://a.example:8080"; empty: `http.listen`."""
     mqtt: str = _key(TEXT, "")
+    """Where others reach its MQTT: "a.example:1883"; empty: the first of `mqtt.listen`."""
     peers: tuple[str, ...] = _key(ORIGINS, [])
+    """HTTP of the other nodes, for a new one that has to find them: ["http://b.example:8080", ...]. Its own
+    may be among them."""
     key: str = _key(TEXT, "")
+    """What the nodes show each other, the same on all, 16 characters or more. Needed with a log."""
     takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")
+    """After so long without a record of the leader another node takes its place, and so long the leader may
+    wait for an append: then it gives up. 2 s to 60 s. A node whose clock is more than 5 s ahead of the
+    leader's does not take its place: it would deliver early."""
     keep: int = _key(size(1 << 20), "4GiB")
+    """So much of the log is kept for nodes that are behind or away. A node that lacks more takes a copy of
+    another node's data."""
     allow_unreplicated: bool = _key(FLAG, False)
+    """Whether to start on a log that a single machine's loss may take records of: fewer than 3 replicas, no
+    synchronous standby."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,244 +459,11 @@ class Config:
         """Whether who shows no key may come in by a listener of MQTT."""
         allowed = self.mqtt.allow_anonymous
         if isinstance(allowed, tuple):
-            return any(_is_same(listener, one) for one in allowed)
+            return any(is_same(listener, one) for one in allowed)
         return not self.has_keys if allowed is None else allowed
 
 
-def _is_same(listener: Address, other: Address) -> bool:
+def is_same(listener: Address, other: Address) -> bool:
     return replace(listener, scheme=listener.scheme or "mqtt") == replace(
         other, scheme=other.scheme or "mqtt"
     )
-
-
-def found() -> Memory:
-    """`limits.memory` of this machine, or of the cgroup that the process is in."""
-    return automatic(Path("/"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def load(
-    path: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, object],
-    found: Callable[[], Memory] = found,
-) -> tuple[Config, dict[str, str]]:
-    """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
-    Settings that went have one too, if they are said (`remarks`).
-
-    `overrides` maps `section.key` to the value of a command-line option, None where it was not given.
-    `found`: what `limits.memory` is where it is "auto". Raises ConfigError naming the key.
-    """
-    wishes: dict[str, tuple[object, str]] = {}
-    for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
-        for name, value, origin in place:
-            if name not in REMOVED:
-                _check_known(name, origin)
-            wishes[name] = (value, origin)
-    config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
-    config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
-    config = _certified(config)
-    _check_together(config)
-    said = {name: origin for name, (_, origin) in wishes.items()}
-    return config, dict.fromkeys([name for name, _, _ in _keys()], "default") | said
-
-
-def divided(config: Config, memory: Memory) -> Config:
-    """The configuration with parts of so much memory."""
-    config = replace(config, limits=replace(config.limits, memory=memory))
-    for name, bound in bounds_of(memory.bytes).items():
-        section, _, attribute = name.partition(".")
-        part = getattr(config, section)
-        changed = replace(part, **{attribute: min(bound, getattr(part, attribute))})
-        config = replace(config, **{section: changed})
-    return config
-
-
-def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """What there is to say of settings that went, and of those that `limits.memory` has no room for."""
-    bounds = bounds_of(config.limits.memory.bytes)
-    return [
-        f"{name} ({origins[name]}) was removed and is ignored: {instead}"
-        for name, instead in sorted(REMOVED.items())
-        if name in origins
-    ] + [
-        f"{name} ({origins[name]}) is {bound:,}: limits.memory has room for no more"
-        for name, bound in bounds.items()
-        if name not in REMOVED and origins.get(name, "default") != "default" and _value(config, name) == bound
-    ]
-
-
-def table(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """One line per key for `--check`: name, value, origin, in columns."""
-    rows = [
-        (name, kind.show(getattr(getattr(config, name.partition(".")[0]), attribute)), origins[name])
-        for name, attribute, kind in _keys()
-    ]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return [f"{name:<{wide[0]}}  {shown:<{wide[1]}}  {origin}" for name, shown, origin in rows]
-
-
-def _keys() -> Iterator[tuple[str, str, Kind[Any]]]:
-    """(`section.key`, attribute, kind) of all keys, in the order of the file."""
-    for section in fields(Config):
-        for item in _settable(getattr(Config(), section.name)):
-            yield f"{section.name}.{_key_name(item.name)}", item.name, item.metadata["kind"]
-
-
-def _settable(section: Any) -> "Iterator[Field[Any]]":
-    return (item for item in fields(section) if "kind" in item.metadata)
-
-
-def _value(config: Config, key: str) -> object:
-    section, _, attribute = key.partition(".")
-    return getattr(getattr(config, section), attribute)
-
-
-def _key_name(attribute: str) -> str:
-    return attribute.removesuffix("_ms").removesuffix("_s")
-
-
-Wish = tuple[str, object, str]
-
-
-def _from_file(path: Path | None) -> Iterator[Wish]:
-    if path is None:
-        return
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(str(path), f"is not TOML: {error}") from None
-    for section, keys in tree.items():
-        if not isinstance(keys, dict):
-            raise ConfigError(section, "unknown key: every key belongs to a [section]")
-        if not keys:
-            _check_section(section, "file")
-        for key, value in keys.items():
-            yield f"{section}.{key}", value, "file"
-
-
-def _from_environ(environ: Mapping[str, str]) -> Iterator[Wish]:
-    for variable, value in environ.items():
-        if variable.startswith(ENV_PREFIX):
-            name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".", 1)
-            yield name, value, f"env {variable}"
-
-
-def _from_options(overrides: Mapping[str, object]) -> Iterator[Wish]:
-    for name, value in overrides.items():
-        if value is not None:
-            yield name, value, "option"
-
-
-def _check_known(name: str, origin: str) -> None:
-    known = [key for key, _, _ in _keys()]
-    if name in known:
-        return
-    _check_section(name.partition(".")[0], origin)
-    near = get_close_matches(name, known, 1)
-    raise ConfigError(name, f"unknown key ({origin})" + (f"; is {near[0]} meant?" if near else ""))
-
-
-def _check_section(section: str, origin: str) -> None:
-    known = list(dict.fromkeys(key.partition(".")[0] for key, _, _ in _keys()))
-    if section not in known and not any(name.startswith(f"{section}.") for name in REMOVED):
-        raise ConfigError(section, f"unknown section ({origin}); there are {', '.join(known)}")
-
-
-def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
-    default = getattr(Config(), name)
-    changes = {}
-    for item in _settable(default):
-        key = f"{name}.{_key_name(item.name)}"
-        if key in wishes:
-            value, origin = wishes[key]
-            try:
-                changes[item.name] = item.metadata["kind"].read(value)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
-    return replace(default, **changes)
-
-
-def _capped(config: Config) -> Config:
-    """No session outlives what is kept for it."""
-    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
-    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
-
-
-def _certified(config: Config) -> Config:
-    """MQTT over TLS has the certificate of HTTP where it has none of its own."""
-    http, mqtt = config.http, config.mqtt
-    if mqtt.tls_cert or mqtt.tls_key or not any(one.scheme in ("mqtts", "wss") for one in mqtt.listen):
-        return config
-    return replace(config, mqtt=replace(mqtt, tls_cert=http.tls_cert, tls_key=http.tls_key))
-
-
-def _check_sessions(config: Config) -> None:
-    sessions = config.sessions
-    if max(sessions.backoff_ms) > config.limits.max_delay_ms:
-        raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
-
-
-def _check_cluster(config: Config) -> None:
-    cluster = config.cluster
-    if not cluster.log:
-        return
-    for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
-        if listener.host in EVERYWHERE and not getattr(cluster, key):
-            raise ConfigError(f"cluster.{key}", f"is needed: {listener} is no address that others can use")
-    if cluster.url and not cluster.url.startswith(("http://", "https://")):
-        raise ConfigError("cluster.url", f"must begin with http:// or https://, got {cluster.url!r}")
-    for key, value in (("node", cluster.node), ("key", cluster.key)):
-        if not value:
-            raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")
-    if len(cluster.key) < CLUSTER_KEY_MIN:
-        raise ConfigError("cluster.key", f"must have {CLUSTER_KEY_MIN} characters or more")
-
-
-def _check_together(config: Config) -> None:
-    """Raise ConfigError for values that are fine each and not together."""
-    limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
-    if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
-        raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
-    largest = min(config.http.max_body, config.shards.cap_bytes)
-    if limits.max_payload >= largest:
-        raise ConfigError(
-            "limits.max_payload",
-            f"must be below {show_size(largest)}, which a request may have; limits.memory bounds that",
-        )
-    _check_sessions(config)
-    _check_cluster(config)
-    if (
-        any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
-        and not config.mqtt.tls_cert
-    ):
-        raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
-    for given, needed in (
-        ("http.tls_key", "http.tls_cert"),
-        ("mqtt.tls_key", "mqtt.tls_cert"),
-        ("mqtt.tls_ca", "mqtt.tls_cert"),
-        ("mqtt.tls_crl", "mqtt.tls_ca"),
-        ("mqtt.tls_require_certificate", "mqtt.tls_ca"),
-        ("mqtt.tls_identity_as_username", "mqtt.tls_require_certificate"),
-        ("mqtt.proxy_protocol", "limits.trusted_proxies"),
-    ):
-        if _value(config, given) and not _value(config, needed):
-            raise ConfigError(needed, f"is needed: {given} is set")
-    allowed = config.mqtt.allow_anonymous
-    for one in allowed if isinstance(allowed, tuple) else ():
-        if not any(_is_same(listener, one) for listener in config.mqtt.listen):
-            raise ConfigError("mqtt.allow_anonymous", f"{one} is not one of mqtt.listen")
-    if auth.allow_open:
-        return
-    if not config.http.listen.is_loopback and not auth.keys_file:
-        raise ConfigError(
-            "auth.allow_open",
-            f"must be true, or auth.keys_file set: http.listen {config.http.listen} can be reached from"
-            " elsewhere",
-        )
-    for listener in config.mqtt.listen:
-        if not listener.is_loopback and config.lets_anybody(listener):
-            raise ConfigError(
-                "mqtt.allow_anonymous", f"must be false: mqtt.listen {listener} can be reached from elsewhere"
-            )

@@ -13,7 +13,7 @@ from server.delivery.message import Message
 from server.delivery.settling.letters import Tried
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
-from server.settings.config import load
+from server.settings.reading import load
 from shards.commit import Draft
 from shards.fields import Record
 from shards.keys import message

@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
-from server.cluster.figures import ClusterFigures
-from server.cluster.view import View
-from server.engine.clock import SimulatedClock
-from server.settings.config import Config
-
-from ..server.conftest import START_MS, running
+from tests.support.tables import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 ALERTS, DASHBOARD = DOCS / "alerts.yml", DOCS / "grafana.json"
@@ -25,27 +19,14 @@ PARTS = ("", "_bucket", "_sum", "_count")
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
-def names_of(page: bytes) -> set[str]:
+def names_of(page: str) -> set[str]:
     """Every name that a sample of the page may have."""
     found = set()
-    for line in page.decode().splitlines():
+    for line in page.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
             found |= {name + part for part in (PARTS if kind == "histogram" else ("",))}
     return found
-
-
-async def all_names(folder: Path) -> set[str]:
-    """Those of a server, and of a node."""
-    async with running(folder, Config(), SimulatedClock(START_MS)) as server:
-        found = names_of((await server.call("GET", "/metrics")).body)
-    view: View = {
-        "name": "", "node": "a", "state": "leader", "epoch": 1, "applied": 1, "leader": None, "log": None,
-        "takeovers": 0, "why": "", "tzdata": {"node": "", "store": "", "retime": False}, "nodes": [],
-    }  # fmt: skip
-    registry = CollectorRegistry()
-    registry.register(ClusterFigures(lambda: view))
-    return found | names_of(generate_latest(registry))
 
 
 def targets() -> list[str]:
@@ -54,8 +35,8 @@ def targets() -> list[str]:
     return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
-async def test_every_metric_that_is_named_is_there(tmp_path: Path) -> None:
-    there = await all_names(tmp_path)
+async def test_every_metric_that_is_named_is_there() -> None:
+    there = names_of(await pages())
     rules = ALERTS.read_text(encoding="utf-8").splitlines()
     for text in (*rules, *targets()):
         assert {*NAME.findall(text)} - there == set(), text

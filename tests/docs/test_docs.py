@@ -1,6 +1,6 @@
-"""The docs against the tree: links lead somewhere, every setting, table and metric is told of.
+"""The docs against the tree: links lead somewhere, every table is told of.
 
-That every route is, tests/server/http/test_openapi.py sees.
+That every route is, tests/server/http/test_openapi.py sees; settings and metrics, test_tables.py.
 
 Simple on purpose: what is looked for is the name. Whether the sentence round it is true, no test can say.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import Config, load, table
 from shards.store import Table
 
 ROOT = Path(__file__).parents[2]
@@ -70,22 +69,6 @@ def test_the_map_of_the_tests_names_what_is_there() -> None:
     assert [str(path) for path in named if not path.exists()] == []
 
 
-def test_every_setting_is_told_of() -> None:
-    config, origins = load(None, {}, {})
-    assert isinstance(config, Config)
-    keys = [line.split()[0] for line in table(config, origins)]
-    assert len(keys) > 40
-    operations, sample = text_of("docs/operations.md"), text_of("config.toml")
-    sections: dict[str, str] = dict(re.findall(r"(?ms)^\[(\w+)\]$(.*?)(?=^\[|\Z)", sample))
-    silent = [
-        key
-        for key in keys
-        if f"`{key}`" not in operations
-        and not re.search(rf"(?m)^{key.partition('.')[2]} = ", sections.get(key.partition(".")[0], ""))
-    ]
-    assert silent == []
-
-
 def test_every_column_family_is_told_of() -> None:
     page = text_of("docs/disk-format.md")
     assert [name.value for name in Table if f"| `{name.value}` |" not in page] == []
@@ -99,19 +82,6 @@ def test_every_decision_has_its_parts() -> None:
         assert text.startswith(f"# {record.name[:4]}: ")
         parts = ("## Context", "## Decision", "## Consequences", "## Alternatives")
         assert [part for part in parts if part not in text] == [], record.name
-
-
-def test_every_metric_is_told_of() -> None:
-    code = (
-        text_of("server/observe/metrics.py")
-        + text_of("server/reports/figures.py")
-        + text_of("server/reports/standing.py")
-    )
-    named = {f"fasti_{name}" for name in re.findall(r'yield (?:\(\s*)?"(\w+)"', code)}
-    named |= set(re.findall(r'"(fasti_\w+)"', code))
-    assert len(named) > 25
-    page = text_of("docs/operations.md")
-    assert sorted(name for name in named if name not in page) == []
 
 
 def claims_in(text: str) -> list[str]:

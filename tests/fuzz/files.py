@@ -16,7 +16,8 @@ from server.http.selection import query_over
 from server.http.values.bodies import FieldError, RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage
-from server.settings.config import ConfigError, load, table
+from server.settings.config import ConfigError
+from server.settings.reading import load, table
 from shards.fields import Record
 from shards.record import decode
 from tests.support.reading import parse_each, parse_one

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import load
+from server.settings.reading import load
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]

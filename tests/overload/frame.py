@@ -16,8 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-from server.settings.config import Config, load
+from server.settings.config import Config
 from server.settings.memory import PARTS
+from server.settings.reading import load
 from tests.support.parted import parted
 from tests.support.server import ServerProcess, environment, serving
 

@@ -12,7 +12,8 @@ import pytest
 
 from server.jobs.launch import UMASK_VARIABLE
 from server.run import serve
-from server.settings.config import ConfigError, load
+from server.settings.config import ConfigError
+from server.settings.reading import load
 from tests.support.http import http
 from tests.support.server import run, serving
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import ConfigError, load
+from server.settings.config import ConfigError
+from server.settings.reading import load
 from tests.support.server import run, served
 
 ALL = "0.0.0.0"

@@ -9,7 +9,7 @@ from server.__main__ import main
 from server.core import Core
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
-from server.settings.config import load
+from server.settings.reading import load
 from shards.cells import step
 from shards.dead import DEAD
 from shards.keys import GROUP_PREFIX, message_of, owned

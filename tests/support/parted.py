@@ -14,8 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 from server import __main__
-from server.settings.config import Config, load
+from server.settings.config import Config
 from server.settings.kinds import read_size
+from server.settings.reading import load
 
 VARIABLE = "PARTS"
 

@@ -7,7 +7,8 @@ import pytest
 
 from server.cluster import node
 from server.cluster.node import Node, _ends
-from server.settings.config import Config, load
+from server.settings.config import Config
+from server.settings.reading import load
 from shards.log.errors import Unfit
 
 

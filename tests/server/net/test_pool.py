@@ -5,8 +5,9 @@ import random
 import pytest
 
 from server.net.pool import OWN_BYTES, Pool, pool_of
-from server.settings.config import Config, divided
+from server.settings.config import Config
 from server.settings.memory import Memory
+from server.settings.reading import divided
 
 
 class One:

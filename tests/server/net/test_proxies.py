@@ -16,7 +16,8 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.proxies import HEADER_MAX, Header, Proxies, ProxyHeaderError, header_in
-from server.settings.config import Config, ConfigError, load
+from server.settings.config import Config, ConfigError
+from server.settings.reading import load
 from tests.support.served import TLS, Served, everywhere, serve
 
 from ..conftest import Fronted, Running

@@ -20,7 +20,8 @@ from server.codec.packets import Connect
 from server.mqtt.frames import BINARY
 from server.net.revoked import revoked_in, shown_by
 from server.net.tls import Certificates, Files, http_certificates, mqtt_certificates
-from server.settings.config import Config, ConfigError, load
+from server.settings.config import Config, ConfigError
+from server.settings.reading import load
 from server.settings.watch import Watch
 from tests.support.rig import config
 from tests.support.served import TLS, everywhere, serve

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import Config, ConfigError, divided, load, remarks, table
+from server.settings.config import Config, ConfigError
 from server.settings.kinds import Address
 from server.settings.memory import MEMORY_MIN, Memory
+from server.settings.reading import divided, load, remarks, table
 from server.settings.removed import REMOVED
 
 ROOT = Path(__file__).parents[3]

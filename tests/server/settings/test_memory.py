@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.config import Config, divided
+from server.settings.config import Config
 from server.settings.memory import MEMORY_MIN, MIB, PARTS, SHARES, Memory, automatic, bounds_of, sizes, told
+from server.settings.reading import divided
 
 GIB = 1 << 30
 

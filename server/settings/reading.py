@@ -1,0 +1,262 @@
+"""Where each value is from: the default, the file, the environment, the command line, the later the stronger.
+
+All pass through the same reader, so that `FASTI__STORE__MIN_FREE=8MiB` and `min_free = "8MiB"` are the same
+wish:
+
+    [slices]                            Config.slices.retention_ms == 604_800_000
+    retention = "7d"                    origins["slices.retention"] == "file"
+
+A key that is not known is an error, as is a value out of its bounds: a setting that is silently not applied
+is worse than a server that does not start. One that went is a warning.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .config import Config, ConfigError, is_same
+from .kinds import Kind, show_size
+from .memory import Memory, automatic, bounds_of
+from .removed import REMOVED
+
+ENV_PREFIX = "FASTI__"
+EVERYWHERE = ("0.0.0.0", "::", "")
+CLUSTER_KEY_MIN = 16
+"""Characters of the nodes' key."""
+
+
+def found() -> Memory:
+    """`limits.memory` of this machine, or of the cgroup that the process is in."""
+    return automatic(Path("/"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, object],
+    found: Callable[[], Memory] = found,
+) -> tuple[Config, dict[str, str]]:
+    """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
+    Settings that went have one too, if they are said (`remarks`).
+
+    `overrides` maps `section.key` to the value of a command-line option, None where it was not given.
+    `found`: what `limits.memory` is where it is "auto". Raises ConfigError naming the key.
+    """
+    wishes: dict[str, tuple[object, str]] = {}
+    for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
+        for name, value, origin in place:
+            if name not in REMOVED:
+                _check_known(name, origin)
+            wishes[name] = (value, origin)
+    config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
+    config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
+    config = _certified(config)
+    _check_together(config)
+    said = {name: origin for name, (_, origin) in wishes.items()}
+    return config, dict.fromkeys([name for name, _, _ in keys()], "default") | said
+
+
+def divided(config: Config, memory: Memory) -> Config:
+    """The configuration with parts of so much memory."""
+    config = replace(config, limits=replace(config.limits, memory=memory))
+    for name, bound in bounds_of(memory.bytes).items():
+        section, _, attribute = name.partition(".")
+        part = getattr(config, section)
+        changed = replace(part, **{attribute: min(bound, getattr(part, attribute))})
+        config = replace(config, **{section: changed})
+    return config
+
+
+def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """What there is to say of settings that went, and of those that `limits.memory` has no room for."""
+    bounds = bounds_of(config.limits.memory.bytes)
+    return [
+        f"{name} ({origins[name]}) was removed and is ignored: {instead}"
+        for name, instead in sorted(REMOVED.items())
+        if name in origins
+    ] + [
+        f"{name} ({origins[name]}) is {bound:,}: limits.memory has room for no more"
+        for name, bound in bounds.items()
+        if name not in REMOVED and origins.get(name, "default") != "default" and _value(config, name) == bound
+    ]
+
+
+def table(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """One line per key for `--check`: name, value, origin, in columns."""
+    rows = [
+        (name, kind.show(getattr(getattr(config, name.partition(".")[0]), attribute)), origins[name])
+        for name, attribute, kind in keys()
+    ]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{name:<{wide[0]}}  {shown:<{wide[1]}}  {origin}" for name, shown, origin in rows]
+
+
+def keys() -> Iterator[tuple[str, str, Kind[Any]]]:
+    """(`section.key`, attribute, kind) of all keys, in the order of the file."""
+    for section in fields(Config):
+        for item in settable(getattr(Config(), section.name)):
+            yield f"{section.name}.{key_name(item.name)}", item.name, item.metadata["kind"]
+
+
+def settable(section: Any) -> "Iterator[Field[Any]]":
+    return (item for item in fields(section) if "kind" in item.metadata)
+
+
+def _value(config: Config, key: str) -> object:
+    section, _, attribute = key.partition(".")
+    return getattr(getattr(config, section), attribute)
+
+
+def key_name(attribute: str) -> str:
+    return attribute.removesuffix("_ms").removesuffix("_s")
+
+
+Wish = tuple[str, object, str]
+
+
+def _from_file(path: Path | None) -> Iterator[Wish]:
+    if path is None:
+        return
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), f"is not TOML: {error}") from None
+    for section, keys in tree.items():
+        if not isinstance(keys, dict):
+            raise ConfigError(section, "unknown key: every key belongs to a [section]")
+        if not keys:
+            _check_section(section, "file")
+        for key, value in keys.items():
+            yield f"{section}.{key}", value, "file"
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[Wish]:
+    for variable, value in environ.items():
+        if variable.startswith(ENV_PREFIX):
+            name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".", 1)
+            yield name, value, f"env {variable}"
+
+
+def _from_options(overrides: Mapping[str, object]) -> Iterator[Wish]:
+    for name, value in overrides.items():
+        if value is not None:
+            yield name, value, "option"
+
+
+def _check_known(name: str, origin: str) -> None:
+    known = [key for key, _, _ in keys()]
+    if name in known:
+        return
+    _check_section(name.partition(".")[0], origin)
+    near = get_close_matches(name, known, 1)
+    raise ConfigError(name, f"unknown key ({origin})" + (f"; is {near[0]} meant?" if near else ""))
+
+
+def _check_section(section: str, origin: str) -> None:
+    known = list(dict.fromkeys(key.partition(".")[0] for key, _, _ in keys()))
+    if section not in known and not any(name.startswith(f"{section}.") for name in REMOVED):
+        raise ConfigError(section, f"unknown section ({origin}); there are {', '.join(known)}")
+
+
+def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
+    default = getattr(Config(), name)
+    changes = {}
+    for item in settable(default):
+        key = f"{name}.{key_name(item.name)}"
+        if key in wishes:
+            value, origin = wishes[key]
+            try:
+                changes[item.name] = item.metadata["kind"].read(value)
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
+    return replace(default, **changes)
+
+
+def _capped(config: Config) -> Config:
+    """No session outlives what is kept for it."""
+    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
+    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
+
+
+def _certified(config: Config) -> Config:
+    """MQTT over TLS has the certificate of HTTP where it has none of its own."""
+    http, mqtt = config.http, config.mqtt
+    if mqtt.tls_cert or mqtt.tls_key or not any(one.scheme in ("mqtts", "wss") for one in mqtt.listen):
+        return config
+    return replace(config, mqtt=replace(mqtt, tls_cert=http.tls_cert, tls_key=http.tls_key))
+
+
+def _check_sessions(config: Config) -> None:
+    sessions = config.sessions
+    if max(sessions.backoff_ms) > config.limits.max_delay_ms:
+        raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
+
+
+def _check_cluster(config: Config) -> None:
+    cluster = config.cluster
+    if not cluster.log:
+        return
+    for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
+        if listener.host in EVERYWHERE and not getattr(cluster, key):
+            raise ConfigError(f"cluster.{key}", f"is needed: {listener} is no address that others can use")
+    if cluster.url and not cluster.url.startswith(("http://", "https://")):
+        raise ConfigError("cluster.url", f"must begin with http:// or https://, got {cluster.url!r}")
+    for key, value in (("node", cluster.node), ("key", cluster.key)):
+        if not value:
+            raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")
+    if len(cluster.key) < CLUSTER_KEY_MIN:
+        raise ConfigError("cluster.key", f"must have {CLUSTER_KEY_MIN} characters or more")
+
+
+def _check_together(config: Config) -> None:
+    """Raise ConfigError for values that are fine each and not together."""
+    limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
+    if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
+        raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
+    largest = min(config.http.max_body, config.shards.cap_bytes)
+    if limits.max_payload >= largest:
+        raise ConfigError(
+            "limits.max_payload",
+            f"must be below {show_size(largest)}, which a request may have; limits.memory bounds that",
+        )
+    _check_sessions(config)
+    _check_cluster(config)
+    if (
+        any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
+        and not config.mqtt.tls_cert
+    ):
+        raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
+    for given, needed in (
+        ("http.tls_key", "http.tls_cert"),
+        ("mqtt.tls_key", "mqtt.tls_cert"),
+        ("mqtt.tls_ca", "mqtt.tls_cert"),
+        ("mqtt.tls_crl", "mqtt.tls_ca"),
+        ("mqtt.tls_require_certificate", "mqtt.tls_ca"),
+        ("mqtt.tls_identity_as_username", "mqtt.tls_require_certificate"),
+        ("mqtt.proxy_protocol", "limits.trusted_proxies"),
+    ):
+        if _value(config, given) and not _value(config, needed):
+            raise ConfigError(needed, f"is needed: {given} is set")
+    allowed = config.mqtt.allow_anonymous
+    for one in allowed if isinstance(allowed, tuple) else ():
+        if not any(is_same(listener, one) for listener in config.mqtt.listen):
+            raise ConfigError("mqtt.allow_anonymous", f"{one} is not one of mqtt.listen")
+    if auth.allow_open:
+        return
+    if not config.http.listen.is_loopback and not auth.keys_file:
+        raise ConfigError(
+            "auth.allow_open",
+            f"must be true, or auth.keys_file set: http.listen {config.http.listen} can be reached from"
+            " elsewhere",
+        )
+    for listener in config.mqtt.listen:
+        if not listener.is_loopback and config.lets_anybody(listener):
+            raise ConfigError(
+                "mqtt.allow_anonymous", f"must be false: mqtt.listen {listener} can be reached from elsewhere"
+            )
