@@ -5,7 +5,6 @@
                  [--version]
     fasti-server inspect [-o json] [--summary] --data DIR
     fasti-server verify [--repair] --data DIR
-    fasti-server retime --data DIR
     fasti-server leave --data DIR
     fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
@@ -83,7 +82,7 @@ def _run(options: argparse.Namespace, config: Config) -> int:
 
 
 def _offline(options: argparse.Namespace, config: Config, path: Path) -> int:
-    from .offline import inspect, leave, retime, verify
+    from .offline import inspect, leave, verify
 
     if options.command == "inspect":
         return inspect(
@@ -95,9 +94,7 @@ def _offline(options: argparse.Namespace, config: Config, path: Path) -> int:
         )
     if options.command == "verify":
         return verify(path, config.slices.max, repair=options.repair)
-    if options.command == "leave":
-        return leave(path)
-    return retime(path, config)
+    return leave(path)
 
 
 def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
@@ -189,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fasti-server {server_version()}")
     parser.set_defaults(repair=False)
-    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,leave,keys}")
+    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,leave,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
@@ -199,9 +196,6 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("-o", "--output", choices=("text", "json"), default="text")
     look.add_argument("--summary", action="store_true", help="sums only, and what is overfull")
     check = commands.add_parser("verify", parents=[quiet], help="check counts and rows of a stopped server")
-    commands.add_parser(
-        "retime", parents=[quiet], help="recompute local wall times of a stopped server's data"
-    )
     commands.add_parser(
         "leave", parents=[quiet], help="make a stopped node's data its own, without the cluster's log"
     )

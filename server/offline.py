@@ -28,12 +28,7 @@ from shards.verify import (
 )
 
 from .cluster.swap import check_swapped
-from .core import timeline_of
-from .engine.clock import SystemClock
 from .reports.inspecting import inspection_of, lines_of, summary_lines, summary_of
-from .schedules.retime import note_zones, zones_version
-from .schedules.retime import retime as retime_all
-from .settings.config import Config
 
 
 def inspect(
@@ -162,22 +157,6 @@ def _repair(
         lost += sum(f.shard.count - f.counted.count for f in again if Table.MESSAGES in unreadable)
     if faults:
         _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))
-
-
-def retime(path: Path, config: Config) -> int:
-    """Move pending messages to where their local wall times are now; print each; 0. Raises SharedData."""
-    store = _open_existing(path)
-    try:
-        _check_own(store, "`fasti cluster retime` has the one that leads do it, for all")
-    except SharedData:
-        store.close()
-        raise
-    clock = SystemClock()
-    report = retime_all(timeline_of(config, clock, store), clock.wall_ms(), _say)
-    note_zones(store, zones_version())
-    store.close()
-    _say(f"time zones {zones_version()}: {report}")
-    return 0
 
 
 def leave(path: Path) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from .build import form
 from .cluster.swap import check_swapped
 from .core import timeline_of
 from .engine.clock import Clock, SimulatedClock, SystemClock
+from .engine.lease import Lease
 from .jobs.launch import UMASK_VARIABLE
 from .net.files import allow_open_files
 from .net.tls import Certificates, http_certificates, mqtt_certificates
@@ -88,7 +90,8 @@ def _alone(
     check_own(store)
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
-    retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
+    alone = Lease(clock, inf)
+    retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version(), alone)
     return Server(config, clock, store, http_tls, mqtt_tls, traces=traces)
 
 

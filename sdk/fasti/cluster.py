@@ -50,8 +50,8 @@ class ClusterState:
     """`GET /v1/cluster`: what the node that answered is, and what it knows of the others.
 
     `leader`: the name of the node that leads, None if it knows of none. `why`: what is wrong with it, empty
-    if nothing is. `wants_retime`: the leader has another tzdata than the one that the fires of schedules
-    were computed with (`retime`).
+    if nothing is. `wants_retime`: the node has another tzdata than the one that due times were computed with,
+    and computes them anew when it takes the lead.
     """
 
     name: str
@@ -93,11 +93,3 @@ class Cluster:
     async def status(self) -> ClusterState:
         """How the node that is asked sees the cluster. Raises NotFound: the server is a single one."""
         return ClusterState.of((await self._transport.call("GET", "/v1/cluster")).object())
-
-    async def retime(self) -> bool:
-        """Have the leader compute the fires of all schedules anew, by the tzdata that it has.
-
-        True: it does. Raises Refused, NotFound.
-        """
-        answer = await self._transport.call("POST", "/v1/cluster/retime")
-        return bool(answer.object().get("retime", False))

@@ -218,13 +218,6 @@ class Cluster(Facade[_cluster.Cluster]):
         """How the node that is asked sees the cluster. Raises NotFound: the server is a single one."""
         return self._loop.run(self._inner.status())
 
-    def retime(self) -> bool:
-        """Have the leader compute the fires of all schedules anew, by the tzdata that it has.
-
-        True: it does. Raises Refused, NotFound.
-        """
-        return self._loop.run(self._inner.retime())
-
 
 class Dead(Facade[_dead.Dead]):
     """Calls on `/v1/dead`."""

@@ -42,7 +42,7 @@ from ..http.routes.backups import Backups
 from ..net.tls import Certificates
 from ..observe.tracing import Traces
 from ..observe.version import server_version
-from ..schedules.retime import note_zones, retime, zones_version
+from ..schedules.retime import retime_if_changed, zones_version
 from ..serving import Server, Term
 from ..settings.config import Config
 from ..settings.kinds import without_password
@@ -102,7 +102,6 @@ class Node:
         self._why = ""
         self._takeovers = 0
         self._zones, self._stored_zones = zones_version(), ""
-        self._is_retime_asked = False
         self._bounds: tuple[int, int] | None = None
         self._durable = 0
         self._store: ReplicatedStore | None = None
@@ -120,7 +119,7 @@ class Node:
         self._trail = Trail(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
         self._figures = ClusterFigures(self.view)
-        self._routes = ClusterRoutes(self.view, self._members, self._retime, self._key)
+        self._routes = ClusterRoutes(self.view, self._members, self._key)
         self._doors = Doors(config, http_tls, mqtt_tls, self._figures, self._leader)
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
@@ -233,22 +232,8 @@ class Node:
         """In a thread: a term has begun. What has to be done before anybody is served."""
         lease = Lease(self._clock, self._takeover_s)
         lease.renew(since)
-        stored = _zones_in(store)
-        if not stored:
-            note_zones(store, self._zones)
-        elif stored != self._zones and self._is_retime_asked:
-            wall_ms = self._clock.wall_ms()
-            report = retime(timeline_of(self._config, self._clock, store), wall_ms, _unsaid)
-            since = self._clock.mono()
-            note_zones(store, self._zones)
-            lease.renew(since)
-            log.info("time zones changed from %s to %s: %s", stored, self._zones, report)
-        elif stored != self._zones:
-            text = (
-                "dues were made with time zones %s, this node has %s: `fasti cluster retime` recomputes them"
-            )
-            log.warning(text, stored, self._zones)
-        self._is_retime_asked = False
+        opened = partial(timeline_of, self._config, self._clock, store)
+        retime_if_changed(opened, store, self._clock.wall_ms(), self._zones, lease)
         self._stored_zones = _zones_in(store)
         return lease
 
@@ -353,14 +338,6 @@ class Node:
                     await self._side.trim(min(behind, self._durable))
             await asyncio.sleep(LOOK_S)
 
-    def _retime(self) -> bool:
-        """Begin another term that recomputes dues; False: this node does not lead."""
-        if self._server is None or self._store is None:
-            return False
-        self._is_retime_asked, self._store.resigns = True, False
-        self._over.set()
-        return True
-
     def _more(self) -> list[web.RouteDef]:
         """The cluster's routes, of every node."""
         return [*self._routes.routes(), *self._copies.routes()]
@@ -436,10 +413,6 @@ class Node:
 def _zones_in(store: ReplicatedStore) -> str:
     value = store.get(Table.META, META_ZONES)
     return "" if value is None else value.decode(errors="replace")
-
-
-def _unsaid(_: str) -> None:
-    """The report says how many there were."""
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -2,7 +2,6 @@
 
     GET  /v1/cluster             the cluster as this node sees it
     POST /v1/cluster/nodes       a node reports; the answer is what has been heard of all
-    POST /v1/cluster/retime      on the leader: recompute dues by this node's time zone database
     GET  /v1/cluster/checkpoint  a copy of this node's data (copy_out.py)
 
 Nodes show each other the cluster's key, which is nobody's of the keys file.
@@ -14,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from ..http.answers import json_answer
-from ..http.calls import ADMIN, ANY, OPEN, Gives, described
+from ..http.calls import ANY, OPEN, Gives, described
 from ..http.problems import Problem
 from .members import Member, Members, Row
 from .shown import ClusterKey
@@ -30,20 +29,15 @@ ROWS = msgspec.json.Decoder(list[Row])
 class ClusterRoutes:
     """The routes that need no store."""
 
-    def __init__(
-        self, view: Callable[[], View], members: Members, retime: Callable[[], bool], key: ClusterKey
-    ) -> None:
-        """`retime`: have it done; False: this node does not lead."""
+    def __init__(self, view: Callable[[], View], members: Members, key: ClusterKey) -> None:
         self._view = view
         self._members = members
-        self._retime = retime
         self._key = key
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/cluster", self.get),
             web.post("/v1/cluster/nodes", self.report),
-            web.post("/v1/cluster/retime", self.retime),
         ]
 
     @described("The cluster as this node sees it", ANY, Gives(200, View))
@@ -60,9 +54,3 @@ class ClusterRoutes:
         except msgspec.DecodeError as error:
             raise Problem("not-readable", f"a report cannot be read: {error}") from None
         return web.Response(body=msgspec.json.encode(list(self._members)), content_type="application/json")
-
-    @described("Recompute dues by this node's time zones", ADMIN, Gives(202, dict[str, bool]))
-    async def retime(self, _: web.Request) -> web.Response:
-        if not self._retime():
-            raise Problem("wrong-state", "this node does not lead")
-        return json_answer({"retime": True}, 202)

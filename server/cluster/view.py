@@ -20,7 +20,8 @@ class LogBounds(TypedDict):
 
 
 class Zones(TypedDict):
-    """The time zone databases of this node and of the pending messages; `retime`: they differ."""
+    """The time zone databases of this node and of the pending messages. `retime`: they differ, so this node
+    recomputes dues when it takes the lead."""
 
     node: str
     store: str

@@ -8,6 +8,8 @@ leader. That is a courtesy to clients: what is in the log is safe by the log's f
 The wall clock has no part in it: it may be set back, and a group be due nevertheless.
 """
 
+from collections.abc import Callable
+
 from .clock import Clock
 
 BEATS = 4
@@ -25,6 +27,12 @@ class Lease:
     def renew(self, since: float) -> None:
         """An append that was begun then has come into the log. In monotonic seconds."""
         self._since = max(self._since, since)
+
+    def renewed_by(self, append: Callable[[], None]) -> None:
+        """Append, and last from its beginning on. Raises what it raises."""
+        since = self._clock.mono()
+        append()
+        self.renew(since)
 
     @property
     def is_fresh(self) -> bool:

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from server.codec.packets import Ack
-from server.offline import inspect, retime, verify
-from server.settings.config import Config
+from server.offline import inspect, leave, verify
 from server.settings.times import format_ms
 from shards.errors import StoreFailed
 from shards.recover import open_timeline
@@ -198,7 +197,7 @@ async def test_looking_at_it_and_starting_on_it(small_disk: Path, capsys: pytest
     assert "1 slices" in capsys.readouterr().out
     assert verify(data, 50, repair=False) == 0
     assert "nothing wrong" in capsys.readouterr().out
-    for refused in (lambda: verify(data, 50, repair=True), lambda: retime(data, Config())):
+    for refused in (lambda: verify(data, 50, repair=True), lambda: leave(data)):
         with pytest.raises(StoreFailed, match=f"{data}: Read-only file system"):
             refused()
     for path in (data, new):

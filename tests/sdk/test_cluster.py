@@ -93,7 +93,7 @@ class Node:
 
 
 def fine(_: web.Request) -> web.Response:
-    return web.json_response({"retime": True, "dir": "/b"})
+    return web.json_response({"dir": "/b"})
 
 
 def client(*urls: str, **more: Any) -> fasti.Client:
@@ -116,7 +116,7 @@ async def test_a_redirect_keeps_method_body_and_key_and_is_remembered() -> None:
             {"dir": "/b"},
             "Bearer secret",
         )
-        await c.cluster.retime()
+        await c.cluster.status()
         assert (len(leader.seen), len(follower.seen), c.url) == (2, 1, leader.url)
 
 
@@ -125,7 +125,7 @@ async def test_redirects_in_a_circle_end() -> None:
         one.answers = [other.url]
         async with client(one.url, other.url, timeout=0.2) as c:
             with pytest.raises(fasti.Unreachable, match="5 times in a row"):
-                await c.cluster.retime()
+                await c.cluster.status()
         assert len(one.seen) + len(other.seen) < 1_000
 
 
@@ -166,7 +166,7 @@ async def test_what_may_have_been_done_is_not_done_again_elsewhere(way: str) -> 
                 await c.server.backup("/b")
             assert (len(leader.seen), other.seen) == (1, [])
             assert c.url == other.url, "but the next call does not begin with who was lost"
-            assert await c.cluster.retime(), "a call that may be repeated goes on to the others"
+            assert await c.cluster.status(), "a call that may be repeated goes on to the others"
 
 
 async def test_a_scheduled_message_is_there_once_over_a_lost_answer(url: str, fake: Fake) -> None:
@@ -234,7 +234,7 @@ def test_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_address_is_tried_as_before() -> None:
     async with Node("lost") as node, client(node.url) as c:
         with pytest.raises(fasti.Unreachable):
-            await c.cluster.retime()
+            await c.groups.pause("g")
         assert len(node.seen) == QUICK.attempts
         with pytest.raises(fasti.Unreachable):
             await c.server.backup("/b")
@@ -409,25 +409,20 @@ async def test_where_the_new_leader_listens_is_asked(fake: Fake) -> None:
 # The calls
 
 
-async def test_status_and_retime() -> None:
-    def told(request: web.Request) -> web.Response:
-        return web.json_response(STATE if request.method == "GET" else {"retime": True})
-
-    async with Node(told) as node, client(node.url) as c:
+async def test_status() -> None:
+    async with Node(lambda _: web.json_response(STATE)) as node, client(node.url) as c:
         found = await c.cluster.status()
         assert (found.leader, found.epoch, found.takeovers, found.wants_retime) == ("a", 12, 1, True)
         assert [(n.node, n.state, n.lag, n.is_alive) for n in found.nodes] == [
             ("a", "leader", 0, True),
             ("b", "follower", 56, False),
         ]
-        assert await c.cluster.retime() is True
-        assert node.seen[-1][:2] == ("POST", "/v1/cluster/retime")
 
-        def blocking() -> tuple[str | None, bool]:
+        def blocking() -> str | None:
             with sync.Client(node.url) as s:
-                return s.cluster.status().leader, s.cluster.retime()
+                return s.cluster.status().leader
 
-        assert await asyncio.to_thread(blocking) == ("a", True)
+        assert await asyncio.to_thread(blocking) == "a"
         at = ("--server", f"{nowhere()},{node.url}")
         out = await ok("cluster", "status", *at)
         assert [line.split() for line in out.splitlines()] == [
@@ -436,7 +431,6 @@ async def test_status_and_retime() -> None:
             ["b", "follower", "(silent)", "12", "3,400", "56", "1,200", "ms", "ago"],
         ]
         _, _, err = await fasti_cli("cluster", "status", *at)
-        assert "tzdata differs" in err
+        assert "a: tzdata differs" in err
         assert json.loads(await ok("cluster", "status", "-o", "json", *at)) == STATE
-        assert json.loads(await ok("cluster", "retime", "-o", "json", *at)) == {"retime": True}
     assert (await fasti_cli("cluster", "status", "--server", nowhere()))[0] == 3

@@ -20,7 +20,7 @@ from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 __all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
-ELSEWHERE |= {"cluster status", "cluster retime"}
+ELSEWHERE |= {"cluster status"}
 """In test_cluster.py."""
 STREAMS = {"shard dump", "message export", "subscribe"}
 """One object a line, whatever -o says."""

@@ -192,7 +192,7 @@ def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [[], ["inspect"], ["verify"], ["verify", "--repair"], ["retime"]])
+@pytest.mark.parametrize("command", [[], ["inspect"], ["verify"], ["verify", "--repair"], ["leave"]])
 @pytest.mark.parametrize("other", [FORMAT_FIRST - 1, FORMAT + 1, FORMAT + 41])
 def test_any_other_format_is_refused_and_left_as_it_is(
     other: int, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,9 @@ from .run import REFUSED, run
 
 app = typer.Typer(no_args_is_help=True)
 COLUMNS = ("node", "state", "epoch", "applied", "lag", "heard")
-_DIFFERS = "tzdata differs from the one that schedules were computed with: recompute (fasti cluster retime)"
+_DIFFERS = (
+    "{}: tzdata differs from the one that due times were computed with; it recomputes them when it leads"
+)
 _ALONE = "this server is in no cluster"
 
 
@@ -34,17 +36,7 @@ def status(context: typer.Context) -> None:
         elif found.why:
             out.complain(f"{found.node}: {found.why}")
         if found.wants_retime:
-            out.complain(_DIFFERS)
-
-    run(context, work)
-
-
-@app.command()
-def retime(context: typer.Context) -> None:
-    """tzdata differs: recompute the fires of all schedules."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one({"retime": await client.cluster.retime()})
+            out.complain(_DIFFERS.format(found.node))
 
     run(context, work)
 

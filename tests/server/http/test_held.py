@@ -1,6 +1,7 @@
 """Messages that wait because the clock was set back are pending like all others, wherever one looks."""
 
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from server.core import timeline_of
 from server.engine import errand
 from server.engine.clock import SimulatedClock
+from server.engine.lease import Lease
 from server.schedules import retime
 from server.settings.config import Config
 from server.settings.times import parse_deliver_at
@@ -92,7 +94,9 @@ async def test_retime_moves_them(
     monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + MINUTE_MS)
     monkeypatch.setattr(retime, "GROUP_MESSAGES", 2)
     store = RocksStore(tmp_path / "data")
-    report = retime.retime(timeline_of(config, clock, store), clock.now_ms, lambda line: None)
+    report = retime.retime(
+        timeline_of(config, clock, store), clock.now_ms, lambda line: None, Lease(clock, inf)
+    )
     store.close()
     assert report == retime.Report(zoned=4, moved=4)
     async with running(tmp_path / "data", config, clock) as server:

@@ -1,11 +1,13 @@
 """Recurring schedules on a whole core without a loop, and a data directory whose time zones change."""
 
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from server.core import Core, timeline_of
 from server.engine.clock import SimulatedClock
+from server.engine.lease import Lease
 from server.schedules import retime
 from server.schedules.recurring import Schedules
 from server.settings.config import Config
@@ -111,6 +113,8 @@ class Zoned:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lease_s = inf
+        """How long a node would lead without a group."""
 
     def running(self) -> AbstractAsyncContextManager[Running]:
         return running(self.path, Config(), SimulatedClock(START_MS))
@@ -121,7 +125,11 @@ class Zoned:
         clock = SimulatedClock(START_MS)
         try:
             return retime.retime_if_changed(
-                lambda: timeline_of(Config(), clock, store), store, clock.wall_ms(), version
+                lambda: timeline_of(Config(), clock, store),
+                store,
+                clock.wall_ms(),
+                version,
+                Lease(clock, self.lease_s),
             )
         finally:
             store.close()

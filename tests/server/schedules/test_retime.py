@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ import pytest
 
 from server.codec.fields import Properties
 from server.codec.packets import Publish
+from server.engine.clock import SimulatedClock
 from server.http.values.views import time_text
 from server.mqtt.wishes import read_publish
 from server.schedules import retime
 from server.settings.times import TimeError, parse_deliver_at, wall_time
+from shards.errors import StoreFailed
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import META_ZONES
 from tests.support.http import http
-from tests.support.server import run, serving
+from tests.support.server import serving
 
 from ..conftest import HOUR_MS, START_MS, Running
 from .rig import Zoned
@@ -108,6 +111,51 @@ async def test_many_move_in_groups(
         assert {m["deliver_at"] for m in found} == {time_text(parse_deliver_at(WISH) + HOUR_MS)}
 
 
+async def test_what_was_cut_off_is_done_again_with_whichever_database(
+    zoned: Zoned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the messages follow the new rules: the old ones are no better known than the new ones."""
+    async with zoned.running() as server:
+        for n in range(4):
+            await server.schedule(payload=n, deliver_at=WISH)
+    monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + HOUR_MS)
+    monkeypatch.setattr(retime, "GROUP_MESSAGES", 2)
+    move, moves = retime._move, iter((True, False))
+
+    def cut_off(*given: Any) -> None:
+        if not next(moves):
+            raise StoreFailed("cut off")
+        move(*given)
+
+    monkeypatch.setattr(retime, "_move", cut_off)
+    with pytest.raises(StoreFailed, match="cut off"):
+        zoned.retimed("2026b")
+    monkeypatch.setattr(retime, "_move", move)
+    monkeypatch.setattr(retime, "parse_deliver_at", parse_deliver_at)
+    assert zoned.retimed("2026a") == retime.Report(zoned=4, moved=2)
+    assert zoned.retimed("2026a") is None
+    async with zoned.running() as server:
+        found = (await server.call("GET", "/v1/messages")).body["messages"]
+        assert {m["deliver_at"] for m in found} == {time_text(parse_deliver_at(WISH))}
+
+
+@pytest.mark.parametrize(("lease_s", "groups"), [(0, 4), (60, 0)])
+async def test_the_others_of_a_cluster_hear_of_a_node_that_looks(
+    zoned: Zoned, monkeypatch: pytest.MonkeyPatch, lease_s: int, groups: int
+) -> None:
+    """Nothing moves, and there is much to look at."""
+    async with zoned.running() as server:
+        for n in range(7):
+            await server.schedule(payload=n, deliver_at=WISH)
+    monkeypatch.setattr(retime, "STEP_ROWS", 2)
+    monkeypatch.setattr(SimulatedClock, "mono", lambda _: next(seconds))
+    seconds, told, move = count(), [], retime._move
+    monkeypatch.setattr(retime, "_move", lambda *given: (told.append(given[2]), move(*given)))
+    zoned.lease_s = lease_s
+    assert zoned.retimed("2026b") == retime.Report(zoned=7)
+    assert told == [[]] * groups
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -126,6 +174,11 @@ def test_what_is_a_wall_time(text: str, kept: bool) -> None:
 
 def test_the_version_of_the_database(tmp_path: Path) -> None:
     assert retime.zones_version((str(tmp_path),)) not in ("", "unknown")  # of the package
+    (tmp_path / "UTC").write_bytes(b"some rules")
+    unnamed = retime.zones_version((str(tmp_path),))
+    (tmp_path / "Europe").mkdir()
+    (tmp_path / "Europe" / "Paris").write_bytes(b"rules")
+    assert len({unnamed, retime.zones_version((str(tmp_path),)), retime.zones_version(())}) == 3
     (tmp_path / "+VERSION").write_text("2031a\n")
     assert retime.zones_version(("/nowhere", str(tmp_path))) == "2031a"
     (tmp_path / "tzdata.zi").write_text("# version 2031b\n# more\n")
@@ -143,18 +196,13 @@ def india(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.process
-async def test_at_start_and_as_a_command(
-    tmp_path: Path, india: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_at_start(tmp_path: Path, india: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wish = tmp_path / "data", f"{YEAR}-06-01T09:00[Europe/Bucharest]"
     async with serving(data) as server, http(server.url) as calls:
         name = await calls.schedule("a", deliver_at=wish)
         body = {"cron": "0 9 1 1 *", "timezone": "Europe/Bucharest", "topic": "b", "payload": ""}
         made = (await calls.call("PUT", "/v1/schedules/new-year", body, status=201)).body["next"]
         await server.stopped()
-    quiet = run("retime", "--data", str(data))
-    assert quiet.returncode == 0
-    assert "1 pending messages with a zone, 0 moved, 0 could not be; 1 pending occ" in quiet.stdout
     monkeypatch.setenv("PYTHONTZPATH", str(india))
     async with serving(data) as server, http(server.url) as calls:
         shown = (await calls.call("GET", f"/v1/messages/{name}", status=200)).body
@@ -166,14 +214,15 @@ async def test_at_start_and_as_a_command(
         assert now["at"] == f"{YEAR}-01-01T03:30:00.000Z"
         await server.stopped()
     monkeypatch.delenv("PYTHONTZPATH")
-    told = run("retime", "--data", str(data))
-    assert f"{name} {wish} moved from {YEAR}-06-01T03:30:00.000Z" in told.stdout
-    assert f"schedule new-year: {YEAR}-01-01T09:00:00 moved from {now['at']} to {made['at']}" in told.stdout
-    assert "1 moved, 0 could not be; 1 pending occurrences of schedules, 1 moved" in told.stdout
+    async with serving(data) as server, http(server.url) as calls:
+        assert f"{name} {wish} moved from {YEAR}-06-01T03:30:00.000Z" in server.output
+        new_year = f"schedule new-year: {YEAR}-01-01T09:00:00"
+        assert f"{new_year} moved from {now['at']} to {made['at']}" in server.output
+        assert "1 moved, 0 could not be; 1 pending occurrences of schedules, 1 moved" in server.output
+        await server.stopped()
     store = RocksStore(data)
     assert store.get(Table.META, META_ZONES) == retime.zones_version().encode()
     store.close()
-    assert run("retime", "--data", str(tmp_path / "none")).returncode == 1
 
 
 def test_over_mqtt_too() -> None:

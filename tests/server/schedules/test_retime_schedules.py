@@ -2,10 +2,12 @@
 
 from datetime import timedelta
 from itertools import pairwise
+from math import inf
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from server.engine.lease import Lease
 from server.schedules import recurring as schedules
 from server.schedules import retime, retime_schedules
 from server.settings.times import parse_deliver_at
@@ -126,7 +128,7 @@ def test_each_local_time_fires_once_over_the_change(
     later = ZoneInfo(to)
     monkeypatch.setattr(schedules, "ZoneInfo", lambda name: later)
     rig.crash()
-    retime.retime(rig.core.opened, rig.clock.wall_ms(), lambda line: None)
+    retime.retime(rig.core.opened, rig.clock.wall_ms(), lambda line: None, Lease(rig.clock, inf))
     changed_ms = rig.clock.wall_ms()
     rig.crash()
     rig.walk(changed_ms + 12 * HOUR_MS, 10 * MINUTE_MS)
