@@ -160,7 +160,7 @@ class Core:
         limits, settings = config.limits, config.sessions
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
         self.owed = Owed(max_bytes=config.tail.max_bytes)
-        share = Share("retained", limits.retained, "topics with a retained message", auth)
+        share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
         self.owners = Owners(auth.may_send)
         self.ready = Ready(wake)
