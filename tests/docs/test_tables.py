@@ -3,6 +3,7 @@
 import re
 
 from server.settings.reading import keys
+from server.settings.removed import REMOVED
 from tests.support.tables import ROOT, made, settings
 
 
@@ -14,6 +15,15 @@ def test_what_is_made_is_up_to_date() -> None:
     pages = {path.name: text for path, text in files.items()}
     assert all(f"| `{name}` |" in pages["settings.md"] for name, _, _ in keys())
     assert len(re.findall(r"(?m)^\| `fasti_\w+` \|", pages["metrics.md"])) > 60
+
+
+def test_no_page_names_a_setting_that_went() -> None:
+    """But those that say what took its place."""
+    pages = [
+        page for page in (ROOT / "docs").glob("*.md") if page.stem not in ("settings", "upgrade", "deploy")
+    ]
+    told = {page.name: re.findall(r"`([a-z]+\.\w+)`", page.read_text(encoding="utf-8")) for page in pages}
+    assert [(name, key) for name, keys in told.items() for key in keys if key in REMOVED] == []
 
 
 def test_every_setting_has_its_text() -> None:

@@ -103,7 +103,7 @@ def of_parts() -> str:
         most = f"{part.most:,} MiB" if part.share and part.most * MIB < 1 << 40 else ""
         bounds = ", ".join(f"`{name}`" for name in part.bounds)
         rows.append((part.name, share, f"{part.least} MiB" if part.share else "", most, bounds, part.what))
-    return _table("part|share|least|most|names in `fasti_limit`|what is in it", *rows)
+    return _table("part|share|least|most|bounded by|what is in it", *rows)
 
 
 def of_removed() -> str:
