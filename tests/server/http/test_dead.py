@@ -237,7 +237,7 @@ async def test_what_falls_due_when_its_session_is_gone_goes_nowhere(server: Runn
     assert (server.app.core.opened.pending, server.app.core.opened.retries) == (0, 0)
     metrics = (await server.call("GET", "/metrics")).body.decode()
     ended = 'undone_dropped_total{reason="session ended"} 1.0'
-    for line in (ended, "dead_letters 0.0", "dead_letters_buried_total 1.0"):
+    for line in (ended, 'limit_used{name="dead.max_messages"} 0.0', "dead_letters_buried_total 1.0"):
         assert f"\nfasti_{line}\n" in metrics
 
 
