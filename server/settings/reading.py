@@ -154,8 +154,8 @@ def _check_known(name: str, origin: str) -> None:
     if name in known:
         return
     _check_section(name.partition(".")[0], origin)
-    near = get_close_matches(name, known, 1)
-    raise ConfigError(name, f"unknown key ({origin})" + (f"; is {near[0]} meant?" if near else ""))
+    (near,) = get_close_matches(name, known, 1, cutoff=0)
+    raise ConfigError(name, f"unknown key ({origin}); is {near} meant?")
 
 
 def _check_section(section: str, origin: str) -> None:
