@@ -30,7 +30,7 @@ PAGES = [*sorted((ROOT / "docs").glob("coming-from-*.md")), ROOT / "docs" / "wor
 BLOCK = re.compile(r"^(?:```python fasti|<!-- check)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
 HEADS = (
     *("Receive", "Later", "Retries with back-off", "Cancel", "Dead letters"),
-    *("Again and again", "Priorities", "In short"),
+    *("Again and again", "Priorities"),
 )
 """The headings of each of the four, in this order."""
 WAIT_S = 30
