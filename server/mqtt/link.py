@@ -71,7 +71,7 @@ class Links:
         self.crowd = crowd
         self.pool = pool
         self.outgoing = outgoing
-        self._time = time
+        self.time = time
         self._publishing = Congested(time, publishing.is_congested)
 
     def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
@@ -79,7 +79,7 @@ class Links:
         if has_published:
             self._publishing.append(link)
         else:
-            self._time.wait(link.owner, partial(_go_on, link))
+            self.time.wait(link.owner, partial(_go_on, link))
 
 
 def _go_on(link: "MqttLink") -> None:
@@ -185,6 +185,7 @@ class MqttLink(Opening):
             identity=identity,
             wake=self._plan_flush,
             fill=self._plan_filling,
+            in_turn=lambda work: self._links.time.wait(self.owner, work),
         )
         self._transport.set_write_buffer_limits(high=self._pool.own_bytes)
         self._last_received = self._loop.time()

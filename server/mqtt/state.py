@@ -81,7 +81,8 @@ TURN_S = 0.002
 class Connection:
     """One client's connection.
 
-    `wake` is called when there is an answer to send or something to close, `fill` when there are deliveries.
+    `wake` is called when there is an answer to send or something to close, `fill` when there are deliveries,
+    `in_turn` with what is to be done in a turn of the client's owner (server/net/loop_time.py).
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Connection:
         identity: str,
         wake: Callable[[], None],
         fill: Callable[[], None],
+        in_turn: Callable[[Callable[[], None]], None],
     ) -> None:
         """`identity`: the common name of the client's certificate, empty without one."""
         config, publishing, settling = parts.config, parts.publishing, parts.settling
@@ -135,6 +137,7 @@ class Connection:
             self._backlog,
             self._peer,
             wake=wake,
+            in_turn=in_turn,
             refuse=self.refuse,
         )
         self._is_bridge = False

@@ -4,12 +4,14 @@ One takes effect when what the client has published before it has been handed on
 what comes behind it too.
 
 A packet may hold 10,000 filters, and one of many levels takes 45 us. So both are generators that yield after
-each portion (some 5 ms): the next one comes in a later round, and the answer when they have come to an end.
+each portion (some 2 ms): the next one comes when it is their owner's turn again (server/net/loop_time.py),
+and the answer when they have come to an end.
 """
 
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -34,7 +36,7 @@ from .peer import Peer
 
 log = logging.getLogger(__name__)
 
-PORTION_BYTES = 32 << 10
+PORTION_BYTES = 16 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
 FILTER_OVERHEAD = 32
 _REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
@@ -59,7 +61,11 @@ NOTHING = Asked()
 
 
 class Subscribing:
-    """The subscriptions of one connection. `wake` is called when a packet that waited is through."""
+    """The subscriptions of one connection.
+
+    `wake` is called when a packet that waited is through, `in_turn` with what is to be done in a turn of its
+    owner.
+    """
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class Subscribing:
         peer: Peer,
         *,
         wake: Callable[[], None],
+        in_turn: Callable[[Callable[[], None]], None],
         refuse: Callable[[Reason, str], None],
     ) -> None:
         self._config = config
@@ -86,6 +93,7 @@ class Subscribing:
         self._backlog = backlog
         self._peer = peer
         self._wake = wake
+        self._in_turn = in_turn
         self._refuse = refuse
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
@@ -96,7 +104,7 @@ class Subscribing:
         Many packets of few filters are worked off in portions like few packets of many.
         """
         self._portion -= size_of(packet)
-        is_spent = self._portion < 0
+        is_spent = self._portion <= 0
         if is_spent:
             self._portion = PORTION_BYTES
         is_at_once = self._inbound.is_settled and not is_spent
@@ -105,15 +113,18 @@ class Subscribing:
         self._inbound.settle()
 
     def _later(self, work: Callable[[], None]) -> bool:
-        """Do it in a later round, when all that has been published up to now has been handed on; what comes
-        behind it waits. False: it cannot wait, and is the caller's."""
+        """Do it in a turn, when all that has been published up to now has been handed on; what comes behind
+        it waits. False: it cannot wait, and is the caller's."""
         self._backlog.work = work
-        if not self._publishing.after_publishes(lambda: self._go_on(work)):
+        in_turn = partial(self._in_turn, partial(self._go_on, work))
+        if self._inbound.is_settled:
+            in_turn()
+        elif not self._publishing.after_publishes(in_turn):
             self._backlog.work = None
         return self._backlog.work is not None
 
     def _go_on(self, work: Callable[[], None]) -> None:
-        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
+        """Its turn has come. What it raises is this connection's fault."""
         if self._backlog.work is work and not self._outbox.is_closed:
             self._backlog.work = None
             try:

@@ -7,6 +7,7 @@ next thing that can be done. `crash(k)` comes back with what was durable and k m
 server could.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,8 @@ class Peer:
         self.level = level
         self.planned: list[str] = []
         """What there was to write, each time that there was something."""
+        self._turns: deque[Callable[[], None]] = deque()
+        """What waits for a turn of its owner."""
         self.connection = Connection(
             rig.core.mqtt,
             rig.door,
@@ -80,6 +83,7 @@ class Peer:
             identity=identity,
             wake=lambda: self.planned.append("answers"),
             fill=lambda: self.planned.append("deliveries"),
+            in_turn=self._turns.append,
         )
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []
@@ -205,6 +209,9 @@ class Peer:
 
     def deliver(self) -> bool:
         """What the server has put on the wire arrives. True if there was something."""
+        if self._turns:
+            self._turns.popleft()()
+            return True
         if self.is_gone and not self.is_closed:
             return self._leave()
         if self.is_closed or not self.is_reading:

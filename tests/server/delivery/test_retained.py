@@ -475,6 +475,8 @@ def test_many_filters_that_match_nothing_take_turns_too() -> None:
     rig = Rig()
     peer = rig.connected("s")
     peer.subscribe(*(f"nothing/{number}" for number in range(500)), pump=False)
+    while rig.deliver():
+        pass
     turns = 0
     while not rig.core.replay.is_idle:
         rig.core.replay.turn()
