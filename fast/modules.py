@@ -48,6 +48,7 @@ MODULES = (
     "shards.scan",
     "shards.waiting",
     "shards.group_commit",
+    "server.engine.requests",
     "server.engine.writer",
     "server.engine.errand",
     "server.engine.loader",

@@ -265,11 +265,11 @@ def _check_times(parts: Mapping[str, str]) -> None:
 
 
 def _check_positions(text: str) -> None:
-    positions = text.split(",")
-    if len(positions) > POSITIONS_MAX:
-        raise RuleError(f"BYSETPOS has {len(positions)} positions, at most {POSITIONS_MAX}")
+    count = 1 + text.count(",")
+    if count > POSITIONS_MAX:
+        raise RuleError(f"BYSETPOS has {count} positions, at most {POSITIONS_MAX}")
     seen: set[int] = set()
-    for position in positions:
+    for position in text.split(","):
         try:
             number = int(position[:9])
         except ValueError:

@@ -174,6 +174,7 @@ class Publishing:
                 size=size,
                 writes=writes,
                 can_refuse=can_refuse,
+                owner=owner,
             )
             self._came(owner, weight, size)
         except Busy:
@@ -219,6 +220,7 @@ class Publishing:
                 cost=count,
                 size=size,
                 can_refuse=can_refuse,
+                owner=owner,
             )
             self._came(owner, count, size)
         except Busy:
@@ -245,8 +247,8 @@ class Publishing:
             return None
         return placed
 
-    def after_publishes(self, then: Callable[[], None]) -> bool:
-        """Call `then` once, when all that has been published so far has been handed on, or cannot be.
+    def after_publishes(self, owner: str, then: Callable[[], None]) -> bool:
+        """Call `then` once, when all that this owner has published so far has been handed on, or cannot be.
 
         False: nothing can be waited for; `then` is not called.
         """
@@ -267,7 +269,7 @@ class Publishing:
 
         try:
             # Without a cost: it waits behind what this client has in the queue already.
-            self._writer.submit(decide, done, cost=0, writes=False)
+            self._writer.submit(decide, done, cost=0, writes=False, owner=owner)
         except (Busy, StoreFailed):
             return False
         return True
@@ -289,7 +291,8 @@ class Publishing:
             done(is_durable)
 
         try:
-            self._writer.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
+            forget = partial(_forget_received, key)
+            self._writer.submit(forget, settled, owner=subscriber.owner)
         except (Busy, StoreFailed) as error:
             log.warning("not stored: %s", error, extra=by("clients"))
             settled(error)
@@ -439,6 +442,10 @@ class Publishing:
         for _, answer in wishes:
             if answer is not None:
                 answer(verdict, 0)
+
+
+def _forget_received(key: bytes, commit: Commit) -> None:
+    commit.row(Table.RECEIVED, key, None)
 
 
 def _size(wishes: Sequence[tuple[Wish, Answer | None]]) -> int:

@@ -222,11 +222,13 @@ class Wills:
             if not (is_wanted and self._later(partial(self._submit, leaving), leaving.size)):
                 self._forget(leaving)
 
-        return self._send(lambda commit: self._place(commit, leaving), done, writes=writes)
+        # Behind what its client has published.
+        owner = leaving.subscriber.owner
+        return self._send(lambda commit: self._place(commit, leaving), done, writes=writes, owner=owner)
 
-    def _send(self, decide: Decide, done: Done, *, writes: bool = True) -> bool:
+    def _send(self, decide: Decide, done: Done, *, writes: bool = True, owner: str = "") -> bool:
         try:
-            self._writer.submit(decide, done, writes=writes)
+            self._writer.submit(decide, done, writes=writes, owner=owner)
         except (Busy, StoreFailed):
             return False
         return True

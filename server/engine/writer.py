@@ -1,9 +1,10 @@
 """The one writer: requests in, one group commit after another, answers out after the sync.
 
 A request is a function of the open group (`decide`) and a callback for its answer (`done`). Requests are
-decided in the order of their arrival, up to 1,000 messages' worth, 4 MiB or some 5 ms to a group (one request
-is never divided); the group is written as one batch and synced in a thread, while the loop goes on and the
-next group gathers. So concurrent requests share one fsync, and a lone one waits for nobody.
+decided in turns by owner, those of one owner in the order of their arrival (requests.py), up to 1,000
+messages' worth, 4 MiB or some 5 ms to a group (one request is never divided); the group is written as one
+batch and synced in a thread, while the loop goes on and the next group gathers. So concurrent requests share
+one fsync, and a lone one waits for nobody.
 
     submit ──> queue ──> compose: decide each, write batch ──> sync in a thread ──> settle: wheel, answers
                             ^                                                          |
@@ -19,9 +20,10 @@ once.
 
 A large request, of up to 10,000 messages, is decided in steps (shards/steps.py) and begins a group of its
 own. When its time is over the group stays open: the loop turns, what is due is dispatched, requests gather,
-and the next `compose` goes on. The horizon stays below all that the request has reserved, so what a step has
-found out holds in the next one. Such a group is written in a turn of its own, too: 10,000 rows take 9 ms,
-with keys 18. If the store fails meanwhile the request fails with all that is open.
+and the next `compose` goes on. Other owners' requests that write nothing are decided meanwhile. The horizon
+stays below all that the request has reserved, so what a step has found out holds in the next one. Such a
+group is written in a turn of its own, too: 10,000 rows take 9 ms, with keys 18. If the store fails meanwhile
+the request fails with all that is open.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
@@ -56,6 +58,7 @@ from timeline.position import Position
 from timeline.wheel import Wheel
 
 from .clock import Clock
+from .requests import Requests
 from .rider import Done, Rider
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,8 @@ GROUP_BYTES = 4 << 20
 """The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
 DECIDE_S = 0.005
 """How long requests are decided in one go; the last one may take longer, or a step of a large one."""
+BESIDE_S = 0.001
+"""For requests that write nothing, between the steps of a large one."""
 END_OF_TIME = float("inf")
 LARGE = 250
 """From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms. And a
@@ -88,8 +93,8 @@ Answers = list[tuple[int, Done, Any]]
 class Ask(Protocol):
     """Has a request decided in the writer: its answer, once it is durable."""
 
-    async def __call__(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
-        """`cost`: messages' worth; `size`: bytes that nobody else counts.
+    async def __call__(self, decide: Decide, *, cost: int = 1, size: int = 0, owner: str = "") -> Any:
+        """`cost`: messages' worth; `size`: bytes that nobody else counts; `owner`: see `Writer.submit`.
 
         Raises what `decide` raised, Busy, StoreFailed.
         """
@@ -163,7 +168,7 @@ class Writer:
         self._wake = wake
         self._failing = failing
         self._gather = gather
-        self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
+        self._queue = Requests()
         self._queued = 0
         self._bytes = 0
         self._open: deque[tuple[GroupCommit, Answers]] = deque()
@@ -194,7 +199,7 @@ class Writer:
             return True
         if not self._queue or (self.broken is not None and not self._is_reading):
             return False
-        return self._takes_writes or not self._queue[0][2]
+        return self._takes_writes or not self._queue.writes_all
 
     @property
     def _takes_writes(self) -> bool:
@@ -246,8 +251,11 @@ class Writer:
         size: int = 0,
         writes: bool = True,
         can_refuse: bool = True,
+        owner: str = "",
     ) -> None:
         """Queue a request worth `cost` messages, and `size` bytes that nobody else counts (`enter`).
+
+        `owner`: name of the key that it is for; empty: of none.
 
         Raises Busy at either bound if it `can_refuse`, for which who asks has a bound of its own else;
         StoreFailed while broken.
@@ -260,7 +268,7 @@ class Writer:
             self.enter(size)
         else:
             self._bytes += size
-        self._queue.append((cost, size, writes, decide, done))
+        self._queue.add(owner, (cost, size, writes, decide, done))
         self._queued += cost
         if not self._open or self.can_compose or self.broken is not None:
             self._wake()  # else the end of what is being synced does
@@ -426,20 +434,26 @@ class Writer:
             if deciding.begun is None:
                 return True
             self._go_on(deciding, until)
+            if deciding.begun is not None and deciding.is_whole:
+                self._decide_more(commit, deciding, large, self._clock.mono() + BESIDE_S, is_beside=True)
             return not deciding.is_whole
-        syncing = not self._takes_writes
-        group = self._open_group
-        while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:
-            if group.size >= GROUP_BYTES:  # of requests whose bytes somebody else counts
+        return self._decide_more(commit, deciding, large, until, is_beside=False)
+
+    def _decide_more(
+        self, commit: Commit, deciding: Deciding, large: int, until: float, *, is_beside: bool
+    ) -> bool:
+        """`is_beside`: a large request is half decided. It fills the group, but what writes nothing adds
+        nothing."""
+        group, may_write = self._open_group, self._takes_writes and not is_beside
+        while self._queue and (is_beside or not self._is_filled(deciding)):
+            request = self._queue.take(may_write=may_write, most=large if deciding.answers else END_OF_TIME)
+            if request is None:
                 break
-            cost, size, needs_write, decide, done = self._queue[0]
-            if (needs_write and syncing) or (cost > large and deciding.answers):
-                break
-            self._queue.popleft()
+            cost, size, writes, decide, done = request
             self._queued -= cost
             deciding.messages += cost
             deciding.filled += size
-            deciding.writes = deciding.writes or needs_write
+            deciding.writes = deciding.writes or writes
             mark = group.mark
             try:
                 answer = decide(commit)
@@ -455,6 +469,13 @@ class Writer:
             if not deciding.is_whole or self._clock.mono() >= until:
                 break
         return True
+
+    def _is_filled(self, deciding: Deciding) -> bool:
+        return (
+            deciding.messages >= GROUP_MESSAGES
+            or deciding.filled >= GROUP_BYTES
+            or self._open_group.size >= GROUP_BYTES  # of requests whose bytes somebody else counts
+        )
 
     def _go_on(self, deciding: Deciding, until: float) -> bool:
         """Take steps of the request that is half decided, one at least, as long as there is time; whether it
@@ -551,7 +572,7 @@ class Writer:
     def _refuse_queue(self) -> None:
         if self.broken is None:
             return
-        queue, self._queue, self._queued = self._queue, deque(), 0
+        queue, self._queue, self._queued = self._queue, Requests(), 0
         self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue])
 
     def _answer(self, answers: Answers) -> None:

@@ -348,7 +348,7 @@ class Desk:
 
         try:
             decide = partial(DECIDE[kind], drafts=drafts, late=late)
-            self._writer.submit(decide, done, cost=len(drafts), size=size)
+            self._writer.submit(decide, done, cost=len(drafts), size=size, owner=user)
         except (Busy, StoreFailed) as error:
             # Answered here: it has been paid for, and a full server need not do it all again.
             asyncio.get_running_loop().call_soon(done, error)

@@ -177,7 +177,8 @@ class Intake:
         return drafts, await self._asked(decide, drafts, coming)
 
     async def _asked(self, decide: Decide, drafts: Sequence[Draft], coming: Coming) -> list[Any]:
-        placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms))
+        owner = "" if coming.rights is None else coming.rights.name
+        placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms), owner=owner)
         coming.trace.placed = placed
         return placed
 

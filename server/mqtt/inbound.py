@@ -90,7 +90,8 @@ class Inbound:
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
         self._publisher = self._owner = b""
-        self._key = ""
+        self.key = ""
+        """Name of the key that publishes; empty: none."""
         self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
         """In the order of the publishes, which is that of the answers."""
@@ -123,7 +124,7 @@ class Inbound:
         self._rights = rights
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
-        self._key = "" if rights is None else rights.name
+        self.key = "" if rights is None else rights.name
         self._is_usual = rights is None and self._mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:
@@ -361,7 +362,7 @@ class Inbound:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
-            self._publishing.publish(wishes, self._key, self.reach, can_refuse=self._level == 5)
+            self._publishing.publish(wishes, self.key, self.reach, can_refuse=self._level == 5)
 
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
@@ -370,7 +371,7 @@ class Inbound:
         self.has_published = True
         assert self._drafting is not None
         answered = partial(self._answer_run, drafted, self._drafting)
-        self._publishing.schedule(drafts, answered, self._key, can_refuse=self._level == 5)
+        self._publishing.schedule(drafts, answered, self.key, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
         """PUBREL has come: it counts no more."""

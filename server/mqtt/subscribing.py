@@ -119,7 +119,7 @@ class Subscribing:
         in_turn = partial(self._in_turn, partial(self._go_on, work))
         if self._inbound.is_settled:
             in_turn()
-        elif not self._publishing.after_publishes(in_turn):
+        elif not self._publishing.after_publishes(self._inbound.key, in_turn):
             self._backlog.work = None
         return self._backlog.work is not None
 

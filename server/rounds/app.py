@@ -241,7 +241,7 @@ class App:
 
     # -- work
 
-    async def ask(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
+    async def ask(self, decide: Decide, *, cost: int = 1, size: int = 0, owner: str = "") -> Any:
         """Have a request decided in the writer; its answer once it is durable.
 
         Raises what `decide` raised, Busy, StoreFailed.
@@ -253,7 +253,7 @@ class App:
             if not future.done():
                 future.set_result(answer)
 
-        self.core.writer.submit(decide, done, cost=cost, size=size)
+        self.core.writer.submit(decide, done, cost=cost, size=size, owner=owner)
         answer = await future
         if isinstance(answer, Exception):
             raise answer
@@ -309,7 +309,9 @@ class App:
             self._retry()
         part = self.outgoing.part = core.publishing.part = core.dispatch.part = self.time.part
         more = core.writer.can_compose and self._send_due()
-        group = core.writer.compose(self._send_due, decide_s=DECIDE_S * part)
+        # The sooner a large request is through, the sooner others are decided.
+        decide_s = DECIDE_S if core.writer.is_deciding else DECIDE_S * part
+        group = core.writer.compose(self._send_due, decide_s=decide_s)
         if group is not None:
             self._sync(group)
             if group.rows > ALONE_ROWS:

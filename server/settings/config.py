@@ -312,7 +312,7 @@ class Limits:
     subscription_bytes: int = UNITS["limits.subscription_bytes"].most
     route_cache_bytes: int = UNITS["limits.route_cache_bytes"].most
     topic_levels: int = 128
-    user_properties: int = 5_000
+    user_properties: int = 1_000
     out_bytes: int = UNITS["limits.out_bytes"].most
     pending: int = _key(count(0), 0)
     """Pending messages in all, which keys share; 0: any number. Above: 429, PUBACK 0x97."""

@@ -31,6 +31,10 @@ from .message_body import MessageRequest
 from .reader import Item, Reader
 
 ERRORS_MAX = 100
+COUNTED_BYTES = 1 << 20
+"""In 16 MiB it takes 34 ms to count commas and lines."""
+PIECE_BYTES = 512 << 10
+"""Of lines that are decoded in one go, in which no other thread has the interpreter: 1 ms."""
 
 
 class LineError(TypedDict):
@@ -81,6 +85,8 @@ def is_ndjson(content_type: str) -> bool:
 
 def items_at_most(body: bytes, max_batch: int) -> int:
     """How many items a body can have; nothing is read for it."""
+    if len(body) > COUNTED_BYTES:
+        return max_batch
     return min(max_batch, 1 + max(body.count(b","), body.count(b"\n")))
 
 
@@ -149,12 +155,12 @@ def line_of(body: bytes, lines: bool, index: int, count: int) -> int:
 def whole(body: bytes, lines: bool, max_batch: int) -> tuple[list[MessageRequest], Sequence[bytes]] | None:
     """All requests, and each as it was sent if one has a key; None if they have to be read one by one.
     Raises TooMany."""
-    if lines and body.count(b"\n") > max_batch:
-        return None
     try:
         if not body.isascii():
             body.decode()
-        requests = _LINES.decode_lines(body) if lines else _ARRAY.decode(body)
+        requests = _in_lines(body, max_batch) if lines else _ARRAY.decode(body)
+        if requests is None:
+            return None
         if len(requests) > max_batch:
             raise TooMany(max_batch)
         if all([request.key is None for request in requests]):  # noqa: C419 - a generator costs more
@@ -163,6 +169,26 @@ def whole(body: bytes, lines: bool, max_batch: int) -> tuple[list[MessageRequest
     except (FieldError, *UNREADABLE):
         return None
     return (requests, raws) if len(raws) == len(requests) else None
+
+
+def _in_lines(body: bytes, max_batch: int) -> list[MessageRequest] | None:
+    """All requests; None if there are more lines than messages may be."""
+    found: list[MessageRequest] = []
+    start, lines = 0, 0
+    try:
+        while start < len(body):
+            end = body.find(b"\n", start + PIECE_BYTES) + 1 or len(body)
+            piece = body[start:end]
+            lines += piece.count(b"\n")
+            if lines > max_batch:
+                return None
+            found += _LINES.decode_lines(piece)
+            start = end
+    except (FieldError, *UNREADABLE):
+        if len(body) <= PIECE_BYTES or body.count(b"\n") > max_batch:
+            raise
+        return _LINES.decode_lines(body)  # one may go over the end of a piece
+    return found
 
 
 def read_whole(body: bytes, lines: bool, reader: Reader, max_batch: int) -> Reading:

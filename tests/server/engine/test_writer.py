@@ -385,7 +385,7 @@ class TestLargeGroups:
 
 
 class TestSteps:
-    """A large request is decided in several turns of the loop, and nothing else is meanwhile."""
+    """A large request is decided in several turns of the loop, and nothing that writes is meanwhile."""
 
     DUES = (60_000, 0, 3, 90_000)
 
@@ -446,6 +446,25 @@ class TestSteps:
         rig.sync()
         assert rig.writer.is_idle
         check_counts(rig)
+
+    def test_what_writes_nothing_is_decided_between_the_steps(self) -> None:
+        rig, decided = Rig(), list[str]()
+        self.put_many(rig, "many")
+        assert not self.step(rig)
+        for name, owner, writes in (("plain", "b", False), ("row", "c", True), ("behind it", "c", False)):
+            rig.writer.submit(
+                lambda _, name=name: decided.append(name),
+                lambda answer: rig.answers.append(("", answer)),
+                writes=writes,
+                owner=owner,
+            )
+        assert not self.step(rig)
+        assert decided == ["plain"]
+        self.turns(rig)
+        assert decided == ["plain"]
+        rig.sync()
+        rig.compose()
+        assert decided == ["plain", "row", "behind it"]
 
     def test_the_horizon_waits_for_what_is_reserved(self) -> None:
         rig = Rig()

@@ -1,0 +1,63 @@
+"""Requests that wait for the writer: each owner's in the order of their coming, and the owners in turns.
+
+An owner is a key. What has no key, and what the server asks for itself, is one more. An order across owners
+is promised to nobody: a client that has an answer comes after what it was answered.
+
+    a1 a2 a3 a4, then b1     ->  a1 b1 a2 a3 a4
+    a1 cannot be decided yet ->  b1
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shards.commit import Commit
+
+from .rider import Done
+
+Request = tuple[int, int, bool, Callable[[Commit], Any], Done]
+"""(messages' worth, bytes that nobody else counts, whether it writes, `decide`, `done`): see writer.py."""
+
+
+class Requests:
+    """The queue."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[Request]] = OrderedDict()
+        """None is empty; the owner whose turn is next comes first."""
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for line in self._lines.values() for request in line)
+
+    def add(self, owner: str, request: Request) -> None:
+        """Let it wait behind what its owner has waiting."""
+        line = self._lines.get(owner)
+        if line is None:
+            self._lines[owner] = deque((request,))
+        else:
+            line.append(request)
+
+    def take(self, *, may_write: bool, most: float) -> Request | None:
+        """The next one that costs at most so much and, unless `may_write`, writes nothing; or None.
+
+        Its owner goes behind the others.
+        """
+        lines = self._lines
+        for owner, line in lines.items():
+            first = line[0]
+            if (may_write or not first[2]) and first[0] <= most:
+                line.popleft()
+                if not line:
+                    del lines[owner]
+                elif len(lines) > 1:
+                    lines.move_to_end(owner)
+                return first
+        return None
+
+    @property
+    def writes_all(self) -> bool:
+        """Whether each owner's first one writes something."""
+        return all(line[0][2] for line in self._lines.values())
