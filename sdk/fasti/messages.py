@@ -405,17 +405,17 @@ class Messages:
         return {**found.object(), **answer}
 
     def _handle(self, said: Json) -> Message:
-        at = said.get("deliver_at")
-        known = isinstance(at, str) and "id" in said and "state" in said
+        name, at = said["id"], said.get("deliver_at")
+        known = isinstance(at, str) and "state" in said
         return Message(
-            id=said["id"],
-            topic=said.get("topic", ""),
+            name,
+            said.get("topic", ""),
             # A batch answers with the id alone; the time is in it.
-            deliver_at=parse_instant(str(at)) if known else instant_of_id(said["id"]),
-            state=said.get("state", "pending"),
-            raw=said,
-            _calls=self,
-            replayed=said.get("replayed") is True,
+            parse_instant(str(at)) if known else instant_of_id(name),
+            said.get("state", "pending"),
+            said,
+            self,
+            said.get("replayed") is True,
         )
 
 

@@ -200,6 +200,6 @@ class EndpointOptions(TypedDict, total=False):
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
     """For a call that reads its options by name, and not by arguments. Raises TypeError for one too many."""
-    for name in options:
-        if name not in allowed:
-            raise TypeError(f"got an unexpected keyword argument {name!r}")
+    if not options.keys() <= allowed:
+        name = min(options.keys() - allowed)
+        raise TypeError(f"got an unexpected keyword argument {name!r}")

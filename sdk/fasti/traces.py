@@ -39,6 +39,8 @@ def current() -> Mapping[str, str]:
 
 def joined(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Headers of a message with the current context; what they say themselves of a trace stays."""
+    if not _is_used():
+        return headers
     context = current()
     if not context or (headers and (NAMES[0] in headers or len(headers) + len(context) > HEADERS_MAX)):
         return headers
