@@ -39,10 +39,9 @@ from .steps import STEP, Bits, T
 from .store import Batch, Store, Table
 from .tables import (
     META_CURSOR,
-    DedupeRow,
     StoredCursor,
     cursor_value,
-    dedupe_value,
+    known_value,
     shard_value,
     slice_value,
     wall_value,
@@ -329,8 +328,9 @@ class OpenGroup:
         return ANYTHING
 
     def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
-        row = DedupeRow(name, draft.fingerprint, draft.due_ms or position >> 48, position)
-        self.row(Table.DEDUPE, draft.key, dedupe_value(row))
+        value = known_value(name, draft.fingerprint, draft.due_ms or position >> 48, position)
+        self._batch.put(Table.DEDUPE, draft.key, value)
+        self._fresh[Table.DEDUPE][draft.key] = value
 
     def _hold(self, draft: Draft) -> MessageId:
         """The clock was set back: wait in `held` until the wall clock reaches the due."""

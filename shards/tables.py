@@ -28,7 +28,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from timeline.position import ID_BYTES, MessageId, Position, id_position
+from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position, id_position
 from timeline.slices import Counts, Shard, Slice
 
 from . import keys
@@ -388,7 +388,13 @@ def cursor_from(value: bytes) -> StoredCursor:
 
 
 def dedupe_value(row: DedupeRow) -> bytes:
-    return _DEDUPE.pack(keys.message(row.id), row.fingerprint, row.due_ms, keys.place(row.position))
+    return known_value(row.id, row.fingerprint, row.due_ms, row.position)
+
+
+def known_value(name: MessageId, fingerprint: bytes, due_ms: int, position: Position) -> bytes:
+    """The same; one is written for each message that has a key."""
+    place = position.to_bytes(POSITION_BYTES, "big")
+    return _DEDUPE.pack(name.to_bytes(ID_BYTES, "big"), fingerprint, due_ms, place)
 
 
 def dedupe_from(value: bytes) -> DedupeRow:

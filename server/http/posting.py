@@ -149,10 +149,13 @@ def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
 
 
 def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[Concatenate[Commit, P], Steps]:
-    """The same as the writer takes it, and with its rows in the order of their keys."""
+    """The same as the writer takes it; many rows are written in the order of their keys."""
 
     def begun(commit: Commit, /, *args: P.args, **kwargs: P.kwargs) -> Steps:
-        return Steps(commit.open_group.in_order(decide(commit, *args, **kwargs)))
+        bits = decide(commit, *args, **kwargs)
+        drafts = kwargs.get("drafts")
+        are_few = isinstance(drafts, Sequence) and len(drafts) <= STEP
+        return Steps(bits if are_few else commit.open_group.in_order(bits))
 
     return begun
 
