@@ -68,7 +68,7 @@ from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, said
 from .framing import Body, FramingError, body_of
 from .gate import Gate
-from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
+from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head, without_upgrade
 from .intake import Trace
 from .posting import first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
@@ -613,7 +613,7 @@ class Front(Opening):
             if waited_s >= LINGER_S:
                 self.abort()
         elif self._body is not None or self._is_part:
-            if self._inner is not None and self._inner.is_holding:
+            if not transport.is_reading():
                 self._since_s += passed_s
                 self._heard_s = now_s
             patience_s = http.body_timeout_ms / 1_000
@@ -696,9 +696,10 @@ class Front(Opening):
                 check_begun(data)
                 self._wait(data)
                 return
-            head = read_head(data[: stop + 4])
+            raw = data[: stop + 4]
+            head = read_head(raw)
             if self._is_shared:
-                self._hear(data[: stop + 4])
+                self._hear(raw)
             self._check_page(head)
             self._desk.check_length(head.length)
         except Problem as problem:
@@ -714,7 +715,10 @@ class Front(Opening):
         self._keep(b"")
         self._body, self._body_bytes = body_of(head.length), 0
         self._since_s = self._loop.time()
-        self._feed(data, stop + 4)
+        if head.has_upgrade:
+            raw = without_upgrade(raw)
+            data = raw + data[stop + 4 :]
+        self._feed(data, len(raw))
 
     def _knows(self, host: str) -> bool:
         """Whether it is a name of this server; the last one is remembered."""

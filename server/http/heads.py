@@ -40,6 +40,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
 _TARGET = re.compile(rb"(?:/.*|\*|https?://([^/?#]*).*)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*+", re.IGNORECASE)
 HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{1,5})?")
 
 
@@ -53,6 +54,8 @@ class Head(NamedTuple):
     fetch_site: str
     length: int | None
     """Of the body, bytes; None: it comes in chunks."""
+    has_upgrade: bool
+    """Another protocol is asked for."""
 
 
 def check_begun(data: bytes) -> None:
@@ -90,7 +93,13 @@ def read_head(head: bytes) -> Head:
         headers[b"origin"].decode("latin-1") if b"origin" in headers else None,
         headers.get(b"sec-fetch-site", b"").decode("latin-1"),
         length,
+        b"upgrade" in headers,
     )
+
+
+def without_upgrade(head: bytes) -> bytes:
+    """Nothing is upgraded here: who asks for it is answered as if he did not (RFC 9110, section 7.8)."""
+    return _UPGRADE.sub(b"", head)
 
 
 def _line_of(line: bytes) -> tuple[bytes, bytes | None, bytes]:

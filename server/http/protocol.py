@@ -59,20 +59,8 @@ class Protocol(RequestHandler):
         self.is_ended = False
         """The client sends no more; the front writes it."""
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether the client is not read at the moment, because of us."""
-        return self._reading_paused or self._buffer_paused
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(counting(cast("asyncio.Transport", transport)))
-
-    def data_received(self, data: bytes) -> None:
-        """Nothing is upgraded here: else a request behind one that asks for it could wait for good."""
-        super().data_received(data)
-        if self._upgraded and self._parser is not None:
-            self._parser.set_upgraded(False)
-            self._upgraded = False
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

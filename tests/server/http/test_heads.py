@@ -3,7 +3,7 @@
 import pytest
 
 from server.http.framing import Chunked, FramingError, Sized, body_of
-from server.http.heads import HEAD_MAX, HEADERS_MAX, LINE_MAX, Head, check_begun, read_head
+from server.http.heads import HEAD_MAX, HEADERS_MAX, LINE_MAX, Head, check_begun, read_head, without_upgrade
 from server.http.problems import Problem
 
 SIZES = ("+1", "-1", "1, 1", "0x1", "", "9" * 16)
@@ -22,10 +22,16 @@ def status_of(data: bytes) -> int:
 
 def test_what_a_head_says() -> None:
     data = head("PUT /x?y=%20 HTTP/1.1", "Content-Length: 12 ", "origin:\thttp://a", "Sec-Fetch-Site: none")
-    assert read_head(data) == Head("PUT", "a", "http://a", "none", 12)
+    assert read_head(data) == Head("PUT", "a", "http://a", "none", 12, has_upgrade=False)
     assert read_head(head()).length == 0
     assert read_head(head("POST / HTTP/1.1", "Transfer-Encoding: Chunked")).length is None
     assert read_head(head("GET / HTTP/1.0", host=None)).host == ""
+
+
+def test_an_upgrade_is_passed_over() -> None:
+    data = head("GET / HTTP/1.1", "UPGRADE: h2c", "X-Upgrade: x", "upgrade:")
+    assert read_head(data).has_upgrade
+    assert without_upgrade(data) == head("GET / HTTP/1.1", "X-Upgrade: x")
 
 
 @pytest.mark.parametrize(
