@@ -433,8 +433,7 @@ class Writer:
         if deciding.is_cut:
             if deciding.begun is None:
                 return True
-            self._go_on(deciding, until)
-            if deciding.begun is not None and deciding.is_whole:
+            if not self._go_on(deciding, until) and deciding.is_whole:
                 self._decide_more(commit, deciding, large, self._clock.mono() + BESIDE_S, is_beside=True)
             return not deciding.is_whole
         return self._decide_more(commit, deciding, large, until, is_beside=False)
@@ -573,7 +572,7 @@ class Writer:
         if self.broken is None:
             return
         queue, self._queue, self._queued = self._queue, Requests(), 0
-        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue])
+        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue.all])
 
     def _answer(self, answers: Answers) -> None:
         """Give each its answer; its bytes are free by then, as an answer may make the client go on."""

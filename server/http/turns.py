@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from .. import fair
 from ..engine.clock import Clock
 from .access import client_of
 
@@ -85,8 +86,8 @@ class Turns:
         """By client; one that has gathered nothing is not kept."""
         self._wanting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         """By client, those that wait for room, and for how much. None is empty."""
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By client, those that wait; the client whose turn is next is the first. None is empty."""
+        self._waiting = fair.Turns[asyncio.Future[None]]()
+        """By client, those that wait."""
         self._is_taken = False
         """A step is done in this turn of the loop."""
 
@@ -106,7 +107,7 @@ class Turns:
             loop.call_soon(self._next)
             return
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(client, deque()).append(future)
+        self._waiting.add(client, future)
         await future
 
     def has_room(self, client: str, size: int) -> bool:
@@ -153,7 +154,8 @@ class Turns:
     def _next(self) -> None:
         """Another turn of the loop has begun."""
         self._is_taken = False
-        while not self._is_taken and (future := _next_of(self._waiting)) is not None:
+        while self._waiting and not self._is_taken:
+            _, future = self._waiting.take()
             if not future.done():  # who waited may have been given up
                 future.set_result(None)
                 self._is_taken = True
@@ -221,7 +223,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._is_held = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting = fair.Turns[asyncio.Future[None]]()
         """By client, as in `Turns`."""
 
     async def hold(self, client: str) -> None:
@@ -230,7 +232,7 @@ class Lock:
             self._is_held = True
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(future)
+        self._waiting.add(client, future)
         try:
             await future
         except asyncio.CancelledError:
@@ -240,7 +242,8 @@ class Lock:
 
     def let_go(self) -> None:
         """The next one holds it."""
-        while (future := _next_of(self._waiting)) is not None:
+        while self._waiting:
+            _, future = self._waiting.take()
             if not future.done():  # who waited may have been given up
                 future.set_result(None)
                 return
@@ -279,15 +282,3 @@ def _giving_way(work: Callable[[], Found]) -> Found:
         return work()
     finally:
         sys.setswitchinterval(USUAL_S)
-
-
-def _next_of(waiting: dict[str, deque[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
-    """Of the client whose turn is next the call that waits longest; the client goes behind the others."""
-    if not waiting:
-        return None
-    client = next(iter(waiting))
-    calls = waiting.pop(client)
-    future = calls.popleft()
-    if calls:
-        waiting[client] = calls
-    return future

@@ -23,7 +23,7 @@ def test_owners_take_turns() -> None:
     requests = Requests()
     for name in ("a1", "a2", "a3", "b1", "c1", "c2"):
         add(requests, name[0], name)
-    assert len(list(requests)) == 6
+    assert len(requests.all) == 6
     assert names(requests) == ["a1", "b1", "c1", "a2", "c2", "a3"]
     assert not requests
     assert requests.take(may_write=True, most=ANY) is None
