@@ -4,7 +4,7 @@ One takes effect when what the client has published before it has been handed on
 what comes behind it too.
 
 A packet may hold 10,000 filters, and one of many levels takes 45 us. So both are generators that yield after
-each portion (some 2 ms): the next one comes when it is their owner's turn again (server/net/loop_time.py),
+each portion (some 5 ms): the next one comes when it is their owner's turn again (server/net/loop_time.py),
 and the answer when they have come to an end.
 """
 
@@ -36,7 +36,7 @@ from .peer import Peer
 
 log = logging.getLogger(__name__)
 
-PORTION_BYTES = 16 << 10
+PORTION_BYTES = 32 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
 FILTER_OVERHEAD = 32
 _REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}

@@ -93,9 +93,9 @@ async def took_ms(count: int, request: Callable[[int], bytes], server: Server) -
 
 
 def next_month() -> str:
-    """Density of the next 30 days, by hour."""
-    now_ms = time.time() * 1e3
-    first, last = (instant(int(now_ms + days * 86_400_000)) for days in (0, 30))
+    """Density of the next 30 days, by hour, from the full hour."""
+    hour_ms = int(time.time()) // 3_600 * 3_600_000
+    first, last = (instant(hour_ms + days * 86_400_000) for days in (0, 30))
     return f"/v1/timeline/density?from={first}&to={last}&bucket=PT1H"
 
 

@@ -335,7 +335,7 @@ class TestDelayedRuns:
         for levels, requests in ((b"dd", 1), (b"ddp", 2), (b"dpdp", 2), (b"pd", 1)):
             topics = [b"$delayed/9/t" if kind == ord("d") else b"t" for kind in levels]
             peer.send(*(Publish(t, b"x", 1, packet_id=n + 1) for n, t in enumerate(topics)), pump=False)
-            assert len(rig.core.writer._queue) == requests
+            assert len(rig.core.writer._queue.all) == requests
             rig.pump()
 
     def test_a_topic_that_only_looks_like_it_is_none(self) -> None:
