@@ -22,6 +22,7 @@ from .http.cursors import Cursors
 from .http.front import Desk, Front
 from .http.gate import Gate, unasked
 from .http.intake import Intake
+from .http.leasing import Leasing
 from .http.openapi import OpenApi
 from .http.problems import problem_middleware
 from .http.protocol import Protocol
@@ -109,7 +110,7 @@ def build_site(
         ),
         RetryRoutes(ask, clock, timeline, core.steering, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
-        LeaseRoutes(ask, core.pull, core.groups, core.subscriptions, turns, config, node=core.node),
+        LeaseRoutes(ask, leasing_of(app), core.groups, turns),
         Messages(
             ask,
             intake,
@@ -177,7 +178,14 @@ def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime, crowd: 
         time,
         crowd,
         app.pool,
+        leasing_of(app),
     )
+
+
+def leasing_of(app: App) -> Leasing:
+    """Calls for leases, as `app` has them done."""
+    core = app.core
+    return Leasing(core.pull, core.groups, core.subscriptions, core.config, node=core.node)
 
 
 def read_side(app: App) -> Timeline:

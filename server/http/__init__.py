@@ -27,6 +27,7 @@ What calls share
     posting.py     drafts placed in the writer, and the answer to a single one
     batching.py    what a batch is answered with
     intake.py      messages that have been read: checked, drafted, placed
+    leasing.py     calls for leases: what they ask for, and what they are answered with
 
 The calls
     routes/        one resource a file
@@ -40,7 +41,7 @@ Connections
     heads.py        the head of a request, read strictly
     framing.py      where the body of a request ends
     protocol.py     what aiohttp has of a connection: one request after the other
-    front.py        a connection; `POST /v1/messages` and small batches are answered here, the rest handed on
+    front.py        a connection; messages, small batches and calls for leases are answered here
 
 Each imports only what stands above it. A call knows the parts that it uses and never the app: server/site.py,
 on the ground floor, hands them out.

@@ -34,7 +34,7 @@ from ..delivery.retained import Retained
 from ..delivery.subscriber import Subscriber
 from ..net.networks import network_of
 from .answers import Handler
-from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
+from .calls import ADMIN, ANY, OPEN, call_of
 from .problems import Problem, address_of
 from .protocol import Protocol
 from .values.message_body import ParsedMessage
@@ -76,13 +76,15 @@ class Access:
         self.is_open = not keyring.has_keys
         """Nobody is asked."""
 
-    def recall(self, authorization: str) -> Rights | None:
-        """Of who may schedule, by a key that is known already; None: it has to be looked at more closely."""
+    def recall(self, authorization: str, scope: str | None) -> Rights | None:
+        """Of who has this scope, by a key that is known already; None: it has to be looked at more closely.
+        `scope` None: any will do."""
         key = _key_in(authorization)
         if key is None:
             return None
         principal = self._keyring.recall(*split_shown(key))
-        return principal.here if principal is not None and principal.has(SCHEDULE) else None
+        is_it = principal is not None and (scope is None or principal.has(scope))
+        return principal.here if principal is not None and is_it else None
 
     def middleware(self) -> Middleware:
         @web.middleware

@@ -1,17 +1,21 @@
-"""Where connections begin: `POST /v1/messages` and small batches are answered here, other calls by aiohttp.
+"""Where connections begin: messages, small batches and calls for leases are answered here, others by aiohttp.
 
 Written for speed: most of the processor time of one schedule was aiohttp's (request and response objects, a
 task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0003 has the figures.
 
-As long as what arrives is made of usual requests of these two calls, each is read, decided in the writer and
-answered here, one after the other. From the first request on that is anything else (another call, a header
-that changes how a request is read; where keys are asked for, one that is not known yet) aiohttp answers what
-comes, for good. So the quick path has to know little of HTTP; it must only be sure of what it takes. The same
-goes for what is refused before it reaches the writer: refusals are told in one place, which is not here.
+Each usual request of these calls is read, decided and answered here, one after the other. What is anything
+else (another call, a header that changes how a request is read; where keys are asked for, one that is not
+known yet) aiohttp answers. So the quick path has to know little of HTTP; it must only be sure of what it
+takes. The same goes for what is refused before it reaches the writer: refusals are told in one place, which
+is not here.
 
 A batch is answered here if it is as callers send it who wait for their own messages together: NDJSON of up to
 BATCH_ITEMS items in BATCH_MAX bytes, with `each=true` or without. What has to be waited for before the writer
 is asked (`spread`, `deliver_to`, `retain`) is not for here, nor is what is refused.
+
+`:lease`, `:ack`, `:nack`, `:extend` and `:release` are read as the routes read them (leasing.py). A `:lease`
+of up to LEASE_MAX messages of groups that are there is answered here, one that found some in a turn of the
+loop of its own. Empty it takes 0.6 of the processor time of a message that is posted, 1.6 through aiohttp.
 
 All that is read here is read in its owner's share of the loop's time (server/net/loop_time.py): what comes,
 by `Paced`; what was sent ahead, when the answer before it is out.
@@ -45,10 +49,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
+import msgspec
+
 from shards.dedupe import Refused
 from shards.draft import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 
+from ..auth.rights import READ, SCHEDULE
 from ..engine.clock import Clock
 from ..engine.writer import Busy, Writer
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
@@ -62,14 +69,17 @@ from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.trace_context import NO_TRACE, Headers, context_of
 from ..observe.tracing import Traces
+from ..pull.call import Answer as LeaseAnswer
+from ..pull.call import Leased
 from ..settings.config import Http, Limits
-from .access import Access, charge, check_send
+from .access import Access, Rights, charge, check_send
 from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, said
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head, without_upgrade
 from .intake import Trace
+from .leasing import Leasing
 from .posting import first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol as Inner
@@ -126,17 +136,27 @@ class Kind(IntEnum):
     """A batch, all or nothing."""
     EACH = 2
     """A batch in which each stands for itself."""
+    LEASES = 3
+    """A call for leases."""
 
 
 DECIDE = (place, place_all, place_each)
 """By kind."""
-START = b"POST /v1/messages"
+START = b"POST /v1/"
 STARTS = {
     b"POST /v1/messages HTTP/1.1\r\n": Kind.ONE,
     b"POST /v1/messages:batch HTTP/1.1\r\n": Kind.ALL,
     b"POST /v1/messages:batch?each=true HTTP/1.1\r\n": Kind.EACH,
 }
 START_MAX = max(map(len, STARTS))
+
+
+LEASES = re.compile(
+    rb"POST /v1/groups/([A-Za-z0-9._-]{1,128})/messages:(lease|ack|nack|extend|release) HTTP/1\.1\r\n"
+)
+LEASES_PATH = "/v1/groups/{group}/messages:"
+LEASE_MAX = 100
+"""Messages of one answer: 2 ms."""
 
 
 class Request(NamedTuple):
@@ -150,6 +170,10 @@ class Request(NamedTuple):
     kind: Kind = Kind.ONE
     context: Headers = NO_TRACE
     """Of the trace that it belongs to."""
+    group: str = ""
+    """Whose leases it is about."""
+    verb: str = ""
+    """What is to be done with them."""
 
     @property
     def whole_max(self) -> int:
@@ -162,9 +186,12 @@ def read_request(data: bytes) -> Request | None:
     if not data.startswith(START):
         return None
     begun = data.find(b"\n", 0, START_MAX) + 1
-    kind = STARTS.get(data[:begun])
+    kind, group, verb = STARTS.get(data[:begun]), "", ""
     if kind is None:
-        return None
+        found = LEASES.match(data)
+        if found is None:
+            return None
+        kind, begun, group, verb = Kind.LEASES, found.end(), found[1].decode(), found[2].decode()
     stop = data.find(b"\r\n\r\n", begun, QUICK_HEAD_MAX)
     if stop < 0 or not _HEADERS.fullmatch(data, begun, stop + 2):
         return None
@@ -184,7 +211,7 @@ def read_request(data: bytes) -> Request | None:
         return None
     key, content_type = known.get(b"idempotency-key"), known.get(b"content-type", b"").decode()
     try:
-        if kind is Kind.ONE:
+        if kind is Kind.ONE or kind is Kind.LEASES:
             check_json(content_type)
         elif key is not None or not is_ndjson(content_type):
             return None
@@ -196,7 +223,8 @@ def read_request(data: bytes) -> Request | None:
     context = NO_TRACE
     if b"traceparent" in known:
         context = context_of(known[b"traceparent"].decode(), known.get(b"tracestate", b"").decode())
-    return Request(stop + 4, end, name, known[b"host"].decode(), authorization, kind, context)
+    host = known[b"host"].decode()
+    return Request(stop + 4, end, name, host, authorization, kind, context, group, verb)
 
 
 class Place(Protocol):
@@ -254,8 +282,10 @@ class Desk:
         time: LoopTime,
         crowd: "Crowd[Front]",
         pool: Pool,
+        leasing: Leasing,
     ) -> None:
         self._traces = traces
+        self._leasing = leasing
         self.time = time
         self._writer = writer
         self._clock = clock
@@ -295,21 +325,25 @@ class Desk:
 
     def key_of(self, authorization: str) -> str:
         """The name of the key that a request shows; empty: none that is known."""
-        rights = None if self._access.is_open else self._access.recall(authorization)
+        rights = None if self._access.is_open else self._access.recall(authorization, None)
         return "" if rights is None else rights.name
 
-    def start(self, request: Request, body: bytes, answer: Answer) -> bool:
+    def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Answer) -> bool:
         """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
+        `is_gone`: whether nobody waits for that any more.
 
         Where keys are asked for, one that is known already passes; what has to be said of any other is said
         in one place, which is not here.
         """
         rights, user = None, ""
         if not self._access.is_open:
-            rights = self._access.recall(request.authorization)
+            scope = READ if request.verb else SCHEDULE
+            rights = self._access.recall(request.authorization, scope)
             if rights is None:
                 return False
             user = rights.name
+        if request.verb:
+            return self._start_leases(request, body, rights, is_gone, answer)
         now_ms, kind, context = self._clock.wall_ms(), request.kind, request.context
         trace, as_drafts = None, True
         if self._traces is not None:
@@ -353,6 +387,80 @@ class Desk:
             # Answered here: it has been paid for, and a full server need not do it all again.
             asyncio.get_running_loop().call_soon(done, error)
         return True
+
+    def _start_leases(
+        self,
+        request: Request,
+        body: bytes,
+        rights: Rights | None,
+        is_gone: Callable[[], bool],
+        answer: Answer,
+    ) -> bool:
+        """The same for a call for leases."""
+        verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
+
+        def told(said: bytes | Exception) -> None:
+            # Never before `start` has returned: what is not leased any more is known at once.
+            soon(answer, self._answer_leases(verb, now_ms, said))
+
+        try:
+            self.gate.size(len(body))
+            if verb != "lease":
+                self._leasing.settle(verb, request.group, body, rights, told)
+                return True
+            return self._start_lease(request.group, body, rights, is_gone, told)
+        except (RequestError, Problem, Busy):
+            return False
+
+    def _start_lease(
+        self,
+        name: str,
+        body: bytes,
+        rights: Rights | None,
+        is_gone: Callable[[], bool],
+        told: Callable[[bytes | Exception], None],
+    ) -> bool:
+        """Raises RequestError, Problem, Busy."""
+        leasing = self._leasing
+        wanted = leasing.wanted(body)
+        if wanted.wish.most > LEASE_MAX:
+            return False
+        if wanted.filter is None:
+            texts = leasing.texts(name, rights)
+        else:
+            texts = (leasing.text_of(name, wanted.filter, rights),)
+            if not leasing.is_there(texts[0]):
+                return False
+
+        def tell(leased: Sequence[Leased]) -> None:
+            said: bytes | Exception
+            try:
+                said = msgspec.json.encode({"messages": list(leasing.views(leased))})
+            except Exception as fault:
+                said = fault
+            is_read = isinstance(said, bytes) and not is_gone()
+            told(said)
+            leasing.done(call, is_read=is_read)
+
+        def answered(leased: LeaseAnswer) -> None:
+            if isinstance(leased, Exception):
+                leasing.done(call, is_read=False)
+                told(leased)
+            elif leased:
+                self._tell_later(partial(tell, leased))
+            else:
+                tell(leased)
+
+        call = leasing.lease(name, texts, rights, wanted.wish, is_gone, answered)
+        return True
+
+    def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
+        path, media, headers, status = LEASES_PATH + verb, "application/json", NO_HEADERS, 200
+        if isinstance(said, Exception):
+            problem = _problem_of(said, path)
+            status, headers, said, media = problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE
+        self._metrics.answered("POST", path, status, self._since(now_ms))
+        return self._written.said(status, headers, said, media)
 
     def _tell(
         self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
@@ -452,6 +560,7 @@ class Front(Opening):
         "_is_eof",
         "_is_fresh",
         "_is_full",
+        "_is_here",
         "_is_part",
         "_is_shared",
         "_is_waiting",
@@ -481,6 +590,8 @@ class Front(Opening):
         """aiohttp's side, once it has been needed."""
         self.is_busy = False
         """A request is being answered."""
+        self._is_here = True
+        """By the quick path, not by aiohttp."""
         self._is_ending = False
         """What comes is read no more."""
         self._is_eof = False
@@ -637,7 +748,7 @@ class Front(Opening):
             return
         if not self.is_busy or self._body is not None:
             self._transport.close()
-        elif self._inner is not None:
+        elif self._inner is not None and not self._is_here:
             self._inner.close()
 
     def abort(self) -> None:
@@ -662,7 +773,7 @@ class Front(Opening):
 
     def _take(self, data: bytes) -> None:
         """The next request, or what has come of it."""
-        quick = self._quick if self._inner is None else None
+        quick = self._quick
         request = None if quick is None else read_request(data)
         if quick is not None and request is not None:
             if self._is_shared:
@@ -678,9 +789,9 @@ class Front(Opening):
                 self._shown != "?"
                 and request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
-                and quick.start(request, data[request.start : request.end], self._answered)
+                and quick.start(request, data[request.start : request.end], self._is_unheard, self._answered)
             ):
-                self.is_busy = True
+                self.is_busy = self._is_here = True
                 self._is_fresh = self._is_part = False
                 self._keep(data[request.end :])
                 return
@@ -710,7 +821,8 @@ class Front(Opening):
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
-        self.is_busy = True
+        self._shown = "?"  # whose it is is asked again by the next request that is answered here
+        self.is_busy, self._is_here = True, False
         self._is_fresh = self._is_part = False
         self._keep(b"")
         self._body, self._body_bytes = body_of(head.length), 0
@@ -785,6 +897,10 @@ class Front(Opening):
             self._since_s = now_s
         self._is_part, self._heard_s, self._body_bytes = is_part, now_s, len(data)
         self._keep(data)
+
+    def _is_unheard(self) -> bool:
+        """Whether nobody waits for an answer any more."""
+        return self._is_eof or self._transport is None
 
     def _answered(self, answer: bytes) -> None:
         """A request of the quick path is decided."""

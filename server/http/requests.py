@@ -7,7 +7,6 @@ answer that looks right. So is one that stands twice.
 import re
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -17,15 +16,7 @@ from timeline.position import BadId, MessageId, parse_id
 
 from ..observe.trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
 from .problems import Problem
-from .values.bodies import (
-    UNREADABLE,
-    FieldError,
-    NotReadable,
-    check_json,
-    field_error,
-    instant_ms,
-    why_unreadable,
-)
+from .values.bodies import Body, FieldError, NotReadable, check_json, decoded, instant_ms
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 from .values.unpack import TooLong, unpacked
 
@@ -33,8 +24,6 @@ UNPACKED = web.RequestKey("unpacked", bytes)
 UNPACKING: web.RequestKey[Callable[[Callable[[], bytes]], Awaitable[bytes]]] = web.RequestKey("unpacking")
 """Does it in a thread, in turns by client (gate.py)."""
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-
-Body = TypeVar("Body")
 
 
 def trace_of(request: web.Request) -> Headers:
@@ -125,13 +114,12 @@ async def whole_body(request: web.Request) -> bytes:
     return request[UNPACKED]
 
 
+async def json_of(request: web.Request) -> bytes:
+    """A body that is said to be JSON. Raises UnsupportedMedia, NotReadable, Problem."""
+    check_json(request.headers.get("Content-Type", ""))
+    return await whole_body(request)
+
+
 async def body_of(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
     """The JSON body as the decoder's type. Raises UnsupportedMedia, NotReadable, FieldError."""
-    check_json(request.headers.get("Content-Type", ""))
-    raw = await whole_body(request)
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise field_error(error, decoder.type) from None
-    except UNREADABLE as error:
-        raise NotReadable(why_unreadable(error)) from None
+    return decoded(await json_of(request), decoder)

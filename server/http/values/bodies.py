@@ -7,11 +7,13 @@ Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
 from ...settings.times import TimeError, parse_delay, parse_deliver_at
 
+Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is no JSON."""
 
@@ -86,6 +88,16 @@ def _words(path: str, found: msgspec.inspect.Type) -> Iterator[tuple[str, tuple[
     elif isinstance(found, msgspec.inspect.StructType):
         for field in found.fields:
             yield from _words(f"{path}.{field.encode_name}", field.type)
+
+
+def decoded(raw: bytes, decoder: "msgspec.json.Decoder[Body]") -> Body:
+    """A body as the decoder's type. Raises NotReadable, FieldError."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise field_error(error, decoder.type) from None
+    except UNREADABLE as error:
+        raise NotReadable(why_unreadable(error)) from None
 
 
 def why_unreadable(error: Exception) -> str:

@@ -320,3 +320,26 @@ async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
     front.data_received(b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert await wire.reader.read() == b""
     assert not caplog.records
+
+
+async def test_behind_a_call_that_aiohttp_has_answered_the_next_is_taken_here(
+    server: Running, dial: Dial
+) -> None:
+    """And is answered at the stop: aiohttp, which is closed then, has nothing to do with it."""
+    wire, lease = await dial(), b"POST /v1/groups/g/messages:lease"
+    wire.send(post(b'{"max": 1, "filter": "a/#"}').replace(b"POST /v1/messages", lease))
+    assert (await wire.answer())[2] == {"messages": []}
+    assert not fronts(server)
+    wire.send(post())
+    assert (await wire.answer())[0] == 201
+    wire.send(post(b'{"max": 1, "wait": 60}').replace(b"POST /v1/messages", lease))
+    pull = server.app.core.pull
+    while not pull.waiting:
+        await asyncio.sleep(0)
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    (front,) = open_at(at)
+    front.close(Cause.STOPPING)
+    pull.stop()
+    assert (await wire.answer())[2] == {"messages": []}
+    assert await wire.reader.read() == b""

@@ -212,3 +212,49 @@ async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop
     ids = [result["id"] for result in first[2]["results"]]
     for _, _, again in found:
         assert again["results"] == [{"id": name, "replayed": True, "state": "pending"} for name in ids]
+
+
+LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+LEASE_CALLS = [
+    ("lease", {"max": 1}),
+    ("lease", {"max": 1, "filter": "jobs/#"}),
+    ("lease", {"max": 1, "filter": "other/#"}),
+    ("lease", {"max": 101}),
+    ("lease", {"max": 0}),
+    ("lease", {"max": 1, "wait": "2h"}),
+    ("lease", {"max": 1, "lease": 0}),
+    ("lease", {"max": 1, "filter": "a/#/b"}),
+    *(
+        (verb, {"lease_ids": names, **more})
+        for verb, more in (
+            ("ack", {}),
+            ("nack", {"delay": "1s"}),
+            ("extend", {"lease": "1m"}),
+            ("release", {}),
+        )
+        for names in ([], [LEASE_ID], ["x"], [1])
+    ),
+    ("nack", {"lease_ids": [], "delay": "9999999d"}),
+    ("extend", {"lease_ids": []}),
+    ("ack", {"nope": 1}),
+]
+
+
+@pytest.mark.parametrize("group", ["printers", "none"])
+async def test_the_same_answer_to_a_call_for_leases(server: Running, group: str) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
+    await server.call(
+        "POST", "/v1/groups/printers/messages:lease", {"max": 1, "filter": "jobs/#"}, status=200
+    )
+    for verb, wish in LEASE_CALLS:
+        body = json.dumps(wish).encode()
+        data = f"POST /v1/groups/{group}/messages:{verb} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        data += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        request = read_request(data)
+        assert request is not None
+        assert (request.kind, request.group, request.verb) == (Kind.LEASES, group, verb)
+        first, second = [await answered(port, data) for port in (at.front_port, aiohttp_port)]
+        assert first[2].pop("lease_until", "")[:17] == second[2].pop("lease_until", "")[:17]
+        assert first == second, (verb, wish)

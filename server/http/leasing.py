@@ -1,0 +1,317 @@
+"""What a call for leases asks for, and what it is answered with: read by the routes or by the front.
+
+Nothing here waits: what has to wait, for messages or for the disk, is told later.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from shards.record import REASON_BYTES_MAX
+from shards.state import DISPATCHED
+from timeline.filters import TopicError, parse_share
+
+from ..delivery.membership import Membership, UnknownGroup
+from ..delivery.settling.undone import NEVER
+from ..delivery.subscriptions import Subscriptions
+from ..delivery.tries import tries_before, try_view
+from ..pull.call import Answer, Call, Leased, Wish
+from ..pull.lease_id import BadLeaseId, LeaseId, Shares, lease_head, lease_tail, lease_text, parse_lease
+from ..pull.pull import Pull, Settled
+from ..settings.config import ACK_MS_MAX, Config
+from ..settings.times import NEVER_TEXT
+from .access import Rights, is_own
+from .problems import Problem
+from .values import shapes
+from .values.bodies import FieldError, decoded, delay_ms
+from .values.group_body import text_of
+from .values.scalars import Delay
+from .values.scalars import Filter as TopicFilter
+from .values.views import message_view, time_text
+
+MAX_MAX = 1_000
+GROUPS_MAX = 100
+"""Groups that one call asks; the next one goes on behind them."""
+WAIT_MAX_MS = 60_000
+LEASE_MIN_MS = 1_000
+
+LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
+
+
+class LeaseMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:lease`."""
+
+    max: Annotated[int, msgspec.Meta(ge=1, le=MAX_MAX)]
+    filter: TopicFilter | None = None
+    wait: Delay | None = None
+    lease: Delay | None = None
+
+
+class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:ack`."""
+
+    lease_ids: LeaseIds
+
+
+class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:release`."""
+
+    lease_ids: LeaseIds
+
+
+class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:nack`. `delay` null: the back-off of the group; "never": they are dead at once."""
+
+    lease_ids: LeaseIds
+    delay: Delay | None = None
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_BYTES_MAX)] | None = None
+
+
+class ExtendLeases(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `:extend`: from now."""
+
+    lease_ids: LeaseIds
+    lease: Delay
+
+
+_LEASE = msgspec.json.Decoder(LeaseMessages)
+_ACK = msgspec.json.Decoder(AckMessages)
+_NACK = msgspec.json.Decoder(NackMessages)
+_EXTEND = msgspec.json.Decoder(ExtendLeases)
+_RELEASE = msgspec.json.Decoder(ReleaseMessages)
+Told = Callable[[bytes | Exception], None]
+"""Told the body of the answer, or why there is none."""
+
+
+class Wanted(NamedTuple):
+    """A call of `:lease`. `filter`: of the group that it names, which is made if it is not there."""
+
+    filter: str | None
+    wish: Wish
+
+
+class Leasing:
+    """Reads such calls, and has them done."""
+
+    def __init__(
+        self, pull: Pull, groups: Membership, subscriptions: Subscriptions, config: Config, *, node: int
+    ) -> None:
+        self._pull = pull
+        self._groups = groups
+        self._subscriptions = subscriptions
+        self._config = config
+        self._node = node
+        self._first = 0
+        """Which of several groups is asked first, counted on with each call."""
+        self._settling = {
+            "ack": self._ack,
+            "nack": self._nack,
+            "extend": self._extend,
+            "release": self._release,
+        }
+
+    # -- to lease
+
+    def wanted(self, raw: bytes) -> Wanted:
+        """Raises RequestError."""
+        wish = decoded(raw, _LEASE)
+        wait_ms = 0 if wish.wait is None else delay_ms("wait", wish.wait)
+        if wait_ms > WAIT_MAX_MS:
+            raise FieldError("wait", f"must be at most {WAIT_MAX_MS // 1_000} s")
+        lease_ms = None if wish.lease is None else self._lease_ms(wish.lease)
+        return Wanted(wish.filter, Wish(wish.max, wait_ms, lease_ms))
+
+    def text_of(self, name: str, topic_filter: str, rights: Rights | None) -> str:
+        """The group of that name and filter, whether or not it is there. Raises Problem, FieldError."""
+        text = text_of(name, topic_filter, self._config)
+        if not self._subscriptions.may_ask(topic_filter, rights):
+            raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
+        return text
+
+    def is_there(self, text: str) -> bool:
+        """Whether there is such a group."""
+        return self._groups.get(text) is not None
+
+    def texts(self, name: str, rights: Rights | None) -> Sequence[str]:
+        """The groups of that name, each time another one first. Raises Problem."""
+        texts = [
+            group.text
+            for group in self._groups.of_name(name)
+            if is_own(rights, group) and _may_lease(rights, parse_share(group.text)[1])
+        ]
+        if not texts:
+            raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")
+        first = self._first % len(texts)
+        some = (texts[first:] + texts[:first])[:GROUPS_MAX]
+        self._first += len(some) if len(some) < len(texts) else 1
+        return some
+
+    def lease(
+        self,
+        name: str,
+        texts: Sequence[str],
+        rights: Rights | None,
+        wish: Wish,
+        is_gone: Callable[[], bool],
+        answered: Callable[[Answer], None],
+    ) -> Call:
+        """Have messages of these groups given, as `Pull.lease`. Raises Busy, Problem."""
+        try:
+            return self._pull.lease(name, texts, rights, wish, is_gone, answered)
+        except UnknownGroup as error:
+            raise Problem("not-found", str(error)) from None
+
+    def done(self, call: Call, *, is_read: bool) -> None:
+        """The answer to a call has been written; what nobody reads goes to others."""
+        if is_read:
+            self._pull.release(call)
+        else:
+            self._pull.abandon(call)
+
+    def views(self, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
+        """What is said of each."""
+        shared: dict[tuple[str, int], _Shared] = {}
+        for one in leased:
+            key = (one.given.text, one.until_ms)
+            if key not in shared:
+                shared[key] = _shared_of(one)
+            yield _view(one, shared[key], self._node)
+
+    # -- what becomes of leases
+
+    def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+        """Raises RequestError, Problem, Busy, with nothing done."""
+        self._settling[verb](name, raw, rights, told)
+
+    def _ack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+        mine, others = self._sorted(name, rights, decoded(raw, _ACK).lease_ids)
+
+        def view(settled: Settled) -> shapes.Acked:
+            return {"acked": settled.done, "gone": _texts_of(settled, others)}
+
+        self._pull.ack(mine, _telling(view, told))
+
+    def _nack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+        wish = decoded(raw, _NACK)
+        wait_ms = _nack_ms(wish.delay)
+        if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
+            raise FieldError("delay", "is further ahead than limits.max_delay")
+        mine, others = self._sorted(name, rights, wish.lease_ids)
+
+        def view(settled: Settled) -> shapes.Nacked:
+            return {"nacked": settled.done, "dead": settled.dead, "gone": _texts_of(settled, others)}
+
+        self._pull.nack(mine, wait_ms, wish.reason or "", _telling(view, told))
+
+    def _extend(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+        wish = decoded(raw, _EXTEND)
+        lease_ms = self._lease_ms(wish.lease)
+        mine, others = self._sorted(name, rights, wish.lease_ids)
+
+        def view(settled: Settled) -> shapes.Extended:
+            gone, until = _texts_of(settled, others), time_text(settled.until_ms)
+            return {"extended": settled.done, "lease_until": until, "gone": gone}
+
+        self._pull.extend(mine, lease_ms, _telling(view, told))
+
+    def _release(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+        mine, others = self._sorted(name, rights, decoded(raw, _RELEASE).lease_ids)
+
+        def view(settled: Settled) -> shapes.Released:
+            return {"released": settled.done, "gone": _texts_of(settled, others)}
+
+        self._pull.release_leases(mine, _telling(view, told))
+
+    def _lease_ms(self, text: str | float) -> int:
+        """Raises FieldError."""
+        lease_ms = delay_ms("lease", text)
+        if not LEASE_MIN_MS <= lease_ms <= ACK_MS_MAX:
+            raise FieldError("lease", f"must be from 1 s to {ACK_MS_MAX // 1_000} s")
+        return lease_ms
+
+    def _sorted(
+        self, name: str, rights: Rights | None, lease_ids: Sequence[str]
+    ) -> tuple[list[LeaseId], list[str]]:
+        """Those that are for who asks, once each, and the others. Raises FieldError."""
+        mine, others = [], []
+        shares: Shares = {}
+        may: dict[str, bool] = {}
+        """By the group's text."""
+        for text in dict.fromkeys(lease_ids):
+            try:
+                lease = parse_lease(text, shares)
+                if lease.text not in may:
+                    may[lease.text] = _may_lease(rights, _filter_of(lease.text, name))
+            except BadLeaseId as error:
+                raise FieldError("lease_ids", f"{text[:40]!r} {error}") from None
+            if may[lease.text]:
+                mine.append(lease)
+            else:
+                others.append(text)
+        return mine, others
+
+
+def _telling(view: Callable[[Settled], Any], told: Told) -> Callable[[Settled], None]:
+    def tell(settled: Settled) -> None:
+        told(msgspec.json.encode(view(settled)) if settled.error is None else settled.error)
+
+    return tell
+
+
+class _Shared(NamedTuple):
+    """What the leases of a group in one answer have in common."""
+
+    filter: str
+    tail: str
+    """Of their `lease_id`."""
+    until: str
+
+
+def _shared_of(leased: Leased) -> _Shared:
+    text = leased.given.text
+    return _Shared(parse_share(text)[1], lease_tail(text), time_text(leased.until_ms))
+
+
+def _view(leased: Leased, shared: _Shared, node: int) -> shapes.LeasedMessage:
+    given = leased.given
+    message = given.message
+    record, place = message.record, message.position
+    retry = record.retry
+    return {
+        **message_view(message.id(node), place, record, DISPATCHED, None),
+        "filter": shared.filter,
+        "attempt": given.attempt,
+        "reason": None if retry is None else retry.reason.decode(errors="replace"),
+        "tries": [try_view(one) for one in tries_before(message, given.attempt - message.attempts_before)],
+        "lease_id": lease_head(leased.number, *message.origin) + shared.tail,
+        "lease_until": shared.until,
+    }
+
+
+def _nack_ms(delay: str | float | None) -> int | None:
+    """Raises FieldError."""
+    if delay is None:
+        return None
+    return NEVER if delay == NEVER_TEXT else delay_ms("delay", delay)
+
+
+def _filter_of(text: str, name: str) -> str:
+    """Of a group of that name. Raises BadLeaseId."""
+    try:
+        group, topic_filter = parse_share(text)
+    except TopicError:
+        group = None
+    if group is None:
+        raise BadLeaseId("is not a lease_id")
+    if group != name:
+        raise BadLeaseId(f"is of the group {group[:64]!r}")
+    return topic_filter
+
+
+def _texts_of(settled: Settled, others: list[str]) -> list[str]:
+    return [*others, *map(lease_text, settled.gone)]
+
+
+def _may_lease(rights: Rights | None, topic_filter: str) -> bool:
+    return rights is None or rights.may_subscribe(topic_filter)
