@@ -155,6 +155,8 @@ LEASES = re.compile(
     rb"POST /v1/groups/([A-Za-z0-9._-]{1,128})/messages:(lease|ack|nack|extend|release) HTTP/1\.1\r\n"
 )
 LEASES_PATH = "/v1/groups/{group}/messages:"
+SAME_HEAD_MAX = 1 << 10
+"""Bytes of a head that a connection remembers: reading one takes 8 us."""
 LEASE_MAX = 100
 """Messages of one answer: 2 ms."""
 
@@ -552,6 +554,7 @@ class Front(Opening):
         "_body_bytes",
         "_caller",
         "_desk",
+        "_head",
         "_heard_s",
         "_host",
         "_inner",
@@ -564,6 +567,7 @@ class Front(Opening):
         "_is_part",
         "_is_shared",
         "_is_waiting",
+        "_last",
         "_lingering",
         "_loop",
         "_quick",
@@ -602,6 +606,8 @@ class Front(Opening):
         """A request of the quick path has come but for the end of its body."""
         self._is_full = False
         """The client does not read its answers."""
+        self._head, self._last = b"", cast("Request | None", None)
+        """The head of the last request of the quick path, and what it says."""
         self._host = ""
         """The last name of this server that it has used."""
         self._shown = ""
@@ -774,7 +780,7 @@ class Front(Opening):
     def _take(self, data: bytes) -> None:
         """The next request, or what has come of it."""
         quick = self._quick
-        request = None if quick is None else read_request(data)
+        request = None if quick is None else self._read(data)
         if quick is not None and request is not None:
             if self._is_shared:
                 self._hear(data[: request.start])
@@ -796,6 +802,16 @@ class Front(Opening):
                 self._keep(data[request.end :])
                 return
         self._take_other(data)
+
+    def _read(self, data: bytes) -> Request | None:
+        """`read_request`; a head that is the same as the one before is not read again."""
+        last = self._last
+        if last is not None and data.startswith(self._head):
+            return last
+        request = read_request(data)
+        if request is not None and request.start <= SAME_HEAD_MAX:
+            self._head, self._last = data[: request.start], request
+        return request
 
     def _take_other(self, data: bytes) -> None:
         """The same for aiohttp."""
