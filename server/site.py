@@ -42,6 +42,7 @@ from .http.routes.jobs import JobRoutes
 from .http.routes.leases import LeaseRoutes
 from .http.routes.listing import Listing
 from .http.routes.messages import Messages
+from .http.routes.places import Places
 from .http.routes.retries import RetryRoutes
 from .http.routes.schedules import ScheduleRoutes
 from .http.routes.sessions import SessionRoutes
@@ -72,6 +73,7 @@ def build_site(
     access, pages = Access(app.keyring), http_pages(config)
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
+    places = Places(ask, clock, timeline, turns, core.router, core.replay)
     site = web.Application(
         middlewares=[
             count_answers(metrics),
@@ -129,13 +131,9 @@ def build_site(
         TimelineRoutes(clock, timeline, turns, core.steering),
         ScheduleRoutes(ask, clock, timeline, turns, fires, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, fires, core.schedules),
-        SessionRoutes(
-            ask, clock, timeline, turns, core.sessions, core.groups, core.router, core.clients, core.replay
-        ),
-        GroupRoutes(
-            ask, clock, timeline, turns, core.groups, core.subscriptions, core.router, core.replay, config
-        ),
-        EndpointRoutes(ask, clock, timeline, turns, core.router, core.replay, hooks, config),
+        SessionRoutes(places, core.sessions, core.groups, core.clients),
+        GroupRoutes(places, core.groups, core.subscriptions, config),
+        EndpointRoutes(places, hooks, config),
         Events(app.streams, app.figures.moving),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),

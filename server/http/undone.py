@@ -9,7 +9,7 @@ A place with none of these can be deleted without a word. Else the call says wha
 letters, or `drop`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -99,15 +99,14 @@ def fate_of(request: web.Request) -> Fate | None:
     return "dead" if said == DEAD else "drop"
 
 
-def refuse_undone(what: str, views: Iterable[shapes.Undone]) -> Problem:
+def refuse_undone(what: str, undone: shapes.Undone) -> Problem:
     """For a DELETE that does not say what is to become of what is undone."""
     detail = f"{what} has not finished all: say undone=dead for dead letters, or undone=drop"
-    return Problem("undone", detail, undone=add_up(views))
+    return Problem("undone", detail, undone=undone)
 
 
-def add_up(views: Iterable[shapes.Undone]) -> shapes.Undone:
+def add_up(found: Sequence[shapes.Undone]) -> shapes.Undone:
     """Of several places."""
-    found = list(views)
     times = [view["next_retry_at"] for view in found if view["next_retry_at"] is not None]
     oldest = [view["oldest_at"] for view in found if view["oldest_at"] is not None]
     return {

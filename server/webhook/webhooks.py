@@ -235,6 +235,11 @@ class Webhooks(Rider):
         endpoint = self.registry.get(name)
         return None if endpoint is None else Standing(endpoint, self._group(name), self.failing(name))
 
+    def has(self, group: Group) -> bool:
+        """Whether it is the group of an endpoint that exists."""
+        standing = self.standing(_name_of(group))
+        return standing is not None and standing.group is group
+
     def failing(self, name: str) -> Failing:
         """How the last posts to the endpoint went, noted in RAM since the start."""
         door = self._doors.get(name)
@@ -351,7 +356,7 @@ class Webhooks(Rider):
 
         def decide(commit: Commit) -> None:
             for group in groups:
-                name = group.text.removeprefix(ENDPOINT_PREFIX)
+                name = _name_of(group)
                 if self._groups.get(group.text) is group and self._groups.is_over(group):
                     if self.registry.get(name) is not None:
                         self.registry.drop(commit, name)
@@ -361,37 +366,24 @@ class Webhooks(Rider):
         await self._ask(decide)
         self._follow()
 
-    async def pause(self, name: str) -> Standing:
-        """Give nothing out until `resume`. Raises as `drop`."""
-        return await self._switch(name, "", is_paused=True)
+    def pause(self, commit: Commit, group: Group, is_paused: bool) -> None:
+        """In the writer: give nothing out to the endpoint of this group, or go on."""
+        self._switch(commit, _name_of(group), "", is_paused=is_paused)
 
-    async def resume(self, name: str) -> Standing:
-        """Go on. Raises as `drop`."""
-        return await self._switch(name, "", is_paused=False)
-
-    async def _switch(
-        self, name: str, gone: str, *, is_paused: bool, posted: Endpoint | None = None
-    ) -> Standing:
+    def _switch(
+        self, commit: Commit, name: str, gone: str, *, is_paused: bool, posted: Endpoint | None = None
+    ) -> bool:
         """`gone`: why, if the server does so by itself; `posted`: what it must still be then."""
-
-        def decide(commit: Commit) -> bool:
-            standing = self.standing(name)
-            if standing is None or standing.group is None:
-                return False
-            if posted is not None and not standing.endpoint.is_same_receiver(posted):
-                return False
-            row = standing.endpoint.row
-            if row.gone != gone:
-                self.registry.put(commit, name, msgspec.structs.replace(row, gone=gone))
-            self._groups.pause(commit, standing.group, is_paused=is_paused)
-            return True
-
-        is_there = await self._ask(decide)
-        self._follow()
         standing = self.standing(name)
-        if not is_there or standing is None:
-            raise Unknown(name)
-        return standing
+        if standing is None or standing.group is None:
+            return False
+        if posted is not None and not standing.endpoint.is_same_receiver(posted):
+            return False
+        row = standing.endpoint.row
+        if row.gone != gone:
+            self.registry.put(commit, name, msgspec.structs.replace(row, gone=gone))
+        self._groups.pause(commit, standing.group, is_paused=is_paused)
+        return True
 
     def _gone(self, posted: Endpoint, reason: str) -> None:
         """Its receiver wants nothing any more: pause it, unless it has another one by now."""
@@ -404,11 +396,12 @@ class Webhooks(Rider):
 
     async def _pause_gone(self, posted: Endpoint, reason: str) -> None:
         name = posted.name
+        switch = partial(self._switch, name=name, gone=reason, is_paused=True, posted=posted)
         try:
-            await self._switch(name, reason, is_paused=True, posted=posted)
-            log.warning("endpoint %s paused: %s", name, reason, extra=by("webhooks"))
-        except Unknown:
-            log.info("endpoint %s has changed since it was posted to: not paused", name)
+            if await self._ask(switch):
+                log.warning("endpoint %s paused: %s", name, reason, extra=by("webhooks"))
+            else:
+                log.info("endpoint %s has changed since it was posted to: not paused", name)
         except (Busy, StoreFailed) as error:
             log.warning("endpoint %s is not paused: %s", name, error, extra=by("webhooks"))
 
@@ -439,3 +432,7 @@ class Webhooks(Rider):
             return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, timeout_s))
         finally:
             self._tries -= 1
+
+
+def _name_of(group: Group) -> str:
+    return group.text.removeprefix(ENDPOINT_PREFIX)

@@ -8,6 +8,7 @@
     explain.py     `/v1/messages/{id}/explain`: where one lies
     schedules.py   `/v1/schedules`: recurring ones
     calendar.py    `/v1/schedules.ics`: what they will send, for calendars
+    places.py      what `/v1/sessions`, `/v1/groups` and `/v1/endpoints` share
     endpoints.py   `/v1/endpoints`: where messages are posted
     sessions.py    `/v1/sessions`: who subscribes, how far each has read
     groups.py      `/v1/groups`: those who divide messages, made, paused, ended
@@ -23,5 +24,5 @@
     events.py      `/v1/events`: what moves, as it moves
     info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
 
-None knows another, but for kept.py, which those two and the density know.
+None knows another, but for places.py and kept.py, which theirs know, and the density kept.py.
 """

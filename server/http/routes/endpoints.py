@@ -12,47 +12,28 @@ Values of headers are never shown, nor are secrets: of these there is a fingerpr
 
 import re
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 
-from shards.commit import Commit
-
-from ...delivery.burials import SKIPPED
-from ...delivery.replay import Replay
-from ...delivery.router import Router
 from ...delivery.shared import Group
-from ...engine.clock import Clock
-from ...engine.writer import Ask
 from ...settings.config import Config
 from ...settings.times import format_ms
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import Standing, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
-from ..answers import asked, json_answer, refusals
+from ..answers import json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
-from ..problems import Problem
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..requests import body_of, limit_of
-from ..timeline import Timeline
-from ..turns import Turns
-from ..undone import (
-    DELETED,
-    DROP,
-    SKIP,
-    Skip,
-    fate_of,
-    is_undone,
-    refuse_undone,
-    skip_position,
-    skipped,
-    undone_of,
-)
+from ..undone import DELETED, DROP, fate_of, refuse_undone
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
 from ..values.scalars import PAGED, Location
+from .places import Kind, Places, Verbs
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<!:skip)}"
@@ -67,25 +48,20 @@ _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
 class EndpointRoutes:
     """The routes."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        turns: Turns,
-        router: Router,
-        replay: Replay,
-        webhooks: Webhooks,
-        config: Config,
-    ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
-        self._router = router
-        self._replay = replay
+    def __init__(self, places: Places, webhooks: Webhooks, config: Config) -> None:
+        self._places = places
         self._webhooks = webhooks
         self._config = config
+        self._kind = Kind(
+            "endpoint",
+            "name",
+            ADMIN,
+            shapes.Endpoint,
+            self._found,
+            lambda group, _: webhooks.has(group),
+            self._answer,
+            webhooks.pause,
+        )
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -93,10 +69,7 @@ class EndpointRoutes:
             web.put(ONE, self.put),
             web.get(ONE, self.get),
             web.delete(ONE, self.delete),
-            web.post("/v1/endpoints/{name}:pause", self.pause),
-            web.post("/v1/endpoints/{name}:resume", self.resume),
-            web.post("/v1/endpoints/{name}:replay", self.replay),
-            web.post("/v1/endpoints/{name}:skip", self.skip),
+            *Verbs(self._kind, self._places).routes(),
             web.post("/v1/endpoints/{name}:test", self.test),
         ]
 
@@ -104,22 +77,18 @@ class EndpointRoutes:
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         names = [name for name in self._webhooks.registry.names() if name > cursor]
-        views = []
-        turn = self._turns.of(request)
-        for name in names[:limit]:
-            await turn.begin()
+
+        def view(name: str) -> shapes.Endpoint | None:
             standing = self._webhooks.standing(name)
-            if standing is not None:
-                views.append(self._view(standing, LIST_LOOK_ROWS))
-        page: shapes.EndpointPage = {
-            "endpoints": views,
-            "next": names[limit - 1] if len(names) > limit else None,
-        }
+            return None if standing is None else self._view(standing, LIST_LOOK_ROWS)
+
+        views, following = await self._places.page(request, names, limit, view)
+        page: shapes.EndpointPage = {"endpoints": views, "next": following}
         return json_answer(page)
 
     @described("An endpoint", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        await self._turns.of(request).begin()
+        await self._places.turns.of(request).begin()
         return json_answer(self._view(self._standing(request), LOOK_ROWS))
 
     @described(
@@ -155,98 +124,16 @@ class EndpointRoutes:
         name, fate = request.match_info["name"], fate_of(request)
 
         def may_go(group: Group) -> bool:
-            return fate is not None or not is_undone(group, self._timeline, self._router, LOOK_ROWS)
+            return fate is not None or not self._places.is_undone(group, LOOK_ROWS)
 
         try:
             with refusals():
                 left = await self._webhooks.drop(name, may_go, is_dead=fate != DROP)
         except Unknown:
-            raise _unknown(name) from None
+            raise self._kind.unknown(request) from None
         if left is not None:
-            raise refuse_undone(f"the endpoint {name!r}", [self._undone(left)])
+            raise refuse_undone(f"the endpoint {name!r}", self._places.undone([left]))
         return web.Response(status=204)
-
-    @described(
-        "Post nothing to an endpoint until it is resumed",
-        ADMIN,
-        Gives(200, shapes.Endpoint),
-        problems=("not-found", *WRITES),
-    )
-    async def pause(self, request: web.Request) -> web.Response:
-        return await self._switch(request, is_paused=True)
-
-    @described(
-        "Post to an endpoint again", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found", *WRITES)
-    )
-    async def resume(self, request: web.Request) -> web.Response:
-        return await self._switch(request, is_paused=False)
-
-    async def _switch(self, request: web.Request, *, is_paused: bool) -> web.Response:
-        name, webhooks = request.match_info["name"], self._webhooks
-        try:
-            with refusals():
-                standing = await (webhooks.pause(name) if is_paused else webhooks.resume(name))
-        except Unknown:
-            raise _unknown(name) from None
-        return json_answer(self._view(standing, LOOK_ROWS))
-
-    @described(
-        "Set the read position of an endpoint back",
-        ADMIN,
-        Gives(200, shapes.Endpoint),
-        body=Rewind,
-        example={"from": "PT1H"},
-        problems=("not-found", *WRITES),
-    )
-    async def replay(self, request: web.Request) -> web.Response:
-        """Set the read position back; it never moves forward."""
-        name = request.match_info["name"]
-        self._standing(request)
-        wish = await body_of(request, REWIND)
-        place = position_of(wish.since, self._clock.wall_ms())
-
-        def rewind(commit: Commit) -> bool:
-            standing = self._webhooks.standing(name)
-            if standing is None or standing.group is None:
-                return False
-            self._replay.rewind(commit, standing.group, place)
-            return True
-
-        if not await asked(self._ask, rewind):
-            raise _unknown(name)
-        return json_answer(self._view(self._standing(request), LOOK_ROWS))
-
-    def _undone(self, group: Group) -> shapes.Undone:
-        return undone_of(group, self._timeline, lag_of(group, self._timeline, self._router, LOOK_ROWS))
-
-    @described(
-        "Set the read position of an endpoint forward: it leaves its backlog behind",
-        ADMIN,
-        Gives(200, shapes.Skipped),
-        body=Skip,
-        example={"to": "now", "undone": "dead"},
-        problems=("not-found", *WRITES),
-    )
-    async def skip(self, request: web.Request) -> web.Response:
-        """It never moves back. What it had not been posted becomes dead letters, or is dropped."""
-        name = request.match_info["name"]
-        group = self._standing(request).group
-        wish = await body_of(request, SKIP)
-        to = skip_position(wish, self._timeline, self._clock.wall_ms())
-        if group is None:
-            raise _unknown(name)
-        before, undone = group.session.read_at(self._timeline.horizon.position), self._undone(group)
-
-        def skip(commit: Commit) -> bool:
-            standing = self._webhooks.standing(name)
-            if standing is None or standing.group is not group:
-                return False
-            self._replay.skip(commit, group, to, SKIPPED, is_dead=wish.undone != DROP)
-            return True
-
-        if not await asked(self._ask, skip):
-            raise _unknown(name)
-        return json_answer(skipped(before, group.session.read_at(self._timeline.horizon.position), undone))
 
     @described(
         "Post to an endpoint at once, beside the queue, and tell what came of it",
@@ -257,12 +144,12 @@ class EndpointRoutes:
     async def test(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         message = f"test_{secrets.token_hex(TEST_BYTES)}"
-        sent = {"type": "fasti.test", "endpoint": name, "timestamp": format_ms(self._clock.wall_ms())}
+        sent = {"type": "fasti.test", "endpoint": name, "timestamp": format_ms(self._places.clock.wall_ms())}
         try:
             with refusals():
                 verdict, reply = await self._webhooks.try_out(name, message, msgspec.json.encode(sent))
         except Unknown:
-            raise _unknown(name) from None
+            raise self._kind.unknown(request) from None
         except TooMany:
             raise over_quota("so many endpoints are tried out at the moment", TEST_WAIT_S) from None
         tried: shapes.Tried = {
@@ -274,22 +161,24 @@ class EndpointRoutes:
         }
         return json_answer(tried)
 
+    # -- leaves
+
     def _standing(self, request: web.Request) -> Standing:
-        name = request.match_info["name"]
-        standing = self._webhooks.standing(name)
+        standing = self._webhooks.standing(request.match_info["name"])
         if standing is None:
-            raise _unknown(name)
+            raise self._kind.unknown(request)
         return standing
+
+    def _found(self, request: web.Request) -> Sequence[Group]:
+        group = self._standing(request).group
+        if group is None:
+            raise self._kind.unknown(request)
+        return [group]
+
+    async def _answer(self, request: web.Request, changed: Sequence[Group]) -> web.Response:  # noqa: ARG002
+        return json_answer(self._view(self._standing(request), LOOK_ROWS))
 
     def _view(self, standing: Standing, look_rows: int) -> shapes.Endpoint:
         group = standing.group
-        lag = None if group is None else lag_of(group, self._timeline, self._router, look_rows)
-        view = endpoint_view(standing, lag, self._timeline.horizon.position, self._webhooks.now_ms)
-        if group is not None and lag is not None:
-            view["undone"] = undone_of(group, self._timeline, lag)
-            view["incarnation"] = group.incarnation
-        return view
-
-
-def _unknown(name: str) -> Problem:
-    return Problem("not-found", f"there is no endpoint {name[:128]!r}")
+        progress = None if group is None else self._places.progress(group, look_rows)
+        return endpoint_view(standing, progress, self._webhooks.now_ms)

@@ -11,8 +11,7 @@ How far one is behind is counted as for a session (../lag.py), in a list over fe
 does so in steps, each a decision of the writer.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -21,75 +20,51 @@ from aiohttp import web
 from shards.commit import Commit
 from timeline.filters import parse_share
 
-from ...delivery.burials import SKIPPED
 from ...delivery.membership import Membership
-from ...delivery.replay import Replay
-from ...delivery.router import Router
 from ...delivery.shared import Group
 from ...delivery.subscriptions import Subscriptions
-from ...engine.clock import Clock
-from ...engine.writer import Ask
 from ...settings.config import Config
-from ..access import is_own, rights_of
+from ..access import Rights, is_own, rights_of
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
 from ..requests import body_of, limit_of
-from ..timeline import Timeline
-from ..turns import Turns
-from ..undone import (
-    DELETED,
-    DROP,
-    SKIP,
-    Skip,
-    add_up,
-    fate_of,
-    is_undone,
-    refuse_undone,
-    skip_position,
-    skipped,
-    undone_of,
-)
+from ..undone import DELETED, DROP, fate_of, refuse_undone
 from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
-from ..values.scalars import LIMIT_DEFAULT, PAGED, Filter, Location
+from ..values.scalars import PAGED, Filter, Location
 from ..values.views import group_view
+from .places import Kind, Places, Verbs, look_rows_of
 
-STEP_GROUPS = 250
 ONE = "/v1/groups/{group}"
 FILTERED = {"filter": Filter}
 
 _GROUP = msgspec.json.Decoder(GroupRequest)
-Groups = list[Group]
-Change = Callable[[Commit, Group], bool]
-"""In the writer; False: the group is to be taken in hand once more."""
 
 
 class GroupRoutes:
     """The routes."""
 
     def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        turns: Turns,
-        groups: Membership,
-        subscriptions: Subscriptions,
-        router: Router,
-        replay: Replay,
-        config: Config,
+        self, places: Places, groups: Membership, subscriptions: Subscriptions, config: Config
     ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
+        self._places = places
         self._groups = groups
         self._subscriptions = subscriptions
-        self._router = router
-        self._replay = replay
         self._config = config
+        self._kind = Kind(
+            "group",
+            "group",
+            READ,
+            shapes.GroupPage,
+            self._found,
+            self._has,
+            self._page,
+            lambda commit, group, is_paused: groups.pause(commit, group, is_paused=is_paused),
+            FILTERED,
+        )
+        self._verbs = Verbs(self._kind, places)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -97,17 +72,14 @@ class GroupRoutes:
             web.get(ONE, self.get),
             web.put(ONE, self.put),
             web.delete(ONE, self.delete),
-            web.post("/v1/groups/{group}:pause", self.pause),
-            web.post("/v1/groups/{group}:resume", self.resume),
-            web.post("/v1/groups/{group}:replay", self.replay),
-            web.post("/v1/groups/{group}:skip", self.skip),
+            *self._verbs.routes(),
         ]
 
     @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         """Those of endpoints are told of, and changed, as endpoints."""
         rights = rights_of(request)
-        shared = (group for group in self._groups if not group.is_endpoint and is_own(rights, group))
+        shared = [group for group in self._groups if not group.is_endpoint and is_own(rights, group)]
         return await self._page(request, shared)
 
     @described(
@@ -144,11 +116,13 @@ class GroupRoutes:
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 
-        group, is_new = await asked(self._ask, make)
+        group, is_new = await asked(self._places.ask, make)
         if group is None:
             raise Problem("forbidden", f"the filter {wish.filter[:128]!r} is not to be asked for here")
-        await self._turns.of(request).begin()
-        answer = json_answer(self._view(group, LOOK_ROWS), 201 if is_new else 200)
+        await self._places.turns.of(request).begin()
+        answer = json_answer(
+            group_view(group, self._places.progress(group, LOOK_ROWS)), 201 if is_new else 200
+        )
         if is_new:
             where, which = quote(name, safe=""), quote(wish.filter, safe="")
             answer.headers["Location"] = f"/v1/groups/{where}?filter={which}"
@@ -173,113 +147,17 @@ class GroupRoutes:
             return self._groups.disband(commit, group, is_dead=fate != DROP)
 
         if not undone:
-            await self._change(request, end)
+            await self._verbs.change(request, end)
         if undone:
-            raise refuse_undone(f"the group {undone[0].name[:128]!r}", map(self._undone, undone))
+            raise refuse_undone(f"the group {undone[0].name[:128]!r}", self._places.undone(undone))
         return web.Response(status=204)
-
-    def _is_undone(self, group: Group) -> bool:
-        return is_undone(group, self._timeline, self._router, LIST_LOOK_ROWS)
-
-    def _undone(self, group: Group) -> shapes.Undone:
-        lag = lag_of(group, self._timeline, self._router, LIST_LOOK_ROWS)
-        return undone_of(group, self._timeline, lag)
-
-    @described(
-        "Set its read position forward: it leaves its backlog behind",
-        READ,
-        Gives(200, shapes.Skipped),
-        query=FILTERED,
-        body=Skip,
-        example={"to": "now", "undone": "dead"},
-        problems=("not-found", *WRITES),
-    )
-    async def skip(self, request: web.Request) -> web.Response:
-        """It never moves back. What it had not read becomes dead letters, or is dropped."""
-        found = self._found(request)
-        wish = await body_of(request, SKIP)
-        to = skip_position(wish, self._timeline, self._clock.wall_ms())
-        horizon = self._timeline.horizon.position
-        before = min(group.session.read_at(horizon) for group in found)
-        undone = add_up(map(self._undone, found))
-
-        def skip(commit: Commit, group: Group) -> bool:
-            self._replay.skip(commit, group, to, SKIPPED, is_dead=wish.undone != DROP)
-            return True
-
-        changed = await self._change(request, skip)
-        after = max((group.session.read_at(self._timeline.horizon.position) for group in changed), default=to)
-        return json_answer(skipped(before, after, undone))
-
-    @described(
-        "Send its members nothing; its place stays",
-        READ,
-        Gives(200, shapes.GroupPage),
-        query=FILTERED,
-        problems=("not-found", *WRITES),
-    )
-    async def pause(self, request: web.Request) -> web.Response:
-        return await self._pause(request, is_paused=True)
-
-    @described(
-        "Go on where it was paused",
-        READ,
-        Gives(200, shapes.GroupPage),
-        query=FILTERED,
-        problems=("not-found", *WRITES),
-    )
-    async def resume(self, request: web.Request) -> web.Response:
-        return await self._pause(request, is_paused=False)
-
-    @described(
-        "Set its read position back",
-        READ,
-        Gives(200, shapes.GroupPage),
-        query=FILTERED,
-        body=Rewind,
-        example={"from": "PT1H"},
-        problems=("not-found", *WRITES),
-    )
-    async def replay(self, request: web.Request) -> web.Response:
-        """It never moves forward."""
-        self._found(request)
-        wish = await body_of(request, REWIND)
-        place = position_of(wish.since, self._clock.wall_ms())
-
-        def rewind(commit: Commit, group: Group) -> bool:
-            self._replay.rewind(commit, group, place)
-            return True
-
-        return await self._page(request, await self._change(request, rewind))
 
     # -- leaves
 
-    async def _pause(self, request: web.Request, *, is_paused: bool) -> web.Response:
-        def pause(commit: Commit, group: Group) -> bool:
-            self._groups.pause(commit, group, is_paused=is_paused)
-            return True
+    def _is_undone(self, group: Group) -> bool:
+        return self._places.is_undone(group, LIST_LOOK_ROWS)
 
-        return await self._page(request, await self._change(request, pause))
-
-    async def _change(self, request: web.Request, change: Change) -> Groups:
-        """Change those that the request names, a step at a time, if they are still there and of who asks."""
-        rights, left = rights_of(request), self._found(request)
-        changed: Groups = []
-
-        def step(commit: Commit) -> None:
-            for group in left[:STEP_GROUPS]:
-                is_there = self._groups.get(group.text) is group
-                if is_there and is_own(rights, group) and not change(commit, group):
-                    return  # it alone is a step's work
-                left.remove(group)
-                changed.append(group)
-
-        while left:
-            await asked(self._ask, step)
-        return changed
-
-    def _found(self, request: web.Request) -> Groups:
-        """Those that the request names, of who asks. Raises Problem."""
+    def _found(self, request: web.Request) -> Sequence[Group]:
         name, rights = request.match_info["group"], rights_of(request)
         topic_filter = request.query.get("filter")
         found = [
@@ -288,25 +166,22 @@ class GroupRoutes:
             if topic_filter in (None, parse_share(group.text)[1]) and is_own(rights, group)
         ]
         if not found:
-            raise Problem("not-found", f"there is no group {name[:128]!r}")
+            raise self._kind.unknown(request)
         return found
 
-    async def _page(self, request: web.Request, groups: Iterable[Group]) -> web.Response:
-        limit = limit_of(request) if "limit" in request.query else LIMIT_DEFAULT
-        cursor, rights = request.query.get("cursor", ""), rights_of(request)
-        texts = sorted(group.text for group in groups if group.text > cursor)
-        views, turn = [], self._turns.of(request)
-        for text in islice(texts, limit):
-            await turn.begin()
-            group = self._groups.get(text)
-            if group is not None and is_own(rights, group):
-                views.append(self._view(group, LIST_LOOK_ROWS if len(texts) > 1 else LOOK_ROWS))
-        page: shapes.GroupPage = {"groups": views, "next": texts[limit - 1] if len(texts) > limit else None}
-        return json_answer(page)
+    def _has(self, group: Group, rights: Rights | None) -> bool:
+        return self._groups.get(group.text) is group and is_own(rights, group)
 
-    def _view(self, group: Group, look_rows: int) -> shapes.Group:
-        lag = lag_of(group, self._timeline, self._router, look_rows)
-        view = group_view(group, lag, self._timeline.horizon.position)
-        view["undone"] = undone_of(group, self._timeline, lag)
-        view["incarnation"] = group.incarnation
-        return view
+    async def _page(self, request: web.Request, groups: Sequence[Group]) -> web.Response:
+        limit, cursor, rights = limit_of(request), request.query.get("cursor", ""), rights_of(request)
+        texts = sorted(group.text for group in groups if group.text > cursor)
+
+        def view(text: str) -> shapes.Group | None:
+            group = self._groups.get(text)
+            if group is None or not is_own(rights, group):
+                return None
+            return group_view(group, self._places.progress(group, look_rows_of(texts)))
+
+        views, following = await self._places.page(request, texts, limit, view)
+        page: shapes.GroupPage = {"groups": views, "next": following}
+        return json_answer(page)

@@ -10,66 +10,46 @@ it has a read position of its own, which a session's does not count. It is set b
 its members; it is deleted where it is made (routes/groups.py).
 """
 
+from collections.abc import Sequence
+
 from aiohttp import web
 
 from shards.commit import Commit
 
-from ...delivery.burials import SKIPPED
 from ...delivery.clients import Clients
 from ...delivery.membership import Membership
-from ...delivery.replay import Replay
-from ...delivery.router import Router
 from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...engine.clock import Clock
-from ...engine.writer import Ask
-from ..access import is_own, rights_of, sees_every_session
+from ..access import Rights, is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
-from ..requests import body_of, limit_of
-from ..timeline import Timeline
-from ..turns import Turns, least
-from ..undone import DROP, SKIP, Skip, skip_position, skipped, undone_of
+from ..requests import limit_of
+from ..turns import least
 from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
+from .places import Kind, Places, Verbs
 
 
 class SessionRoutes:
     """The routes."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        turns: Turns,
-        sessions: Sessions,
-        groups: Membership,
-        router: Router,
-        clients: Clients,
-        replay: Replay,
-    ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
+    def __init__(self, places: Places, sessions: Sessions, groups: Membership, clients: Clients) -> None:
+        self._places = places
         self._sessions = sessions
         self._groups = groups
-        self._router = router
         self._clients = clients
-        self._replay = replay
+        self._kind = Kind("session", "client_id", READ, shapes.Session, self._found, self._has, self._answer)
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/sessions", self.list),
             web.get("/v1/sessions/{client_id}", self.get),
             web.delete("/v1/sessions/{client_id}", self.delete),
-            web.post("/v1/sessions/{client_id}:replay", self.replay),
-            web.post("/v1/sessions/{client_id}:skip", self.skip),
+            *Verbs(self._kind, self._places).routes(),
         ]
 
     @described(
@@ -83,19 +63,16 @@ class SessionRoutes:
             name = subscriber.text if isinstance(subscriber, Group) else subscriber.session.client_id
             return name if name > cursor and is_own(rights, subscriber) else None
 
-        turn = self._turns.of(request)
-        every = [*self._sessions, *self._groups]
-        names = [name for name, _ in await least(turn, every, wanted, limit + 1)]
-        views = []
-        for name in names[:limit]:
-            await turn.begin()
+        def view(name: str) -> shapes.Session | None:
             subscriber = self._find(name)
-            if subscriber is not None and is_own(rights, subscriber):
-                views.append(self._view(subscriber, LIST_LOOK_ROWS))
-        page: shapes.SessionPage = {
-            "sessions": views,
-            "next": names[limit - 1] if len(names) > limit else None,
-        }
+            if subscriber is None or not is_own(rights, subscriber):
+                return None
+            return session_view(subscriber, self._places.progress(subscriber, LIST_LOOK_ROWS))
+
+        every = [*self._sessions, *self._groups]
+        found = await least(self._places.turns.of(request), every, wanted, limit + 1)
+        views, following = await self._places.page(request, [name for name, _ in found], limit, view)
+        page: shapes.SessionPage = {"sessions": views, "next": following}
         return json_answer(page)
 
     @described(
@@ -105,8 +82,8 @@ class SessionRoutes:
         problems=("not-found",),
     )
     async def get(self, request: web.Request) -> web.Response:
-        await self._turns.of(request).begin()
-        return json_answer(self._view(self._subscriber(request), LOOK_ROWS))
+        await self._places.turns.of(request).begin()
+        return await self._answer(request, self._found(request))
 
     @described("Forget a session", READ, Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
@@ -115,13 +92,13 @@ class SessionRoutes:
         rights = rights_of(request)
         known = self._find(name)
         if known is not None and not is_own(rights, known):
-            raise _unknown(name)
+            raise self._kind.unknown(request)
         group = self._groups.get(name)
         if group is not None:
             where = "endpoints" if group.is_endpoint else "groups"
             raise Problem("wrong-state", f"it is deleted under /v1/{where}")
         if not self._clients.is_known(name):
-            raise _unknown(name)
+            raise self._kind.unknown(request)
 
         def drop(_: Commit) -> bool:
             known = self._find(name)
@@ -130,83 +107,29 @@ class SessionRoutes:
                 self._clients.drop(name)
             return may
 
-        if not await asked(self._ask, drop):
-            raise _unknown(name)
+        if not await asked(self._places.ask, drop):
+            raise self._kind.unknown(request)
         return web.Response(status=204)
 
-    @described(
-        "Set the read position of a session or group back",
-        READ,
-        Gives(200, shapes.Session),
-        body=Rewind,
-        example={"from": "PT1H"},
-        problems=("not-found", *WRITES),
-    )
-    async def replay(self, request: web.Request) -> web.Response:
-        """Set the read position back; it never moves forward."""
-        name, rights = request.match_info["client_id"], rights_of(request)
-        subscriber = self._subscriber(request)
-        wish = await body_of(request, REWIND)
-        place = position_of(wish.since, self._clock.wall_ms())
+    # -- leaves
 
-        def rewind(commit: Commit) -> bool:
-            if self._find(name) is not subscriber or not is_own(rights, subscriber):
-                return False
-            self._replay.rewind(commit, subscriber, place)
-            return True
-
-        if not await asked(self._ask, rewind) or not is_own(rights, subscriber):
-            raise _unknown(name)
-        return json_answer(self._view(subscriber, LOOK_ROWS))
-
-    @described(
-        "Set the read position of a session or group forward: it leaves its backlog behind",
-        READ,
-        Gives(200, shapes.Skipped),
-        body=Skip,
-        example={"to": "now", "undone": "dead"},
-        problems=("not-found", *WRITES),
-    )
-    async def skip(self, request: web.Request) -> web.Response:
-        """It never moves back. What it had not read becomes dead letters, or is dropped."""
-        name, rights = request.match_info["client_id"], rights_of(request)
-        subscriber = self._subscriber(request)
-        wish = await body_of(request, SKIP)
-        to = skip_position(wish, self._timeline, self._clock.wall_ms())
-        before = subscriber.session.read_at(self._timeline.horizon.position)
-        lag = lag_of(subscriber, self._timeline, self._router, LOOK_ROWS)
-        undone = undone_of(subscriber, self._timeline, lag)
-
-        def skip(commit: Commit) -> bool:
-            if self._find(name) is not subscriber or not is_own(rights, subscriber):
-                return False
-            self._replay.skip(commit, subscriber, to, SKIPPED, is_dead=wish.undone != DROP)
-            return True
-
-        if not await asked(self._ask, skip):
-            raise _unknown(name)
-        after = subscriber.session.read_at(self._timeline.horizon.position)
-        return json_answer(skipped(before, after, undone))
-
-    def _subscriber(self, request: web.Request) -> Subscriber:
-        name = request.match_info["client_id"]
-        subscriber = self._find(name)
+    def _found(self, request: web.Request) -> Sequence[Subscriber]:
+        subscriber = self._find(request.match_info["client_id"])
         if subscriber is None or not is_own(rights_of(request), subscriber):
-            raise _unknown(name)
-        return subscriber
+            raise self._kind.unknown(request)
+        return [subscriber]
 
     def _find(self, name: str) -> Subscriber | None:
         """The group or session of that name."""
         group: Group | None = self._groups.get(name)
         return group or self._sessions.get(name)
 
-    def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:
-        lag = lag_of(subscriber, self._timeline, self._router, look_rows)
-        view = session_view(subscriber, lag, self._timeline.horizon.position)
-        view["undone"] = undone_of(subscriber, self._timeline, lag)
-        view["incarnation"] = subscriber.incarnation
-        return view
+    def _has(self, subscriber: Subscriber, rights: Rights | None) -> bool:
+        name = subscriber.text if isinstance(subscriber, Group) else subscriber.session.client_id
+        return self._find(name) is subscriber and is_own(rights, subscriber)
 
-
-def _unknown(name: str) -> Problem:
-    return Problem("not-found", f"there is no session {name[:128]!r}")
+    async def _answer(self, request: web.Request, changed: Sequence[Subscriber]) -> web.Response:
+        (subscriber,) = changed
+        if not is_own(rights_of(request), subscriber):
+            raise self._kind.unknown(request)
+        return json_answer(session_view(subscriber, self._places.progress(subscriber, LOOK_ROWS)))

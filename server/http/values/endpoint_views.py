@@ -1,19 +1,15 @@
 """How endpoints are shown: what was sent, but for what is nobody's to see, and how its group stands."""
 
-from timeline.position import Position
-
 from ...settings.times import format_ms
 from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import Standing
 from . import shapes
-from .views import expiry_view, position_view
+from .views import Progress, expiry_view, position_view
 
 
-def endpoint_view(
-    standing: Standing, lag: shapes.Lag | None, horizon: Position, now_ms: int
-) -> shapes.Endpoint:
-    """`lag`: how far its group is behind; `now_ms`: the machine's time, by which secrets sign."""
+def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
+    """`progress`: its group's; `now_ms`: the machine's time, by which secrets sign."""
     endpoint, group, failing = standing
     row = endpoint.row
     view: shapes.Endpoint = {
@@ -34,7 +30,7 @@ def endpoint_view(
     }
     if row.gone:
         view["reason"] = row.gone
-    if group is None or lag is None:
+    if group is None or progress is None:
         return view
     view["rate"] = group.keeping.rate or 0
     view["retry"] = {
@@ -42,12 +38,14 @@ def endpoint_view(
         "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
     }
     view["expiry"] = expiry_view(group.session.expiry_s)
-    view["position"] = position_view(group.session.read_at(horizon))
-    view["lag_messages"] = lag["lag_messages"]
-    view["lag_messages_is_exact"] = lag["lag_messages_is_exact"]
-    view["lag_seconds"] = lag["lag_seconds"]
+    view["position"] = position_view(group.session.read_at(progress.horizon))
+    view["lag_messages"] = progress.lag["lag_messages"]
+    view["lag_messages_is_exact"] = progress.lag["lag_messages_is_exact"]
+    view["lag_seconds"] = progress.lag["lag_seconds"]
     view["in_flight"] = len(group.session.flights)
     view["delivered"] = group.delivered
+    view["undone"] = progress.undone
+    view["incarnation"] = group.incarnation
     return view
 
 

@@ -5,6 +5,7 @@ payload that came as JSON goes out as the bytes that came.
 """
 
 from base64 import b64encode
+from typing import NamedTuple
 
 import msgspec
 
@@ -174,9 +175,16 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
 # -- sessions
 
 
-def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> shapes.Session:
-    """`lag`: the members that say how far it is behind."""
-    session = subscriber.session
+class Progress(NamedTuple):
+    """How far a place has read, and what it has not finished, seen at `horizon`."""
+
+    lag: shapes.Lag
+    undone: shapes.Undone
+    horizon: Position
+
+
+def session_view(subscriber: Subscriber, progress: Progress) -> shapes.Session:
+    session, lag = subscriber.session, progress.lag
     view: shapes.Session = {
         "client_id": session.client_id,
         "connected": subscriber.is_here,
@@ -185,12 +193,14 @@ def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> 
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(horizon)),
+        "read_position": position_view(session.read_at(progress.horizon)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],
         "in_flight": len(session.flights),
         "delivered": subscriber.delivered,
+        "undone": progress.undone,
+        "incarnation": subscriber.incarnation,
     }
     if isinstance(subscriber, Group):
         view["client_id"] = subscriber.text
@@ -209,11 +219,10 @@ def expiry_view(expiry_s: int) -> shapes.Expiry:
     return "never" if expiry_s >= NEVER_S else expiry_s
 
 
-def group_view(group: Group, lag: shapes.Lag, horizon: Position) -> shapes.Group:
-    """`lag`: as for a session."""
-    whole, name, told = session_view(group, lag, horizon), group.name, group.in_force
+def group_view(group: Group, progress: Progress) -> shapes.Group:
+    whole, lag, told = session_view(group, progress), progress.lag, group.in_force
     view: shapes.Group = {
-        "name": name,
+        "name": group.name,
         "filter": parse_share(group.text)[1],
         "state": "paused" if group.is_paused else "active",
         "members": whole["members"],
@@ -228,6 +237,8 @@ def group_view(group: Group, lag: shapes.Lag, horizon: Position) -> shapes.Group
         "backoff": [step_ms / 1_000 for step_ms in told.backoff_ms],
         "expiry": expiry_view(group.session.expiry_s),
         "rate": group.keeping.rate or 0.0,
+        "undone": progress.undone,
+        "incarnation": group.incarnation,
     }
     if group.left_ms:
         view["left_at"] = time_text(group.left_ms)

@@ -262,11 +262,11 @@ async def test_one_that_goes_while_it_is_set_back_is_not_found(
     writer = server.app.core.writer
     submit = writer.submit
 
-    def late(decide: Decide, done: Done, *, cost: int, size: int) -> None:
+    def late(decide: Decide, done: Done, *, cost: int, size: int, owner: str) -> None:
         if cost:  # a heartbeat has none
             monkeypatch.undo()
             server.app.core.clients.drop("c")
-        submit(decide, done, cost=cost, size=size)
+        submit(decide, done, cost=cost, size=size, owner=owner)
 
     monkeypatch.setattr(writer, "submit", late)
     await server.call("POST", f"{SESSIONS}/c:replay", {"from": "1h"}, status=404)

@@ -1,0 +1,207 @@
+"""What sessions, groups and endpoints share: each has a place on the timeline, and the same verbs.
+
+    POST {one}:pause :resume :replay    200, as it stands then
+    POST {one}:skip                     200 {"from", "to", "undone"}
+
+A kind says which places a request names and how they are shown (`Kind`). The rest is the same for all: each
+change is decided in the writer, in steps where a name has many groups. It answers 404 if nothing is left to
+change by then.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Generic, TypeVar
+
+from aiohttp import web
+
+from shards.commit import Commit
+
+from ...delivery.burials import SKIPPED
+from ...delivery.replay import Replay
+from ...delivery.router import Router
+from ...delivery.subscriber import Subscriber
+from ...engine.clock import Clock
+from ...engine.writer import Ask
+from ..access import Rights, rights_of
+from ..answers import asked, json_answer
+from ..calls import WRITES, Gives, described
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
+from ..problems import Problem
+from ..requests import body_of
+from ..timeline import Timeline
+from ..turns import Turns
+from ..undone import DROP, SKIP, Skip, add_up, is_undone, skip_position, skipped, undone_of
+from ..values import shapes
+from ..values.scalars import Query
+from ..values.views import Progress
+
+STEP_PLACES = 250
+
+P = TypeVar("P", bound=Subscriber)
+View = TypeVar("View")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[P]):
+    """One kind of place, and how its routes differ from those of the others."""
+
+    noun: str
+    name: str
+    """In the path: /v1/{noun}s/{name}."""
+    scope: str
+    shape: Any
+    """What `answer` gives."""
+    find: Callable[[web.Request], Sequence[P]]
+    """The places that the request names and its key may see. Raises Problem: there is none."""
+    has: Callable[[P, Rights | None], bool]
+    """Whether the place still exists and the key may see it."""
+    answer: Callable[[web.Request, Sequence[P]], Awaitable[web.Response]]
+    pause: Callable[[Commit, P, bool], None] | None = None
+    """None: it cannot be paused."""
+    query: Query | None = None
+
+    def unknown(self, request: web.Request) -> Problem:
+        return Problem("not-found", f"there is no {self.noun} {request.match_info[self.name][:128]!r}")
+
+
+class Places:
+    """How far places have read and what they have not finished."""
+
+    def __init__(
+        self, ask: Ask, clock: Clock, timeline: Timeline, turns: Turns, router: Router, replay: Replay
+    ) -> None:
+        self.ask = ask
+        self.clock = clock
+        self.timeline = timeline
+        self.turns = turns
+        self.replay = replay
+        self._router = router
+
+    def progress(self, place: Subscriber, look_rows: int) -> Progress:
+        """Looks at `look_rows` rows at most."""
+        lag = lag_of(place, self.timeline, self._router, look_rows)
+        undone = undone_of(place, self.timeline, lag)
+        return Progress(lag, undone, self.timeline.horizon.position)
+
+    def undone(self, places: Sequence[Subscriber]) -> shapes.Undone:
+        """What they have not finished, together."""
+        return add_up([self.progress(place, look_rows_of(places)).undone for place in places])
+
+    def is_undone(self, place: Subscriber, look_rows: int) -> bool:
+        """Whether it has, or may have, anything to finish."""
+        return is_undone(place, self.timeline, self._router, look_rows)
+
+    async def page(
+        self, request: web.Request, names: Sequence[str], limit: int, view: Callable[[str], View | None]
+    ) -> tuple[list[View], str | None]:
+        """A page and the cursor of the next one; `view` gives None for a place that has ended meanwhile."""
+        turn, views = self.turns.of(request), []
+        for name in names[:limit]:
+            await turn.begin()
+            found = view(name)
+            if found is not None:
+                views.append(found)
+        return views, names[limit - 1] if len(names) > limit else None
+
+
+class Verbs(Generic[P]):
+    """The verbs of one kind of place."""
+
+    def __init__(self, kind: Kind[P], places: Places) -> None:
+        self._kind = kind
+        self._places = places
+
+    def routes(self) -> list[web.RouteDef]:
+        shown = Gives(200, self._kind.shape)
+        rewind = {"body": Rewind, "example": {"from": "PT1H"}}
+        skip = {"body": Skip, "example": {"to": "now", "undone": "dead"}}
+        pausing = [
+            self._route("pause", "Deliver nothing until it is resumed; its place stays", shown),
+            self._route("resume", "Go on where it was paused", shown),
+        ]
+        return [
+            *(pausing if self._kind.pause else ()),
+            self._route("replay", "Set the read position back", shown, **rewind),
+            self._route(
+                "skip", "Set the read position forward, past the backlog", Gives(200, shapes.Skipped), **skip
+            ),
+        ]
+
+    def _route(self, verb: str, summary: str, gives: Gives, **body: Any) -> web.RouteDef:
+        kind = self._kind
+        problems = ("not-found", *WRITES)
+        mark = described(summary, kind.scope, gives, query=kind.query or {}, problems=problems, **body)
+        handler = MethodType(mark(getattr(Verbs, verb)), self)
+        return web.post(f"/v1/{kind.noun}s/{{{kind.name}}}:{verb}", handler)
+
+    async def pause(self, request: web.Request) -> web.Response:
+        return await self._pause(request, is_paused=True)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        return await self._pause(request, is_paused=False)
+
+    async def _pause(self, request: web.Request, *, is_paused: bool) -> web.Response:
+        pause = self._kind.pause
+        assert pause is not None
+
+        def act(commit: Commit, place: P) -> bool:
+            pause(commit, place, is_paused)
+            return True
+
+        return await self._kind.answer(request, await self.change(request, act))
+
+    async def replay(self, request: web.Request) -> web.Response:
+        """The position never moves forward."""
+        self._kind.find(request)
+        wish = await body_of(request, REWIND)
+        to = position_of(wish.since, self._places.clock.wall_ms())
+
+        def act(commit: Commit, place: P) -> bool:
+            self._places.replay.rewind(commit, place, to)
+            return True
+
+        return await self._kind.answer(request, await self.change(request, act))
+
+    async def skip(self, request: web.Request) -> web.Response:
+        """The position never moves back. Messages not read by then become dead letters, or are dropped."""
+        places, found = self._places, self._kind.find(request)
+        wish = await body_of(request, SKIP)
+        to = skip_position(wish, places.timeline, places.clock.wall_ms())
+        before = min(place.session.read_at(places.timeline.horizon.position) for place in found)
+        undone = places.undone(found)
+
+        def act(commit: Commit, place: P) -> bool:
+            places.replay.skip(commit, place, to, SKIPPED, is_dead=wish.undone != DROP)
+            return True
+
+        changed = await self.change(request, act)
+        after = max(place.session.read_at(places.timeline.horizon.position) for place in changed)
+        return json_answer(skipped(before, after, undone))
+
+    async def change(self, request: web.Request, act: Callable[[Commit, P], bool]) -> list[P]:
+        """Change the places that the request names, in steps; returns those that were there.
+
+        `act`: in the writer; False if it has to be called again for the same place. Raises Problem.
+        """
+        kind, rights, left = self._kind, rights_of(request), list(self._kind.find(request))
+        changed: list[P] = []
+
+        def step(commit: Commit) -> None:
+            for place in left[:STEP_PLACES]:
+                if kind.has(place, rights):
+                    if not act(commit, place):
+                        return  # it alone is a step's work
+                    changed.append(place)
+                left.remove(place)
+
+        while left:
+            await asked(self._places.ask, step)
+        if not changed:
+            raise kind.unknown(request)
+        return changed
+
+
+def look_rows_of(many: Sequence[object]) -> int:
+    """How many rows to look at for each of so many places."""
+    return LIST_LOOK_ROWS if len(many) > 1 else LOOK_ROWS
