@@ -96,17 +96,13 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A subscriber as the server knows it: where it has read to, and how far that is behind.
-
-    A shared subscription is one too: `client_id` is `$share/{group}/{filter}`, `members` are its sessions.
-    """
+    """A subscriber as the server knows it: where it has read to, and how far that is behind."""
 
     client_id: str
     connected: bool
     subscriptions: tuple[Mapping[str, Any], ...]
     lag_messages: int | None
     lag_seconds: float | None
-    members: tuple[Mapping[str, Any], ...]
     raw: Mapping[str, Any] = field(repr=False)
     undone: Undone | None = None
 
@@ -118,15 +114,9 @@ class Session:
             subscriptions=tuple(said.get("subscriptions") or ()),
             lag_messages=said.get("lag_messages"),
             lag_seconds=said.get("lag_seconds"),
-            members=tuple(said.get("members") or ()),
             raw=said,
             undone=undone_of(said),
         )
-
-    @property
-    def is_group(self) -> bool:
-        """Whether it is a shared subscription."""
-        return self.client_id.startswith("$share/")
 
 
 class Sessions:
@@ -136,7 +126,7 @@ class Sessions:
         self._transport = transport
 
     async def list(self) -> AsyncIterator[Session]:
-        """All sessions and groups, connected and away."""
+        """All sessions, connected and away."""
         async for found in self._transport.pages("/v1/sessions", "sessions"):
             yield Session.of(found)
 
@@ -145,7 +135,7 @@ class Sessions:
         return Session.of((await self._transport.call("GET", _session(client_id))).object())
 
     async def remove(self, client_id: str) -> None:
-        """Forget the session, its subscriptions and its read position. Raises NotFound, Refused (a group)."""
+        """Forget the session, its subscriptions and its read position. Raises NotFound."""
         await self._transport.call("DELETE", _session(client_id))
 
     async def replay(self, client_id: str, since: When | timedelta) -> Json:

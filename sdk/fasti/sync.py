@@ -849,7 +849,7 @@ class Sessions(Facade[_admin.Sessions]):
     """Calls on `/v1/sessions`."""
 
     def list(self) -> Iterator[Session]:
-        """All sessions and groups, connected and away."""
+        """All sessions, connected and away."""
         return self._loop.iterate(self._inner.list())
 
     def get(self, client_id: str) -> Session:
@@ -857,7 +857,7 @@ class Sessions(Facade[_admin.Sessions]):
         return self._loop.run(self._inner.get(client_id))
 
     def remove(self, client_id: str) -> None:
-        """Forget the session, its subscriptions and its read position. Raises NotFound, Refused (a group)."""
+        """Forget the session, its subscriptions and its read position. Raises NotFound."""
         self._loop.run(self._inner.remove(client_id))
 
     def replay(self, client_id: str, since: When | timedelta) -> Json:

@@ -450,10 +450,12 @@ async def found_after_a_start(ledger: Ledger, server: ServerProcess, since_ms: i
         rows = await calls.listed(f"state=all&topic=tick/%23{since}")
         found = Counter((row["schedule"], row["deliver_at"]) for row in rows)
         ledger.occurrences |= found
-        for session in (READER, AWAY, EXACT, "$share/team/load/#"):
+        for session in (READER, AWAY, EXACT):
             answer = await calls.call("GET", f"/v1/sessions/{quote(session, safe='')}", status=200)
             place = answer.body["read_position"]
             ledger.place(session, (place["at"], place["seq"]))
+        (team,) = (await calls.call("GET", "/v1/groups/team", status=200)).body["groups"]
+        ledger.place(FILTERS[TEAM], (team["position"]["at"], team["position"]["seq"]))
     peer = await dial(server.mqtt, 5)
     await peer.connect("")
     await peer.subscribe("kept/#", qos=0)

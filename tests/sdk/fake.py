@@ -104,12 +104,6 @@ SESSION = {
     "lag_seconds": 1.5,
     "in_flight": 0,
 }
-GROUP = {
-    **SESSION,
-    "client_id": "$share/workers/a/#",
-    "members": [{"client_id": "w/1", "connected": True, "qos": 1, "in_flight": 3}],
-}
-SUBSCRIBERS = {"audit/1": SESSION, "$share/workers/a/#": GROUP}
 
 
 def text_of(at: datetime) -> str:
@@ -352,15 +346,12 @@ class Fake:
         return web.json_response({"matched": count, "changed": 0 if self.asked["dry_run"] else count})
 
     async def sessions(self, request: web.Request) -> web.Response:
-        return web.json_response({"sessions": [SESSION, GROUP], "next": None})
+        return web.json_response({"sessions": [SESSION], "next": None})
 
     async def session(self, request: web.Request) -> web.Response:
-        found = SUBSCRIBERS.get(request.match_info["id"])
-        if found is None:
+        if request.match_info["id"] != SESSION["client_id"]:
             return problem(404, "not-found")
-        if request.method != "DELETE":
-            return web.json_response(found)
-        return problem(409, "wrong-state") if found is GROUP else web.Response(status=204)
+        return web.Response(status=204) if request.method == "DELETE" else web.json_response(SESSION)
 
     async def work(self, request: web.Request) -> web.Response:
         """`:lease` gives `due_work`, `:ack` and the like end leases; who waits is answered with nothing."""

@@ -52,7 +52,7 @@ async def working(worker: fasti.Worker, c: fasti.Client) -> AsyncIterator[asynci
     """It runs, and has its place in the group."""
     task = asyncio.create_task(worker.run(c, signals=False))
     async with asyncio.timeout(60):
-        while not task.done() and not [s async for s in c.sessions.list() if s.is_group and s.connected]:
+        while not task.done() and not [g async for g in c.groups.list() if g.members]:
             await asyncio.sleep(0.01)
     try:
         yield task
@@ -63,7 +63,7 @@ async def working(worker: fasti.Worker, c: fasti.Client) -> AsyncIterator[asynci
 
 
 async def in_flight(c: fasti.Client) -> int:
-    return int((await c.sessions.get(GROUP)).raw["in_flight"])
+    return sum([group.in_flight for group in await c.groups.get("workers")])
 
 
 async def dead(c: fasti.Client) -> list[tuple[str, int, str]]:
@@ -443,7 +443,7 @@ def test_three_processes_of_which_one_is_killed_lose_nothing(server: FastiServer
         with server.sync_client() as c:
             deadline = time.monotonic() + 60
             while True:
-                groups = [s for s in c.sessions.list() if s.is_group]
+                groups = list(c.groups.list())
                 if groups and len(groups[0].members) == 3:
                     break
                 assert time.monotonic() < deadline, [out.read_text() for out in outs]

@@ -27,9 +27,8 @@ def schedule_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def session_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Client ids of sessions that begin so; not groups, whose names a shell would take for a variable."""
-    found = _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
-    return [name for name in found if not name.startswith("$")]
+    """Client ids of sessions that begin so."""
+    return _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
 
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:

@@ -18,7 +18,6 @@ Name = Annotated[str, typer.Argument(metavar="CLIENT_ID", autocompletion=session
 COLUMNS = (
     "client_id",
     "connected",
-    "members",
     "subscriptions",
     "read_position",
     "lag_messages",
@@ -29,7 +28,7 @@ COLUMNS = (
 
 @app.command()
 def ls(context: typer.Context) -> None:
-    """List sessions and shared subscriptions, connected and away."""
+    """List sessions, connected and away."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
         found = [s.raw async for s in client.sessions.list()]
@@ -86,6 +85,4 @@ def skip_(context: typer.Context, client_id: Name, to: To = "now", undone: Skipp
 
 def _row(session: Row) -> Row:
     filters = [s.get("filter", "") for s in session.get("subscriptions") or ()]
-    members = [f"{m.get('client_id')} ({m.get('in_flight')})" for m in session.get("members") or ()]
-    told = {"members": ", ".join(members), "subscriptions": ", ".join(filters)}
-    return {**session, **told}
+    return {**session, "subscriptions": ", ".join(filters)}

@@ -7,7 +7,6 @@ import { count, instant, span } from "./format.js";
 import { History, lagLine, lagMessages, lagSeconds } from "./lag.js";
 
 const SHOWN = 200;
-const GROUP = "$share/", BEHIND_GROUPS = "$share0";
 
 export async function open(root, context) {
   const [id] = context.path;
@@ -21,15 +20,9 @@ async function openList(root, { api, every, go }) {
   fill(root, h("h1", {}, "Sessions"), h("p", { class: "faint" }, "Groups, which share their work, have a page of their own."), form, body);
 
   async function load() {
-    let page = await api.get("/v1/sessions", { limit: SHOWN });
-    const rows = page.sessions.filter((one) => !one.client_id.startsWith(GROUP));
-    if (page.next?.startsWith(GROUP)) {
-      // Groups stand among the sessions: there may be more of them than are shown.
-      page = await api.get("/v1/sessions", { limit: SHOWN - rows.length, cursor: BEHIND_GROUPS });
-      rows.push(...page.sessions);
-    }
+    const { sessions: rows, next } = await api.get("/v1/sessions", { limit: SHOWN });
     for (const one of rows) history.add(one.client_id, one.lag_messages);
-    fill(body, rows.length ? drawn(rows) : h("p", { class: "empty" }, "No sessions."), page.next ? h("p", { class: "faint" }, `The first ${SHOWN} by name.`) : null);
+    fill(body, rows.length ? drawn(rows) : h("p", { class: "empty" }, "No sessions."), next ? h("p", { class: "faint" }, `The first ${SHOWN} by name.`) : null);
   }
 
   const drawn = (rows) => table([

@@ -11,7 +11,7 @@ how. With `filter` it is the group of that name and filter, which is made if it 
 `$share/{name}/{filter}` would; without, all groups of that name in turn.
 
 A key may lease what it may subscribe to; without `filter` it sees the groups of its own alone, as
-/v1/sessions has it. Whoever may lease of a group may ack, nack, extend and release what is leased
+/v1/groups has it. Whoever may lease of a group may ack, nack, extend and release what is leased
 of it; a lease of any other is gone for him.
 
 A call that waits is answered with nothing as soon as its client sends no more: one that has died has only

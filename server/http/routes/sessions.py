@@ -2,12 +2,10 @@
 
 Of one session at most 10,000 rows are looked at to count how far it is behind (../lag.py), in a list 1,000.
 
-A key sees the sessions of clients that have connected with it, and shared subscriptions of such alone; one
-with the scope admin sees all.
+A key sees the sessions of clients that have connected with it; one with the scope admin sees all.
 
-A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
-it has a read position of its own, which a session's does not count. It is set back like a session, for all
-its members; it is deleted where it is made (routes/groups.py).
+Groups and endpoints have lists of their own (groups.py, endpoints.py). The group of full URLs has none: it is
+found here, by its name, and in no list.
 """
 
 from collections.abc import Sequence
@@ -18,8 +16,9 @@ from shards.commit import Commit
 
 from ...delivery.clients import Clients
 from ...delivery.membership import Membership
+from ...delivery.router import URLS
 from ...delivery.sessions import Sessions
-from ...delivery.shared import Group
+from ...delivery.shared import ENDPOINT_PREFIX, endpoint_text
 from ...delivery.subscriber import Subscriber
 from ..access import Rights, is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
@@ -32,6 +31,10 @@ from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
 from .places import Kind, Places, Verbs
+
+ALL_URLS = endpoint_text(URLS)
+ELSEWHERE = {"$share/": "/v1/groups", ENDPOINT_PREFIX: "/v1/endpoints"}
+"""How names of what is no session begin -> where that is."""
 
 
 class SessionRoutes:
@@ -52,84 +55,76 @@ class SessionRoutes:
             *Verbs(self._kind, self._places).routes(),
         ]
 
-    @described(
-        "Sessions and groups, and how far each has read", READ, Gives(200, shapes.SessionPage), query=PAGED
-    )
+    @described("Sessions, and how far each has read", READ, Gives(200, shapes.SessionPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         rights = rights_of(request)
 
         def wanted(subscriber: Subscriber) -> str | None:
-            name = subscriber.text if isinstance(subscriber, Group) else subscriber.session.client_id
+            name = subscriber.session.client_id
             return name if name > cursor and is_own(rights, subscriber) else None
 
         def view(name: str) -> shapes.Session | None:
-            subscriber = self._find(name)
+            subscriber = self._sessions.get(name)
             if subscriber is None or not is_own(rights, subscriber):
                 return None
             return session_view(subscriber, self._places.progress(subscriber, LIST_LOOK_ROWS))
 
-        every = [*self._sessions, *self._groups]
-        found = await least(self._places.turns.of(request), every, wanted, limit + 1)
+        found = await least(self._places.turns.of(request), [*self._sessions], wanted, limit + 1)
         views, following = await self._places.page(request, [name for name, _ in found], limit, view)
         page: shapes.SessionPage = {"sessions": views, "next": following}
         return json_answer(page)
 
-    @described(
-        "A session, or a group ($share/group/filter)",
-        READ,
-        Gives(200, shapes.Session),
-        problems=("not-found",),
-    )
+    @described("A session", READ, Gives(200, shapes.Session), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         await self._places.turns.of(request).begin()
         return await self._answer(request, self._found(request))
 
-    @described("Forget a session", READ, Gives(204), problems=("not-found", "wrong-state", *WRITES))
+    @described("Forget a session", READ, Gives(204), problems=("not-found", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
         name = request.match_info["client_id"]
         rights = rights_of(request)
-        known = self._find(name)
-        if known is not None and not is_own(rights, known):
-            raise self._kind.unknown(request)
-        group = self._groups.get(name)
-        if group is not None:
-            where = "endpoints" if group.is_endpoint else "groups"
-            raise Problem("wrong-state", f"it is deleted under /v1/{where}")
-        if not self._clients.is_known(name):
-            raise self._kind.unknown(request)
+        known = self._sessions.get(name)
+        if not self._clients.is_known(name) or (known is not None and not is_own(rights, known)):
+            raise self._unknown(request)
 
         def drop(_: Commit) -> bool:
-            known = self._find(name)
+            known = self._sessions.get(name)
             may = is_own(rights, known) if known is not None else sees_every_session(rights)
             if may:
                 self._clients.drop(name)
             return may
 
         if not await asked(self._places.ask, drop):
-            raise self._kind.unknown(request)
+            raise self._unknown(request)
         return web.Response(status=204)
 
     # -- leaves
 
     def _found(self, request: web.Request) -> Sequence[Subscriber]:
-        subscriber = self._find(request.match_info["client_id"])
+        name = request.match_info["client_id"]
+        subscriber = self._groups.get(name) if name == ALL_URLS else self._sessions.get(name)
         if subscriber is None or not is_own(rights_of(request), subscriber):
-            raise self._kind.unknown(request)
+            raise self._unknown(request)
         return [subscriber]
 
-    def _find(self, name: str) -> Subscriber | None:
-        """The group or session of that name."""
-        group: Group | None = self._groups.get(name)
-        return group or self._sessions.get(name)
-
     def _has(self, subscriber: Subscriber, rights: Rights | None) -> bool:
-        name = subscriber.text if isinstance(subscriber, Group) else subscriber.session.client_id
-        return self._find(name) is subscriber and is_own(rights, subscriber)
+        there = self._groups.named(subscriber.session.client_id)
+        return there is subscriber and is_own(rights, subscriber)
 
     async def _answer(self, request: web.Request, changed: Sequence[Subscriber]) -> web.Response:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
-            raise self._kind.unknown(request)
-        return json_answer(session_view(subscriber, self._places.progress(subscriber, LOOK_ROWS)))
+            raise self._unknown(request)
+        view = session_view(subscriber, self._places.progress(subscriber, LOOK_ROWS))
+        view["client_id"] = request.match_info["client_id"]
+        return json_answer(view)
+
+    def _unknown(self, request: web.Request) -> Problem:
+        """Names of groups and endpoints are no client ids; the answer says where to look for them."""
+        prefix, slash, _ = request.match_info["client_id"].partition("/")
+        where = ELSEWHERE.get(prefix + slash)
+        if where is None:
+            return self._kind.unknown(request)
+        return Problem("not-found", f"groups and endpoints are no sessions: see {where}")

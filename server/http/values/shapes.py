@@ -568,13 +568,12 @@ class Member(TypedDict):
 
 
 class Session(Lag):
-    """A subscriber, or a group of them."""
+    """A client's subscriptions, and how far they are read."""
 
     client_id: str
     connected: bool
     connected_at: NotRequired[Instant]
     left_at: NotRequired[Instant]
-    members: NotRequired[list[Member]]
     expiry_s: Expiry
     subscriptions: list[Subscription]
     read_position: Position

@@ -202,13 +202,7 @@ def session_view(subscriber: Subscriber, progress: Progress) -> shapes.Session:
         "undone": progress.undone,
         "incarnation": subscriber.incarnation,
     }
-    if isinstance(subscriber, Group):
-        view["client_id"] = subscriber.text
-        ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
-        view["members"] = members = [_member_view(subscriber, member) for member in ordered]
-        # Its own flights are those of QoS 1, with what waits for another member among them.
-        view["in_flight"] = len(subscriber.session.resends) + sum(member["in_flight"] for member in members)
-    elif subscriber.link is not None:
+    if subscriber.link is not None:
         view["connected_at"] = time_text(subscriber.connected_ms)
     elif subscriber.left_ms:
         view["left_at"] = time_text(subscriber.left_ms)
@@ -220,17 +214,20 @@ def expiry_view(expiry_s: int) -> shapes.Expiry:
 
 
 def group_view(group: Group, progress: Progress) -> shapes.Group:
-    whole, lag, told = session_view(group, progress), progress.lag, group.in_force
+    lag, told = progress.lag, group.in_force
+    ordered = sorted(group.members, key=lambda member: member.session.client_id)
+    members = [_member_view(group, member) for member in ordered]
     view: shapes.Group = {
         "name": group.name,
         "filter": parse_share(group.text)[1],
         "state": "paused" if group.is_paused else "active",
-        "members": whole["members"],
-        "position": whole["read_position"],
+        "members": members,
+        "position": position_view(group.session.read_at(progress.horizon)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],
-        "in_flight": whole["in_flight"],
+        # Its own flights are those of QoS 1, with what waits for another member among them.
+        "in_flight": len(group.session.resends) + sum(member["in_flight"] for member in members),
         "delivered": group.delivered,
         "ack_timeout": told.ack_timeout_ms / 1_000,
         "max_attempts": told.max_attempts,

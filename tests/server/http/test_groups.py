@@ -1,4 +1,4 @@
-"""Shared subscriptions over HTTP: shown among the sessions, set back for all their members."""
+"""Shared subscriptions over HTTP: shown with their members, set back for all of them, no sessions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from ..conftest import MINUTE_MS, START, Running, running
 
 SESSIONS = "/v1/sessions"
 TEXT = "$share/g/a/#"
-PATH = f"{SESSIONS}/{quote(TEXT, safe='')}"
+GROUPS = "/v1/groups"
+PATH = f"{GROUPS}/g"
 
 
 def _ack_all(server: Running, *names: str) -> None:
@@ -27,7 +28,7 @@ def _ack_all(server: Running, *names: str) -> None:
             server.app.core.groups.acked(member, (flight,))
 
 
-async def test_a_group_stands_among_the_sessions(server: Running) -> None:
+async def test_a_group_is_shown_with_its_members(server: Running) -> None:
     await server.connect("w1", TEXT)
     second, _ = await server.connect("w2", TEXT, "other")
     server.app.core.clients.leave(second, is_clean=False)
@@ -35,28 +36,34 @@ async def test_a_group_stands_among_the_sessions(server: Running) -> None:
         await server.schedule("a/x", deliver_in=60 * (n + 1))
     await server.pass_time(5 * MINUTE_MS)
     listed = (await server.call("GET", SESSIONS)).body
-    assert [s["client_id"] for s in listed["sessions"]] == [TEXT, "w1", "w2"]
-    assert all(("members" in s) == (s["client_id"] == TEXT) for s in listed["sessions"])
-    body = (await server.call("GET", PATH)).body
-    assert body == listed["sessions"][0]
-    read = body.pop("read_position")
-    assert read["at"] == "2026-11-21T08:05:00.000Z"
-    assert (body.pop("undone")["in_flight"], body.pop("incarnation") > 0) == (body["in_flight"], True)
-    assert body == {
-        "client_id": TEXT,
-        "connected": True,
-        "members": [
-            {"client_id": "w1", "connected": True, "qos": 1, "in_flight": 3},
-            {"client_id": "w2", "connected": False, "qos": 1, "in_flight": 0},
-        ],
-        "expiry_s": 7 * 86_400,
-        "subscriptions": [{"filter": "a/#", "qos": 2, "since": START}],
-        "lag_messages": 0,
-        "lag_messages_is_exact": True,
-        "lag_seconds": 0.0,
-        "in_flight": 3,
-        "delivered": 3,
-    }
+    assert [s["client_id"] for s in listed["sessions"]] == ["w1", "w2"]
+    (body,) = (await server.call("GET", GROUPS)).body["groups"]
+    assert (await server.call("GET", PATH)).body["groups"] == [body]
+    assert body["position"]["at"] == "2026-11-21T08:05:00.000Z"
+    assert (body["name"], body["filter"], body["expiry"]) == ("g", "a/#", 7 * 86_400)
+    assert (body["undone"]["in_flight"], body["in_flight"], body["delivered"]) == (3, 3, 3)
+    assert body["members"] == [
+        {"client_id": "w1", "connected": True, "qos": 1, "in_flight": 3},
+        {"client_id": "w2", "connected": False, "qos": 1, "in_flight": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "verb", "body"),
+    [
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("POST", ":replay", {"from": "1h"}),
+        ("POST", ":skip", {"to": "now"}),
+    ],
+)
+async def test_a_group_is_no_session(server: Running, method: str, verb: str, body: object) -> None:
+    await server.connect("w", TEXT)
+    for name in (TEXT, "$share/nobody/t"):
+        path = f"{SESSIONS}/{quote(name, safe='')}{verb}"
+        refused = await server.call(method, path, body, status=404)
+        assert (refused.slug, "/v1/groups" in refused.body["detail"]) == ("not-found", True)
+    assert len((await server.call("GET", PATH)).body["groups"]) == 1
 
 
 async def test_a_group_that_is_away_is_behind_and_its_members_are_not(server: Running) -> None:
@@ -67,18 +74,14 @@ async def test_a_group_that_is_away_is_behind_and_its_members_are_not(server: Ru
     await server.schedule("a/1", deliver_in=60)
     await server.schedule("b", deliver_in=120)
     await server.pass_time(5 * MINUTE_MS)
-    group, session = (await server.call("GET", SESSIONS)).body["sessions"]
-    assert (group["connected"], group["in_flight"]) == (False, 1)  # given back, it waits for a member
+    (session,) = (await server.call("GET", SESSIONS)).body["sessions"]
+    (group,) = (await server.call("GET", GROUPS)).body["groups"]
+    # Given back, it waits for a member.
+    assert (group["members"][0]["connected"], group["in_flight"]) == (
+        False,
+        1,
+    )
     assert (group["lag_messages"], group["lag_seconds"], session["lag_messages"]) == (1, 240.0, 0)
-
-
-async def test_groups_come_in_pages_with_the_sessions(server: Running) -> None:
-    for name in ("!", "w"):
-        await server.connect(name, TEXT, "$share/h/a/#")
-    first = (await server.call("GET", f"{SESSIONS}?limit=2")).body
-    assert [s["client_id"] for s in first["sessions"]] == ["!", TEXT]
-    rest = (await server.call("GET", f"{SESSIONS}?limit=2&cursor={quote(first['next'])}")).body
-    assert ([s["client_id"] for s in rest["sessions"]], rest["next"]) == (["$share/h/a/#", "w"], None)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,8 @@ async def test_a_group_is_set_back_for_all_its_members(
     await server.pass_time(5 * MINUTE_MS)
     assert sorted(links[0].topics + links[1].topics) == ["a/1", "a/2"]
     _ack_all(server, "w1", "w2")
-    body = (await server.call("POST", f"{PATH}:replay", {"from": since})).body
-    assert body["client_id"] == TEXT
+    (body,) = (await server.call("POST", f"{PATH}:replay", {"from": since})).body["groups"]
+    assert body["name"] == "g"
     await server.app.quiet()
     assert sorted(links[0].topics + links[1].topics) == sorted(["a/1", "a/2", *topics])
     await server.schedule("a/new")
@@ -111,22 +114,21 @@ async def test_a_group_set_back_is_so_after_a_restart(
         await server.pass_time(5 * MINUTE_MS)
         _ack_all(server, "w")
         server.app.core.clients.leave(member, is_clean=False)
-        body = (await server.call("POST", f"{PATH}:replay", {"from": "PT5M"})).body
-        assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
+        (body,) = (await server.call("POST", f"{PATH}:replay", {"from": "PT5M"})).body["groups"]
+        assert (body["position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
-        body = (await server.call("GET", PATH)).body
-        assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
+        (body,) = (await server.call("GET", PATH)).body["groups"]
+        assert (body["position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
         _, link = await server.connect("w")
         assert link.topics == ["a/1"]
 
 
-async def test_a_group_is_not_deleted_as_a_session_and_with_no_expiry_goes_with_the_last_one(
+async def test_a_group_with_no_expiry_goes_with_the_last_session_that_holds_it(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
     async with running(tmp_path, config, clock) as server:
         await server.connect("w", TEXT)
         await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "expiry": 0})
-        assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
         await server.call("GET", PATH)
         await server.call("DELETE", f"{SESSIONS}/w", status=204)
         for method, body in (("GET", None), ("DELETE", None), ("POST", {"from": "1h"})):

@@ -710,22 +710,22 @@ async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
     for name in ("a", "ops"):
         page = await keyed.body(name, "GET", "/v1/sessions")
         listed[name] = [session["client_id"] for session in page["sessions"]]
-    assert listed["a"] == ["$share/own-a/t", "a1"]
-    assert listed["ops"] == ["$share/both/t", "$share/own-a/t", "$share/own-b/t", "a1", "b1"]
-    for other in ("b1", "%24share%2Fboth%2Ft", "%24share%2Fown-b%2Ft", "nobody"):
+    assert listed["a"] == ["a1"]
+    assert listed["ops"] == ["a1", "b1"]
+    for other in ("b1", "%24share%2Fown-a%2Ft", "nobody"):
         await keyed.call("a", "GET", f"/v1/sessions/{other}", status=404)
         await keyed.call("a", "DELETE", f"/v1/sessions/{other}", status=404)
         await keyed.call("a", "POST", f"/v1/sessions/{other}:replay", {"from": "PT1H"}, status=404)
-    await keyed.call("a", "GET", "/v1/sessions/%24share%2Fown-a%2Ft")
     await keyed.call("a", "POST", "/v1/sessions/a1:replay", {"from": "PT1H"})
     await keyed.call("a", "DELETE", "/v1/sessions/a1", status=204)
-    left = (await keyed.body("a", "GET", "/v1/sessions"))["sessions"]
-    assert [one["client_id"] for one in left] == ["$share/own-a/t"], "it keeps its place, and is still a's"
+    assert (await keyed.body("a", "GET", "/v1/sessions"))["sessions"] == []
+    left = (await keyed.body("a", "GET", "/v1/groups"))["groups"]
+    assert [one["name"] for one in left] == ["own-a"], "it keeps its place, and is still a's"
     await keyed.call("ops", "DELETE", "/v1/sessions/b1", status=204)
 
 
 @OPENED
-async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
+async def test_a_group_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
     keyed: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at it and the writer's turn another's client has joined the group."""
@@ -735,7 +735,7 @@ async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else
     core = keyed.server.app.core
     group = core.groups.get("$share/g/t")
     assert group is not None
-    await keyed.call("a", "POST", "/v1/sessions/%24share%2Fg%2Ft:replay", {"from": "PT1H"}, status=200)
+    await keyed.call("a", "POST", "/v1/groups/g:replay", {"from": "PT1H"}, status=200)
     sent: list[Position] = []
     monkeypatch.setattr(core.replay, "rewind", lambda commit, subscriber, to: sent.append(to))
     submit = core.writer.submit
@@ -748,5 +748,5 @@ async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else
 
     with monkeypatch.context() as patch:
         patch.setattr(core.writer, "submit", joined)
-        await keyed.call("a", "POST", "/v1/sessions/%24share%2Fg%2Ft:replay", {"from": "PT1H"}, status=404)
+        await keyed.call("a", "POST", "/v1/groups/g:replay", {"from": "PT1H"}, status=404)
     assert not sent

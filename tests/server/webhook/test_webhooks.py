@@ -65,6 +65,11 @@ async def test_a_url_needs_no_endpoint(server: Running, receiver: Receiver) -> N
     await server.call("POST", "/v1/messages", {"payload": "y", "deliver_to": url}, status=201)
     await receiver.posts(2)
     assert receiver.got[1].headers["fasti-topic"] == "$deliver/*"
+    group = "/v1/sessions/%24endpoint%2F%2A"
+    assert (await server.call("GET", group)).body["client_id"] == "$endpoint/*"
+    assert (await server.call("POST", f"{group}:replay", {"from": "0s"})).body["client_id"] == "$endpoint/*"
+    assert (await server.call("POST", f"{group}:skip", {})).body["undone"]["lag"] == 0
+    await server.call("DELETE", group, status=404)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +400,7 @@ async def test_what_is_no_name(server: Running, name: str) -> None:
     assert refused.body["errors"][0]["field"] == "name"
 
 
-async def test_its_group_is_shown_among_sessions_and_is_not_to_be_had_as_a_group(
+async def test_its_group_is_not_to_be_had_as_a_group_or_a_session(
     server: Running, receiver: Receiver
 ) -> None:
     await put(server, receiver)
@@ -404,9 +409,9 @@ async def test_its_group_is_shown_among_sessions_and_is_not_to_be_had_as_a_group
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", ":pause"), ("POST", "/messages:lease")):
         body = {"max": 1} if "lease" in path else None
         assert (await server.call(method, f"/v1/groups/{group}{path}", body, status=404)).slug == "not-found"
-    assert (await server.call("GET", f"/v1/sessions/{group}")).body["client_id"] == "$endpoint/billing"
-    refused = await server.call("DELETE", f"/v1/sessions/{group}", status=409)
-    assert "/v1/endpoints" in refused.body["detail"]
+    for method in ("GET", "DELETE"):
+        refused = await server.call(method, f"/v1/sessions/{group}", status=404)
+        assert "/v1/endpoints" in refused.body["detail"]
 
 
 async def test_there_is_none(server: Running) -> None:
