@@ -1,6 +1,7 @@
 """Honest clients beside an attack: `python -m tests.bench.honest MQTT HTTP KEY`.
 
-Three, each of which asks for something every 10 ms and waits for it:
+Three, of a broker without HTTP (port 0) the first two, each of which asks for something every 10 ms and waits
+for it:
 
     ping      PINGREQ on a connection
     p2p       a publish at QoS 0 from one connection to another
@@ -123,7 +124,8 @@ def main(mqtt: Address, http: Address, key: str) -> None:
     def measure(client: Client, connected: Ask) -> None:
         found[client.__name__] = asdict(felt(partial(client, mqtt, http, key), connected, over))
 
-    measuring = [partial(measure, client, client(mqtt, http, key)) for client in CLIENTS]
+    clients = CLIENTS if http[1] else CLIENTS[:2]
+    measuring = [partial(measure, client, client(mqtt, http, key)) for client in clients]
     print("ready", flush=True)
     together([end, *measuring])
     print(json.dumps(found), flush=True)

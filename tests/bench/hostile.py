@@ -17,8 +17,9 @@ precedence over it for the processor, if the machine allows that. The table says
 
 `!` marks what misses the goal: GOAL for the calls, nothing lost. With `--goal` the exit code is then 1.
 
-`--server DIR` runs the server of another checkout, several times for several, row beside row. All of it is
-on the one machine: look at `nothing`, which attacks nobody, for what the machine adds.
+`--server DIR` runs the server of another checkout, several times for several, row beside row; `--mosquitto`
+adds a row of that broker for each attack over MQTT. All of it is on the one machine: look at `nothing`, which
+attacks nobody, for what the machine adds.
 """
 
 import argparse
@@ -37,13 +38,14 @@ from itertools import product
 from pathlib import Path
 
 from .attacks import ATTACKS
-from .crowds import CROWDS
-from .honest import CLIENTS, Felt
+from .crowds import CROWDS, http_batches, never_reads
+from .honest import Felt
 from .mixes import MIXES
-from .process import ROOT, Server, environment
+from .peers.mosquitto import mosquitto
+from .process import ROOT, Address, Process, Server, environment
 from .results import turn_ns
 from .scene import CUT, Attack, Scene
-from .strangers import STRANGERS
+from .strangers import STRANGERS, half_connects, large_connects, silent_connections
 
 SECONDS = 10.0
 SETTLE_S = 1.5
@@ -92,7 +94,7 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         sizes = (f"{size / _MIB:.1f}" for size in (self.rss, self.log, self.disk, self.data))
-        felt = (f"{one.p99_ms:.1f} {one.max_ms:.0f}{_mark(name, one)}" for name, one in self.felt.items())
+        felt = (_felt(name, self.felt.get(name)) for name in GOAL)
         spent = (f"{self.cpu_s:.1f}", f"{self.wait_s:.1f}")
         return (
             self.attack,
@@ -105,12 +107,22 @@ class Row:
         )
 
 
+def _felt(client: str, felt: Felt | None) -> str:
+    return "-" if felt is None else f"{felt.p99_ms:.1f} {felt.max_ms:.0f}{_mark(client, felt)}"
+
+
 def _mark(client: str, felt: Felt) -> str:
     p99, most = GOAL[client]
     return "!" if felt.p99_ms > p99 or felt.max_ms > most else ""
 
 
 EVERY = (*ATTACKS, *CROWDS, *STRANGERS, *MIXES)
+HTTP = {*CROWDS[CROWDS.index(http_batches) :], *STRANGERS, *MIXES, never_reads} - {
+    silent_connections,
+    half_connects,
+    large_connects,
+}
+"""Attacks that are not, or not only, over MQTT."""
 HEAD = ("attack", "server", *GOAL, "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
 
 
@@ -151,16 +163,30 @@ def attacked(attack: Attack, root: Path, keys: Keys, seconds: float) -> Row:
             os.setpriority(os.PRIO_PROCESS, server.pid, -10)
         try:
             server.listening()
-            with _beside(server, keys) as friend:
-                return _measured(attack, server, root, keys, seconds, friend)
+            places = server.mqtt, server.address_of("tls"), server.address_of("ws"), server.http
+            with _beside(server.mqtt, server.http, keys) as friend:
+                return _measured(attack, server, places, root.name, keys, seconds, friend)
         finally:
             server.stop()
 
 
+def beside_mosquitto(attack: Attack, keys: Keys, seconds: float) -> Row:
+    """The same of mosquitto, which lets everybody in. Raises RuntimeError if there is none."""
+    with tempfile.TemporaryDirectory(prefix="fasti-hostile-") as folder, mosquitto(Path(folder)) as found:
+        if found is None:
+            raise RuntimeError("it is not installed")
+        nowhere = "127.0.0.1", 0
+        places = found.at, nowhere, nowhere, nowhere
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, found.process.pid, -10)
+        with _beside(found.at, nowhere, keys) as friend:
+            return _measured(attack, found.process, places, "mosquitto", keys, seconds, friend)
+
+
 @contextmanager
-def _beside(server: Server, keys: Keys) -> Iterator[subprocess.Popen[str]]:
+def _beside(mqtt: Address, http: Address, keys: Keys) -> Iterator[subprocess.Popen[str]]:
     """The honest clients, connected; killed in the end if they have not ended."""
-    at = (":".join(map(str, one)) for one in (server.mqtt, server.http))
+    at = (":".join(map(str, one)) for one in (mqtt, http))
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.honest", *at, keys.shown["honest"]],
         cwd=ROOT,
@@ -178,27 +204,32 @@ def _beside(server: Server, keys: Keys) -> Iterator[subprocess.Popen[str]]:
 
 
 def _measured(
-    attack: Attack, server: Server, root: Path, keys: Keys, seconds: float, friend: subprocess.Popen[str]
+    attack: Attack,
+    server: Process,
+    places: tuple[Address, Address, Address, Address],
+    name: str,
+    keys: Keys,
+    seconds: float,
+    friend: subprocess.Popen[str],
 ) -> Row:
     server.forget_peak()
     rss, cpu, wait = server.rss_bytes(), server.cpu_s(), server.wait_s()
     disk, log = server.disk_bytes(), _size(server.log)
-    places = server.mqtt, server.address_of("tls"), server.address_of("ws"), server.http
     scene = Scene(server.pid, *places, keys.shown["evil"], keys.shown["reader"], seconds)
     remark = _attack(attack, scene)
     time.sleep(SETTLE_S)
     found = json.loads(friend.communicate()[0])
     server.check()
     return Row(
-        server=root.name,
+        server=name,
         attack=attack.__name__,
-        felt={client.__name__: Felt(**found[client.__name__]) for client in CLIENTS},
+        felt={client: Felt(**of) for client, of in found.items()},
         cpu_s=server.cpu_s() - cpu,
         wait_s=server.wait_s() - wait,
         rss=server.peak_bytes() - rss,
         log=_size(server.log) - log,
         disk=server.disk_bytes() - disk,
-        data=server.data_bytes(),
+        data=server.data_bytes() if isinstance(server, Server) else 0,
         remark=remark,
     )
 
@@ -249,6 +280,7 @@ def main(arguments: list[str]) -> int:
         "--only", action="append", choices=names, metavar="NAME", help="this attack; repeatable"
     )
     parser.add_argument("--server", action="append", type=Path, metavar="DIR", help="a checkout; repeatable")
+    parser.add_argument("--mosquitto", action="store_true", help="beside it, for attacks over MQTT")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each attack, most of the time")
     parser.add_argument("--goal", action="store_true", help="exit code 1 if an attack misses the goal")
     wanted = parser.parse_args(arguments)
@@ -265,6 +297,11 @@ def main(arguments: list[str]) -> int:
                 print(f"{name}: the server of {root}: {error}", flush=True)
             else:
                 print("  ".join(rows[-1].cells()), flush=True)
+        for name in (wanted.only or names) if wanted.mosquitto else ():
+            if names[name] not in HTTP:
+                rows.append(beside_mosquitto(names[name], made[0], wanted.seconds))
+                print("  ".join(rows[-1].cells()), flush=True)
+    rows.sort(key=lambda row: list(names).index(row.attack))
     print(f"\n{table(rows)}")
     return int(wanted.goal and (has_ended or any(row.misses for row in rows)))
 
