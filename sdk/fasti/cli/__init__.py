@@ -19,10 +19,8 @@ there.
     timeline.py     `fasti timeline`
     slices.py       `fasti slice`
     shard.py        `fasti shard`
-    session.py      `fasti session`
-    group.py        `fasti group`
-    endpoint.py     `fasti endpoint`
-    places.py       what these three share: what is undone, `skip`, `rm`
+    nouns.py        verbs that are one call of the SDK, from a table
+    places.py       `fasti session`, `fasti group`, `fasti endpoint`
     dead.py         `fasti dead`
     retry.py        `fasti retry`
     entries.py      what these two share: lists, changes by id or selection

@@ -17,15 +17,13 @@ import fasti
 from . import (
     cluster,
     dead,
-    endpoint,
-    group,
     job,
     message,
+    places,
     ranges,
     retry,
     schedule,
     server,
-    session,
     shard,
     slices,
     subscribe,
@@ -58,9 +56,9 @@ app.command("work")(work.work)
 app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers.")
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
-app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
-app.add_typer(group.app, name="group", help="Shared subscriptions and their places.")
-app.add_typer(endpoint.app, name="endpoint", help="Where messages are posted that say so.")
+app.add_typer(places.session, name="session", help="Subscribers and how far they have read.")
+app.add_typer(places.group, name="group", help="Shared subscriptions and their places.")
+app.add_typer(places.endpoint, name="endpoint", help="Where messages are posted that say so.")
 app.add_typer(retry.app, name="retry", help="Messages that wait for their next try.")
 app.add_typer(dead.app, name="dead", help="Dead letters: messages that were given up.")
 app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")

@@ -6,8 +6,9 @@ import typer
 
 import fasti
 
+from .options import with_client
 from .output import Format, Printer, Row
-from .run import REFUSED, run
+from .run import REFUSED
 
 app = typer.Typer(no_args_is_help=True)
 COLUMNS = ("node", "state", "epoch", "applied", "lag", "heard")
@@ -18,27 +19,24 @@ _ALONE = "this server is in no cluster"
 
 
 @app.command()
-def status(context: typer.Context) -> None:
+@with_client()
+async def status(client: fasti.Client, out: Printer) -> None:
     """Say who leads and how far the others are, as the node sees it that answers."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        try:
-            found = await client.cluster.status()
-        except fasti.NotFound as error:
-            out.failed(_ALONE, {**(error.problem.raw or {}), "detail": _ALONE})
-            raise typer.Exit(REFUSED) from error
-        if out.format is not Format.table:
-            out.one(found.raw)
-            return
-        out.many([_row(node) for node in found.nodes], COLUMNS)
-        if found.leader is None:
-            out.complain(f"{found.node} knows of no leader{f': {found.why}' if found.why else ''}")
-        elif found.why:
-            out.complain(f"{found.node}: {found.why}")
-        if found.wants_retime:
-            out.complain(_DIFFERS.format(found.node))
-
-    run(context, work)
+    try:
+        found = await client.cluster.status()
+    except fasti.NotFound as error:
+        out.failed(_ALONE, {**(error.problem.raw or {}), "detail": _ALONE})
+        raise typer.Exit(REFUSED) from error
+    if out.format is not Format.table:
+        out.one(found.raw)
+        return
+    out.many([_row(node) for node in found.nodes], COLUMNS)
+    if found.leader is None:
+        out.complain(f"{found.node} knows of no leader{f': {found.why}' if found.why else ''}")
+    elif found.why:
+        out.complain(f"{found.node}: {found.why}")
+    if found.wants_retime:
+        out.complain(_DIFFERS.format(found.node))
 
 
 def _row(node: fasti.ClusterNode) -> Row:

@@ -10,10 +10,9 @@ import fasti
 from fasti.options import DeadSelection
 
 from .entries import Ids, Limit, change, print_all, print_each
-from .options import takes
+from .options import with_client
 from .output import Printer
 from .ranges import DryRun
-from .run import run
 
 app = typer.Typer(no_args_is_help=True)
 Delay = Annotated[str | None, typer.Option("--in", help="Not at once, but after 15m, 90s, PT15M.")]
@@ -24,35 +23,32 @@ Place = Annotated[
 
 
 @app.command()
-@takes(DeadSelection)
-def ls(
-    context: typer.Context,
+@with_client(DeadSelection)
+async def ls(
+    client: fasti.Client,
+    out: Printer,
     reason: Annotated[str | None, typer.Option(help="Part of the reason.")] = None,
     limit: Limit = 100,
     **chosen: Unpack[DeadSelection],
 ) -> None:
     """List what was given up, ordered by the time at which it died."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await print_all(out, client.dead.list(reason=reason, limit=limit, **chosen), "died_at")
-
-    run(context, work)
+    await print_all(out, client.dead.list(reason=reason, limit=limit, **chosen), "died_at")
 
 
 @app.command()
-def show(context: typer.Context, message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+@with_client()
+async def show(
+    client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
+) -> None:
     """Show a dead letter; one for each session or group that has given the message up."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        print_each(out, await client.dead.get(message_id), f"there is no dead letter {message_id}")
-
-    run(context, work)
+    print_each(out, await client.dead.get(message_id), f"there is no dead letter {message_id}")
 
 
 @app.command()
-@takes(DeadSelection)
-def requeue(
-    context: typer.Context,
+@with_client(DeadSelection)
+async def requeue(
+    client: fasti.Client,
+    out: Printer,
     ids: Ids = None,
     delay: Delay = None,
     place: Place = None,
@@ -60,24 +56,17 @@ def requeue(
     **chosen: Unpack[DeadSelection],
 ) -> None:
     """Send dead letters again, to those alone who gave them up: by id, or all that the options select."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await change(out, client.dead.requeue, ids, chosen, delay=delay, to=place, dry_run=dry_run)
-
-    run(context, work)
+    await change(out, client.dead.requeue, ids, chosen, delay=delay, to=place, dry_run=dry_run)
 
 
 @app.command()
-@takes(DeadSelection)
-def drop(
-    context: typer.Context,
+@with_client(DeadSelection)
+async def drop(
+    client: fasti.Client,
+    out: Printer,
     ids: Ids = None,
     dry_run: DryRun = False,
     **chosen: Unpack[DeadSelection],
 ) -> None:
     """Forget dead letters: by id, or all that the options select."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await change(out, client.dead.drop, ids, chosen, dry_run=dry_run)
-
-    run(context, work)
+    await change(out, client.dead.drop, ids, chosen, dry_run=dry_run)

@@ -9,34 +9,36 @@ import typer
 import fasti
 
 from .complete import job_ids
+from .nouns import Noun, Verb
+from .options import with_client
 from .output import Format, Printer, Row, progress
-from .run import REFUSED, run
+from .run import REFUSED
 
-app = typer.Typer(no_args_is_help=True)
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=job_ids)]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended, with a progress bar.")]
 COLUMNS = ("id", "kind", "state", "slice", "progress", "created_at", "ended_at", "detail")
 
 
+def _row(job: Row) -> Row:
+    piece, progress_ = job.get("slice"), job.get("progress") or {}
+    total = progress_.get("total")
+    return {
+        **job,
+        "slice": piece.get("start") if isinstance(piece, dict) else piece,
+        "progress": f"{progress_.get('done') or 0:,} of {total:,}" if total else None,
+    }
+
+
+app = Noun("job", "job_id", Id, COLUMNS, _row).app(
+    Verb("ls", "List the jobs of the pipeline, the last ones that ended among them.")
+)
+
+
 @app.command()
-def ls(context: typer.Context) -> None:
-    """List the jobs of the pipeline, the last ones that ended among them."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        found = [job.raw async for job in client.jobs.list()]
-        out.many([_row(job) for job in found] if out.format is Format.table else found, COLUMNS)
-
-    run(context, work)
-
-
-@app.command()
-def show(context: typer.Context, job_id: Id) -> None:
+@with_client()
+async def show(client: fasti.Client, out: Printer, job_id: Id) -> None:
     """Show one job."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        _show(out, await client.jobs.get(job_id))
-
-    run(context, work)
+    _show(out, await client.jobs.get(job_id))
 
 
 async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bool) -> None:
@@ -58,13 +60,3 @@ def _show(out: Printer, job: fasti.Job) -> None:
     pieces = [piece.get("start") for piece in job.raw.get("slices") or ()]
     more = {"slices": f"{len(pieces)}, from {pieces[0]}"} if pieces else {}
     out.one({name: value for name, value in _row(job.raw).items() if name != "children"} | more)
-
-
-def _row(job: Row) -> Row:
-    piece, progress_ = job.get("slice"), job.get("progress") or {}
-    total = progress_.get("total")
-    return {
-        **job,
-        "slice": piece.get("start") if isinstance(piece, dict) else piece,
-        "progress": f"{progress_.get('done') or 0:,} of {total:,}" if total else None,
-    }

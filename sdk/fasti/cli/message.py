@@ -14,10 +14,10 @@ import typer
 import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
-from .options import takes
+from .options import with_client
 from .output import Format, Printer, Row
 from .ranges import DryRun, cancel_where
-from .run import REFUSED, run
+from .run import REFUSED
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -38,9 +38,10 @@ COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
 
 @app.command()
-@takes(MessageOptions)
-def schedule(
-    context: typer.Context,
+@with_client(MessageOptions)
+async def schedule(
+    client: fasti.Client,
+    out: Printer,
     topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
@@ -50,35 +51,29 @@ def schedule(
     **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        content = payload_of(payload, file, as_json)
-        made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
-        replayed = {"replayed": True} if made.replayed else {}
-        out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
-
-    run(context, work)
+    content = payload_of(payload, file, as_json)
+    made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
+    replayed = {"replayed": True} if made.replayed else {}
+    out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
 
 @app.command()
-def get(
-    context: typer.Context,
+@with_client()
+async def get(
+    client: fasti.Client,
+    out: Printer,
     message_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", "-k", help="The one that was scheduled under this key.")
     ] = None,
 ) -> None:
     """Show one message."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        if message_id is not None and key is None:
-            _show(out, await client.messages.get(message_id))
-        elif key is not None and message_id is None:
-            _show(out, await client.messages.by_key(key).get())
-        else:
-            raise ValueError("give an id, or --idempotency-key")
-
-    run(context, work)
+    if message_id is not None and key is None:
+        _show(out, await client.messages.get(message_id))
+    elif key is not None and message_id is None:
+        _show(out, await client.messages.by_key(key).get())
+    else:
+        raise ValueError("give an id, or --idempotency-key")
 
 
 def _show(out: Printer, message: fasti.Message) -> None:
@@ -96,9 +91,10 @@ def _show(out: Printer, message: fasti.Message) -> None:
 
 
 @app.command()
-@takes(Selection)
-def cancel(
-    context: typer.Context,
+@with_client(Selection)
+async def cancel(
+    client: fasti.Client,
+    out: Printer,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
     keys: Keys = None,
     dry_run: DryRun = False,
@@ -108,30 +104,26 @@ def cancel(
 
     By id or key: exit code 1 if any was already dispatched.
     """
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        if bool(ids or keys) == any(chosen.values()):
-            raise ValueError("give ids, --idempotency-key, or --topic, --from and --to")
-        if not (ids or keys):
-            await cancel_where(client, out, dry_run=dry_run, **chosen)
-            return
-        if dry_run:
-            raise ValueError("--dry-run goes with --topic, --from and --to")
-        named: list[tuple[str, str, Callable[..., Awaitable[bool]]]]
-        named = [("id", one, partial(client.messages.cancel, one)) for one in ids or ()]
-        named += [("key", one, client.messages.by_key(one).cancel) for one in keys or ()]
-        is_late = False
-        for kind, name, cancel_ in named:
-            try:
-                await cancel_(strict=True)
-                out.one({kind: name, "state": "cancelled"})
-            except fasti.AlreadyDispatched as late:
-                is_late = True
-                _too_late(out, kind, name, late)
-        if is_late:
-            raise typer.Exit(REFUSED)
-
-    run(context, work)
+    if bool(ids or keys) == any(chosen.values()):
+        raise ValueError("give ids, --idempotency-key, or --topic, --from and --to")
+    if not (ids or keys):
+        await cancel_where(client, out, dry_run=dry_run, **chosen)
+        return
+    if dry_run:
+        raise ValueError("--dry-run goes with --topic, --from and --to")
+    named: list[tuple[str, str, Callable[..., Awaitable[bool]]]]
+    named = [("id", one, partial(client.messages.cancel, one)) for one in ids or ()]
+    named += [("key", one, client.messages.by_key(one).cancel) for one in keys or ()]
+    is_late = False
+    for kind, name, cancel_ in named:
+        try:
+            await cancel_(strict=True)
+            out.one({kind: name, "state": "cancelled"})
+        except fasti.AlreadyDispatched as late:
+            is_late = True
+            _too_late(out, kind, name, late)
+    if is_late:
+        raise typer.Exit(REFUSED)
 
 
 def _too_late(out: Printer, kind: str, name: str, late: fasti.AlreadyDispatched) -> None:
@@ -161,51 +153,42 @@ def _left(delivery: Row) -> str | None:
 
 
 @app.command()
-@takes(Due)
-def move(context: typer.Context, ids: Ids = None, keys: Keys = None, **when: Unpack[Due]) -> None:
+@with_client(Due)
+async def move(
+    client: fasti.Client, out: Printer, ids: Ids = None, keys: Keys = None, **when: Unpack[Due]
+) -> None:
     """Move messages to another time, by id or key; their ids and keys stay."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        if not (ids or keys):
-            raise ValueError("give ids, or --idempotency-key")
-        for message_id in ids or ():
-            _said(out, await client.messages.reschedule(message_id, **when))
-        for key in keys or ():
-            _said(out, await client.messages.by_key(key).reschedule(**when))
-
-    run(context, work)
+    if not (ids or keys):
+        raise ValueError("give ids, or --idempotency-key")
+    for message_id in ids or ():
+        _said(out, await client.messages.reschedule(message_id, **when))
+    for key in keys or ():
+        _said(out, await client.messages.by_key(key).reschedule(**when))
 
 
 @app.command()
-@takes(Listed)
-def ls(
-    context: typer.Context,
+@with_client(Listed)
+async def ls(
+    client: fasti.Client,
+    out: Printer,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
     **chosen: Unpack[Listed],
 ) -> None:
     """List messages in order of time."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        found = client.messages.list(limit=limit, **chosen)
-        if out.format is Format.ndjson:
-            async for message in found:
-                out.line(message.raw)
-        else:
-            out.many([message.raw async for message in found], COLUMNS)
-
-    run(context, work)
+    found = client.messages.list(limit=limit, **chosen)
+    if out.format is Format.ndjson:
+        async for message in found:
+            out.line(message.raw)
+    else:
+        out.many([message.raw async for message in found], COLUMNS)
 
 
 @app.command()
-@takes(Listed)
-def count(context: typer.Context, **chosen: Unpack[Listed]) -> None:
+@with_client(Listed)
+async def count(client: fasti.Client, out: Printer, **chosen: Unpack[Listed]) -> None:
     """Count messages, exactly."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        found = await client.messages.count(**chosen)
-        out.text(str(found)) if out.format is Format.table else out.line({"count": found})
-
-    run(context, work)
+    found = await client.messages.count(**chosen)
+    out.text(str(found)) if out.format is Format.table else out.line({"count": found})
 
 
 def _said(out: Printer, moved: fasti.Message) -> None:

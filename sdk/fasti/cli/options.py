@@ -1,10 +1,10 @@
 """The options of the SDK's calls as options of the command line, each declared once.
 
-A command takes them as a call does, and `takes` tells typer which they are:
+A command takes them as a call does, and `with_client` tells typer which they are:
 
     @app.command()
-    @takes(Selection)
-    def shift(context: typer.Context, by: str, **chosen: Unpack[Selection]) -> None:
+    @with_client(Selection)
+    async def shift(client: fasti.Client, out: Printer, by: str, **chosen: Unpack[Selection]) -> None:
 
 so `--topic`, `--from` and `--to` come to the client under its own names for them. Times and spans stay text:
 what they mean is for the server to say.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Annotated, Any, get_args
 
@@ -23,7 +23,10 @@ import typer
 from fasti.options import Gap, Misfire, Overlap, State
 from fasti.wire import KeyScope, Late
 
+from .run import run
+
 Command = Callable[..., None]
+Work = Callable[..., Awaitable[None]]
 
 
 def _one_of(name: str, words: Any) -> Any:
@@ -99,34 +102,40 @@ DECLARED: dict[str, Any] = {
 """By their names in `fasti.options`, in the order of `--help`."""
 
 
-def takes(kind: Any) -> Callable[[Command], Command]:
-    """Declare the options of a TypedDict of `fasti.options` in place of the command's `**options`.
+def with_client(kind: Any = None) -> Callable[[Work], Command]:
+    """Make a command of `async def work(client, out, ...)`; `kind`: a TypedDict of `fasti.options` whose
+    options it takes as its `**options`.
 
     Raises KeyError, when the module is imported, for an option that is not declared here.
     """
-    names = sorted(kind.__optional_keys__, key={name: n for n, name in enumerate(DECLARED)}.__getitem__)
+    order = {name: n for n, name in enumerate(DECLARED)}
+    names = sorted(kind.__optional_keys__, key=order.__getitem__) if kind else []
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DECLARED[name])
+        for name in names
+    ]
 
-    def declared(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True)
-        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DECLARED[name])
-            for name in names
-        ]
-
-        @functools.wraps(command)
-        def call(**given: Any) -> None:
-            given = {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
-            if given.get("headers"):
-                given["headers"] = headers_of(given["headers"])
-            command(**given)
-
-        shown = own.replace(parameters=[*first, *more])
-        vars(call)["__signature__"] = shown
-        call.__annotations__ = {p.name: p.annotation for p in shown.parameters.values()}
-        return call
+    def declared(work: Work) -> Command:
+        _, _, *own = inspect.signature(work, eval_str=True).parameters.values()
+        return command(work, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *more])
 
     return declared
+
+
+def command(work: Work, parameters: Sequence[inspect.Parameter]) -> Command:
+    """A command that opens a client and does `work(client, out, **given)`; its options are the parameters."""
+
+    @functools.wraps(work)
+    def call(context: typer.Context, **given: Any) -> None:
+        given = {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
+        if given.get("headers"):
+            given["headers"] = headers_of(given["headers"])
+        run(context, lambda client, out: work(client, out, **given))
+
+    first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    vars(call)["__signature__"] = inspect.Signature([first, *parameters])
+    call.__annotations__ = {p.name: p.annotation for p in (first, *parameters)}
+    return call
 
 
 def headers_of(pairs: list[str]) -> dict[str, str]:

@@ -1,19 +1,20 @@
-"""What `fasti group`, `endpoint` and `session` share: what a place has undone, and what becomes of it."""
+"""`fasti session`, `group` and `endpoint`: places on the timeline, with the same verbs from one table."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Awaitable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import fasti
+from fasti.options import RetryOptions
 from fasti.places import undone_of
 
-from .output import Format, Printer, Row
-from .run import REFUSED
+from .complete import endpoint_names, group_names, session_names
+from .nouns import NEEDED, Noun, Verb, option
+from .options import DECLARED, command
+from .output import Printer, Row
 
 
 class Fate(StrEnum):
@@ -23,44 +24,132 @@ class Fate(StrEnum):
     drop = "drop"
 
 
-To = Annotated[str, typer.Option("--to", help="Where it goes on: now, an instant, or how far back (PT1H).")]
-Skipping = Annotated[
-    Fate, typer.Option("--undone", help="Make dead letters of what is left out, or drop it.")
-]
-Removing = Annotated[
-    Fate | None,
-    typer.Option("--undone", help="Make dead letters of what is undone, or drop it. Without: refuse."),
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", autocompletion=session_names)]
+GroupName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=group_names)]
+EndpointName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
 ]
 Expiry = Annotated[
     str | None, typer.Option(help="How long it stays with nobody there: 2d, or never (the default).")
 ]
 
 
+SINCE = option(
+    "since",
+    Annotated[str, typer.Option("--from", help="An instant, or how far back (PT1H).")],
+    NEEDED,
+)
+TO = option(
+    "to",
+    Annotated[str, typer.Option("--to", help="Where it goes on: now, an instant, or how far back (PT1H).")],
+    "now",
+)
+LEFT = option(
+    "undone",
+    Annotated[Fate, typer.Option("--undone", help="Make dead letters of what is left out, or drop it.")],
+    Fate.dead,
+)
+UNDONE = option(
+    "undone",
+    Annotated[
+        Fate | None,
+        typer.Option("--undone", help="Make dead letters of what is undone, or drop it. Without: refuse."),
+    ],
+)
+FILTER = option(
+    "topic_filter",
+    Annotated[
+        str | None, typer.Option("--filter", help="Only the group of this filter, not all of the name.")
+    ],
+)
+SESSION_COLUMNS = (
+    *("client_id", "connected", "subscriptions", "read_position"),
+    *("lag_messages", "lag_seconds", "in_flight"),
+)
+GROUP_COLUMNS = ("name", "filter", "state", "members", "position", "undone")
+ENDPOINT_COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "undone", "failing")
+
+
 def shown(place: Row) -> Row:
-    """A row of a table: what is undone, and how an endpoint fails, in words."""
+    """A row of a table: what is undone, who is a member, how an endpoint fails, in words."""
     undone, failing = undone_of(dict(place)), place.get("failing")
     told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
+    if "subscriptions" in place:
+        told["subscriptions"] = ", ".join(each["filter"] for each in place["subscriptions"])
+    if "members" in place:
+        told["members"] = ", ".join(f"{m.get('client_id')} ({m.get('in_flight')})" for m in place["members"])
     if failing:
         share = f"{failing['share']:.0%} of {failing['of']}" if failing["of"] else "nothing posted"
         told["failing"] = f"{share}: {failing['last_reason']}" if failing.get("last_reason") else share
     return {**place, **told}
 
 
-async def skip(out: Printer, skipped: Awaitable[fasti.Skipped]) -> None:
-    """Print where a place was and is, and what it has left behind."""
-    raw = (await skipped).raw
-    out.one(shown(raw) if out.format is Format.table else raw)
+session = Noun("session", "client_id", ClientId, SESSION_COLUMNS, shown).app(
+    Verb("ls", "List sessions, connected and away."),
+    Verb("show", "Show one session."),
+    Verb("rm", "Forget a session and its place.", method="remove"),
+    Verb("replay", "Set a session back, so that it gets messages again.", (SINCE,)),
+    Verb("skip", "Leave the backlog of a session behind.", (TO, LEFT)),
+)
+group = Noun("group", "name", GroupName, GROUP_COLUMNS, shown).app(
+    Verb("ls", "List groups."),
+    Verb("show", "Show the groups of a name, one for each filter."),
+    Verb("pause", "Give out nothing; the place stays, also over a restart.", (FILTER,)),
+    Verb("resume", "Go on where it stood.", (FILTER,)),
+    Verb("replay", "Set a group back, so that it gets messages again.", (SINCE, FILTER)),
+    Verb("skip", "Leave the backlog of a group behind.", (TO, LEFT, FILTER)),
+    Verb("rm", "Forget a group and its place; its members get nothing more.", (FILTER, UNDONE)),
+)
+endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
+    Verb("ls", "List endpoints by name."),
+    Verb("show", "Show one endpoint."),
+    Verb("pause", "Post nothing; its place stays."),
+    Verb("resume", "Go on where it stood."),
+    Verb("replay", "Set an endpoint back, so that it is posted messages again.", (SINCE,)),
+    Verb("skip", "Leave the backlog of an endpoint behind.", (TO, LEFT)),
+    Verb("test", "Have the server post a message for trial now, and say what came of it."),
+    Verb("rm", "Forget an endpoint and its place.", (UNDONE,)),
+)
 
 
-async def remove(out: Printer, name: str, deletion: Awaitable[None], command: list[str]) -> None:
-    """Print that it is gone. If something is undone: what, and the commands that decide of it; exit code 1.
+async def put(
+    client: fasti.Client, out: Printer, name: str, max_attempts: int | None, backoff: str | None, **said: Any
+) -> None:
+    retry = RetryOptions(max_attempts=max_attempts, backoff=backoff.split(",") if backoff else None)
+    if any(value is not None for value in retry.values()):
+        said["retry"] = retry
+    out.one((await client.endpoints.put(name, **said)).raw)
 
-    `command`: what deletes it, without `--undone`.
-    """
-    try:
-        await deletion
-    except fasti.StillUndone as left:
-        out.failed(f"{name} is not done: {left.undone}", left.problem.raw or {})
-        out.advise(*(shlex.join([*command, "--undone", fate]) for fate in Fate))
-        raise typer.Exit(REFUSED) from left
-    out.one({"name": name, "state": "removed"})
+
+endpoint.command("put", help="Make an endpoint, or change it in place.")(
+    command(
+        put,
+        (
+            option("name", EndpointName, NEEDED),
+            option("url", Annotated[str, typer.Argument(metavar="URL")], NEEDED),
+            option(
+                "secret",
+                Annotated[str | None, typer.Option(help="whsec_ and base64: what requests are signed with.")],
+            ),
+            option("headers", DECLARED["headers"]),
+            option(
+                "concurrency", Annotated[int | None, typer.Option(min=1, help="So many requests at once.")]
+            ),
+            option("rate", Annotated[float | None, typer.Option(help="So many requests a second.")]),
+            option("timeout", Annotated[str | None, typer.Option(help="How long a request may take: 10s.")]),
+            option(
+                "max_attempts",
+                Annotated[int | None, typer.Option(min=0, help="Tries before it is a dead letter.")],
+            ),
+            option(
+                "backoff",
+                Annotated[
+                    str | None,
+                    typer.Option(help="How long to wait after each try: 1s,30s,5m; the last one repeats."),
+                ],
+            ),
+            option("expiry", Expiry),
+        ),
+    )
+)

@@ -13,9 +13,8 @@ import typer
 import fasti
 from fasti.options import Selection
 
-from .options import takes
+from .options import with_client
 from .output import Printer, progress
-from .run import run
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
 
@@ -30,9 +29,10 @@ async def cancel_where(
     out.one({"matched": found.matched, "changed": found.changed})
 
 
-@takes(Selection)
-def shift(
-    context: typer.Context,
+@with_client(Selection)
+async def shift(
+    client: fasti.Client,
+    out: Printer,
     by: Annotated[str, typer.Argument(metavar="BY", help="PT1H, 15m, 90s; -PT1H needs -- before it.")],
     dry_run: DryRun = False,
     **chosen: Unpack[Selection],
@@ -41,47 +41,40 @@ def shift(
 
     At least one of --topic, --from and --to has to be given.
     """
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        total = await client.messages.count(**chosen)
-        with progress(out, "moving", total) as told:
-            found = await client.messages.shift(by, dry_run=dry_run, on_progress=told, **chosen)
-        out.one({"matched": found.matched, "changed": found.changed})
-
-    run(context, work)
+    total = await client.messages.count(**chosen)
+    with progress(out, "moving", total) as told:
+        found = await client.messages.shift(by, dry_run=dry_run, on_progress=told, **chosen)
+    out.one({"matched": found.matched, "changed": found.changed})
 
 
-@takes(Selection)
-def export(
-    context: typer.Context,
+@with_client(Selection)
+async def export(
+    client: fasti.Client,
+    out: Printer,
     file: Annotated[Path, typer.Argument(help="Where to; - for stdout.")] = Path("-"),
     ids: Annotated[bool, typer.Option("--ids", help="With ids, for `message import --ids`.")] = False,
     **chosen: Unpack[Selection],
 ) -> None:
     """Write pending messages as NDJSON that `message import` takes back, while the server runs."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        total = await client.messages.count(**chosen)
-        try:
-            stream: IO[str] = sys.stdout if str(file) == "-" else file.open("w", encoding="utf-8")
-        except OSError as error:
-            raise ValueError(str(error)) from error
-        found = client.messages.export(ids=ids, **chosen)
-        count = 0
-        try:
-            with progress(out, "exporting", total) as told:
-                async for item in found:
-                    count += 1
-                    _write(stream, item, count, told)
-        finally:
-            if stream is sys.stdout:
-                stream.flush()
-            else:
-                stream.close()
-        if stream is not sys.stdout:
-            out.one({"exported": count})
-
-    run(context, work)
+    total = await client.messages.count(**chosen)
+    try:
+        stream: IO[str] = sys.stdout if str(file) == "-" else file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    found = client.messages.export(ids=ids, **chosen)
+    count = 0
+    try:
+        with progress(out, "exporting", total) as told:
+            async for item in found:
+                count += 1
+                _write(stream, item, count, told)
+    finally:
+        if stream is sys.stdout:
+            stream.flush()
+        else:
+            stream.close()
+    if stream is not sys.stdout:
+        out.one({"exported": count})
 
 
 def _write(stream: IO[str], item: Any, count: int, told: Callable[[int], None]) -> None:

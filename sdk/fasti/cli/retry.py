@@ -10,10 +10,9 @@ import fasti
 from fasti.options import RetrySelection
 
 from .entries import Ids, Limit, change, print_all
-from .options import takes
+from .options import with_client
 from .output import Printer
 from .ranges import DryRun
-from .run import run
 
 app = typer.Typer(no_args_is_help=True)
 In = Annotated[str | None, typer.Option("--in", help="Not now, but after 15m, 90s, PT15M.")]
@@ -21,20 +20,19 @@ At = Annotated[str | None, typer.Option("--at", help="Not now, but at this insta
 
 
 @app.command()
-@takes(RetrySelection)
-def ls(context: typer.Context, limit: Limit = 100, **chosen: Unpack[RetrySelection]) -> None:
+@with_client(RetrySelection)
+async def ls(
+    client: fasti.Client, out: Printer, limit: Limit = 100, **chosen: Unpack[RetrySelection]
+) -> None:
     """List what waits for its next try, ordered by the time of that."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await print_all(out, client.retries.list(limit=limit, **chosen), "retry_at")
-
-    run(context, work)
+    await print_all(out, client.retries.list(limit=limit, **chosen), "retry_at")
 
 
 @app.command(name="try")
-@takes(RetrySelection)
-def try_(
-    context: typer.Context,
+@with_client(RetrySelection)
+async def try_(
+    client: fasti.Client,
+    out: Printer,
     ids: Ids = None,
     delay: In = None,
     at: At = None,
@@ -42,35 +40,31 @@ def try_(
     **chosen: Unpack[RetrySelection],
 ) -> None:
     """Try messages now, or at another time: by id, or all that the options select."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        when = {"deliver_in": delay, "deliver_at": at}
-        await change(out, client.retries.try_, ids, chosen, **when, dry_run=dry_run)
-
-    run(context, work)
+    when = {"deliver_in": delay, "deliver_at": at}
+    await change(out, client.retries.try_, ids, chosen, **when, dry_run=dry_run)
 
 
 @app.command()
-@takes(RetrySelection)
-def bury(
-    context: typer.Context, ids: Ids = None, dry_run: DryRun = False, **chosen: Unpack[RetrySelection]
+@with_client(RetrySelection)
+async def bury(
+    client: fasti.Client,
+    out: Printer,
+    ids: Ids = None,
+    dry_run: DryRun = False,
+    **chosen: Unpack[RetrySelection],
 ) -> None:
     """Make dead letters of messages that wait for their next try: by id, or all that the options select."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await change(out, client.retries.bury, ids, chosen, dry_run=dry_run)
-
-    run(context, work)
+    await change(out, client.retries.bury, ids, chosen, dry_run=dry_run)
 
 
 @app.command()
-@takes(RetrySelection)
-def drop(
-    context: typer.Context, ids: Ids = None, dry_run: DryRun = False, **chosen: Unpack[RetrySelection]
+@with_client(RetrySelection)
+async def drop(
+    client: fasti.Client,
+    out: Printer,
+    ids: Ids = None,
+    dry_run: DryRun = False,
+    **chosen: Unpack[RetrySelection],
 ) -> None:
     """Forget messages that wait for their next try: by id, or all that the options select."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await change(out, client.retries.drop, ids, chosen, dry_run=dry_run)
-
-    run(context, work)
+    await change(out, client.retries.drop, ids, chosen, dry_run=dry_run)

@@ -13,11 +13,10 @@ from fasti.options import ScheduleOptions, Timing
 
 from .complete import schedule_names
 from .message import payload_of
-from .options import takes
+from .nouns import Noun, Verb, option
+from .options import with_client
 from .output import Format, Printer, Row
-from .run import run
 
-app = typer.Typer(no_args_is_help=True)
 Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=schedule_names),
@@ -31,14 +30,36 @@ class From(StrEnum):
     now = "now"
 
 
+FROM = option(
+    "from_",
+    Annotated[
+        From | None,
+        typer.Option("--from", help="now: also what was sent already while the clock was ahead."),
+    ],
+)
 COLUMNS = ("name", "state", "when", "timezone", "topic", "last", "next", "count")
 FIRE_COLUMNS = ("at", "local", "note")
 
 
+def _row(schedule: Row) -> Row:
+    when = next((str(schedule[kind]) for kind in ("cron", "every", "rrule") if kind in schedule), "")
+    return {**schedule, "when": when}
+
+
+app = Noun("schedule", "name", Name, COLUMNS, _row).app(
+    Verb("ls", "List schedules by name."),
+    Verb("pause", "Fire no more; the pending occurrence is taken back."),
+    Verb("resume", "Go on with the first fire after now that was not sent.", (FROM,)),
+    Verb("skip", "Leave the next fire out; its message is cancelled."),
+    Verb("rm", "Forget a schedule and cancel its pending occurrence."),
+)
+
+
 @app.command()
-@takes(ScheduleOptions)
-def put(
-    context: typer.Context,
+@with_client(ScheduleOptions)
+async def put(
+    client: fasti.Client,
+    out: Printer,
     name: Name,
     topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
@@ -47,48 +68,31 @@ def put(
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """Make a schedule, or change it in place."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        content = payload_of(payload, file, as_json)
-        made = await client.schedules.put(name, topic=topic, payload=content, **options)
-        out.one(made.raw)
-
-    run(context, work)
+    content = payload_of(payload, file, as_json)
+    made = await client.schedules.put(name, topic=topic, payload=content, **options)
+    out.one(made.raw)
 
 
 @app.command()
-def ls(context: typer.Context) -> None:
-    """List schedules by name."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        found = [s.raw async for s in client.schedules.list()]
-        out.many([_row(s) for s in found] if out.format == "table" else found, COLUMNS)
-
-    run(context, work)
-
-
-@app.command()
-def show(context: typer.Context, name: Name, count: Count = 5) -> None:
+@with_client()
+async def show(client: fasti.Client, out: Printer, name: Name, count: Count = 5) -> None:
     """Show one schedule and its next fires."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        found = await client.schedules.get(name)
-        upcoming = [dict(fire.raw) for fire in await client.schedules.upcoming(name, count)]
-        if out.format is not Format.table:
-            out.one({**found.raw, "upcoming": upcoming})
-            return
-        out.one(found.raw)
-        if upcoming:
-            out.text("")
-            out.many(upcoming, FIRE_COLUMNS)
-
-    run(context, work)
+    found = await client.schedules.get(name)
+    upcoming = [dict(fire.raw) for fire in await client.schedules.upcoming(name, count)]
+    if out.format is not Format.table:
+        out.one({**found.raw, "upcoming": upcoming})
+        return
+    out.one(found.raw)
+    if upcoming:
+        out.text("")
+        out.many(upcoming, FIRE_COLUMNS)
 
 
 @app.command()
-@takes(Timing)
-def preview(
-    context: typer.Context,
+@with_client(Timing)
+async def preview(
+    client: fasti.Client,
+    out: Printer,
     name: Annotated[
         str | None,
         typer.Argument(help="A saved schedule; else say when by options.", autocompletion=schedule_names),
@@ -97,77 +101,17 @@ def preview(
     **when: Unpack[Timing],
 ) -> None:
     """The next fires of a schedule, saved or not."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        if name is not None:
-            if any(value is not None for value in when.values()):
-                raise ValueError("give the name of a saved schedule, or options, not both")
-            fires = await client.schedules.upcoming(name, count)
-        else:
-            fires = await client.schedules.preview(count=count, **when)
-        out.many([fire.raw for fire in fires], FIRE_COLUMNS)
-
-    run(context, work)
+    if name is not None:
+        if any(value is not None for value in when.values()):
+            raise ValueError("give the name of a saved schedule, or options, not both")
+        fires = await client.schedules.upcoming(name, count)
+    else:
+        fires = await client.schedules.preview(count=count, **when)
+    out.many([fire.raw for fire in fires], FIRE_COLUMNS)
 
 
 @app.command()
-def pause(context: typer.Context, name: Name) -> None:
-    """Fire no more; the pending occurrence is taken back."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.schedules.pause(name)).raw)
-
-    run(context, work)
-
-
-@app.command()
-def resume(
-    context: typer.Context,
-    name: Name,
-    from_: Annotated[
-        From | None,
-        typer.Option("--from", help="now: also what was sent already while the clock was ahead."),
-    ] = None,
-) -> None:
-    """Go on with the first fire after now that was not sent."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.schedules.resume(name, from_="now" if from_ else None)).raw)
-
-    run(context, work)
-
-
-@app.command()
-def skip(context: typer.Context, name: Name) -> None:
-    """Leave the next fire out; its message is cancelled."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.schedules.skip(name)).raw)
-
-    run(context, work)
-
-
-@app.command()
-def trigger(context: typer.Context, name: Name) -> None:
+@with_client()
+async def trigger(client: fasti.Client, out: Printer, name: Name) -> None:
     """Send its message now, beside the plan."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one({"name": name, "id": await client.schedules.trigger(name)})
-
-    run(context, work)
-
-
-@app.command()
-def rm(context: typer.Context, name: Name) -> None:
-    """Forget a schedule and cancel its pending occurrence."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        await client.schedules.delete(name)
-        out.one({"name": name, "state": "removed"})
-
-    run(context, work)
-
-
-def _row(schedule: Row) -> Row:
-    when = next((str(schedule[kind]) for kind in ("cron", "every", "rrule") if kind in schedule), "")
-    return {**schedule, "when": when}
+    out.one({"name": name, "id": await client.schedules.trigger(name)})

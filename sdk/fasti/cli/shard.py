@@ -9,8 +9,8 @@ import typer
 import fasti
 
 from .complete import slice_starts
+from .options import with_client
 from .output import Format, Printer, Row, progress
-from .run import run
 
 app = typer.Typer(no_args_is_help=True)
 Start = Annotated[
@@ -24,41 +24,32 @@ COLUMNS = ("shard", "structure", "count", "live", "bytes", "cap", "first", "last
 
 
 @app.command()
-def ls(context: typer.Context, start: Start) -> None:
+@with_client()
+async def ls(client: fasti.Client, out: Printer, start: Start) -> None:
     """List the shards of a slice."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.many(rows(await client.slices.get(start)), COLUMNS)
-
-    run(context, work)
+    out.many(rows(await client.slices.get(start)), COLUMNS)
 
 
 @app.command()
-def show(context: typer.Context, start: Start, number: Number) -> None:
+@with_client()
+async def show(client: fasti.Client, out: Printer, start: Start, number: Number) -> None:
     """Show one shard."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.slices.shard(start, number)).raw)
-
-    run(context, work)
+    out.one((await client.slices.shard(start, number)).raw)
 
 
 @app.command()
-def dump(context: typer.Context, start: Start, number: Number) -> None:
+@with_client()
+async def dump(client: fasti.Client, out: Printer, start: Start, number: Number) -> None:
     """Write the messages of one shard as NDJSON, whatever their state."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        out.format = Format.ndjson
-        shard, found = await client.slices.shard(start, number), await client.slices.get(start)
-        count = 0
-        with progress(out, "reading", shard.count) as told:
-            async for message in client.messages.list(due_from=found.start, due_to=found.end, state="all"):
-                if await _shard_of(client, message) in (number, None):
-                    out.line(message.raw)
-                    count += 1
-                    told(count)
-
-    run(context, work)
+    out.format = Format.ndjson
+    shard, found = await client.slices.shard(start, number), await client.slices.get(start)
+    count = 0
+    with progress(out, "reading", shard.count) as told:
+        async for message in client.messages.list(due_from=found.start, due_to=found.end, state="all"):
+            if await _shard_of(client, message) in (number, None):
+                out.line(message.raw)
+                count += 1
+                told(count)
 
 
 def rows(piece: fasti.Slice) -> list[Row]:

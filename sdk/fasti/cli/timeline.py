@@ -10,8 +10,8 @@ import typer
 
 import fasti
 
+from .options import with_client
 from .output import Format, Printer
-from .run import run
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -28,27 +28,25 @@ def _group() -> None:
 
 
 @app.command()
-def density(
-    context: typer.Context,
+@with_client()
+async def density(
+    client: fasti.Client,
+    out: Printer,
     ahead: Annotated[str, typer.Option("--next", help="How far: 24h, 90m, 7d.")] = "24h",
     bucket: Annotated[str | None, typer.Option(help="How long a bar is: 15m; else what fits a page.")] = None,
     topic: Annotated[str | None, typer.Option(help="Topic filter.")] = None,
 ) -> None:
     """Show how many messages are pending when, as a bar chart."""
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        length = span_of(ahead)
-        width = fitting(length) if bucket is None else span_of(bucket)
-        now = (await client.info()).now
-        start = datetime.fromtimestamp(now.timestamp() // width.total_seconds() * width.total_seconds(), UTC)
-        found = await client.timeline.density(start=start, end=now + length, bucket=width, topic=topic)
-        if out.format is Format.table:
-            for line in chart(found):
-                out.text(line)
-        else:
-            out.line(found.raw)
-
-    run(context, work)
+    length = span_of(ahead)
+    width = fitting(length) if bucket is None else span_of(bucket)
+    now = (await client.info()).now
+    start = datetime.fromtimestamp(now.timestamp() // width.total_seconds() * width.total_seconds(), UTC)
+    found = await client.timeline.density(start=start, end=now + length, bucket=width, topic=topic)
+    if out.format is Format.table:
+        for line in chart(found):
+            out.text(line)
+    else:
+        out.line(found.raw)
 
 
 def span_of(text: str) -> timedelta:

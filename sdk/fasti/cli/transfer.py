@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 import fasti
 
+from .options import with_client
 from .output import Printer
-from .run import run
 
 
 class _Lines:
@@ -41,8 +41,10 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
     return found
 
 
-def import_(
-    context: typer.Context,
+@with_client()
+async def import_(
+    client: fasti.Client,
+    out: Printer,
     file: Annotated[Path, typer.Argument(help="NDJSON, one message a line; - for stdin.")],
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per atomic batch.")] = 1000,
     ids: Annotated[
@@ -53,17 +55,13 @@ def import_(
 
     Lines with a `key` of their own can be imported again without harm.
     """
-
-    async def work(client: fasti.Client, out: Printer) -> None:
-        try:
-            stream: IO[bytes] = sys.stdin.buffer if str(file) == "-" else file.open("rb")
-        except OSError as error:
-            raise ValueError(str(error)) from error
-        total = None if str(file) == "-" else file.stat().st_size
-        with stream:
-            await _import(client, out, _Lines(stream), total, batch, ids=ids)
-
-    run(context, work)
+    try:
+        stream: IO[bytes] = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    total = None if str(file) == "-" else file.stat().st_size
+    with stream:
+        await _import(client, out, _Lines(stream), total, batch, ids=ids)
 
 
 async def _import(

@@ -1,0 +1,98 @@
+"""Commands that are one call of the SDK: a table of verbs for each noun.
+
+    group = Noun("group", "name", Name, COLUMNS, _row).app(
+        Verb("ls", "List groups."),
+        Verb("replay", "Set a group back, so that it gets messages again.", (SINCE, FILTER)),
+    )
+
+A verb calls the method of `client.groups` that has its name, with the options as arguments. It prints the
+answer: a list, one object, or for `rm` that it is removed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import typer
+
+import fasti
+
+from .options import command
+from .output import Format, Printer, Row
+from .run import REFUSED
+
+METHODS = {"ls": "list", "show": "get", "rm": "delete"}
+"""Verb -> method, where it is called otherwise."""
+
+NEEDED = inspect.Parameter.empty
+"""The default of an argument that has none."""
+
+
+def option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
+    """An option or argument of a verb; `kind`: as typer reads it."""
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+
+
+class Verb(NamedTuple):
+    """One command. `method`: of the SDK, if METHODS has another one."""
+
+    word: str
+    help: str
+    options: tuple[inspect.Parameter, ...] = ()
+    method: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """`fasti {word}`. `key`: the SDK's word for the name of one; `kind`: its argument, as typer reads it."""
+
+    word: str
+    key: str
+    kind: Any
+    columns: Sequence[str]
+    row: Callable[[Row], Row] = dict
+    """Of a table."""
+
+    def app(self, *verbs: Verb) -> typer.Typer:
+        """The noun with these verbs."""
+        app = typer.Typer(no_args_is_help=True)
+        name = option(self.key, self.kind, NEEDED)
+        for verb in verbs:
+            options = verb.options if verb.word == "ls" else (name, *verb.options)
+            app.command(verb.word, help=verb.help)(command(partial(self._call, verb), options))
+        return app
+
+    async def _call(self, verb: Verb, client: fasti.Client, out: Printer, **given: Any) -> None:
+        method = getattr(getattr(client, f"{self.word}s"), verb.method or METHODS.get(verb.word, verb.word))
+        if verb.word == "ls":
+            self._many(out, [one.raw async for one in method()])
+            return
+        name = given.pop(self.key)
+        try:
+            found = await method(name, **given)
+        except fasti.StillUndone as left:
+            out.failed(f"{name} is not done: {left.undone}", left.problem.raw or {})
+            which = ["--filter", given["topic_filter"]] if given.get("topic_filter") else []
+            remove = ["fasti", self.word, "rm", name, *which, "--undone"]
+            out.advise(*(shlex.join([*remove, fate]) for fate in ("dead", "drop")))
+            raise typer.Exit(REFUSED) from left
+        if found is None:
+            out.one({self.key: name, "state": "removed"})
+        elif not isinstance(found, tuple):
+            self._one(out, found if isinstance(found, dict) else found.raw)
+        elif verb.word == "show" and out.format is Format.table:
+            for one in found:
+                self._one(out, one.raw)
+        else:
+            self._many(out, [one.raw for one in found])
+
+    def _one(self, out: Printer, raw: Row) -> None:
+        out.one(self.row(raw) if out.format is Format.table else raw)
+
+    def _many(self, out: Printer, found: list[Row]) -> None:
+        out.many([self.row(raw) for raw in found] if out.format is Format.table else found, self.columns)
