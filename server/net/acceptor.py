@@ -39,7 +39,7 @@ from .proxies import ProxyHeaderError, introduced
 log = logging.getLogger(__name__)
 
 BACKLOG = 1_024
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 16
 ACCEPT_PAUSE_S = 1.0
 """How long nothing is accepted when the system has no room for one more."""
 SPARE_FILES = 64
