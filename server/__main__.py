@@ -150,7 +150,7 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 bounds={bound.name: getattr(options, bound.name) for bound in BOUNDS},
             )
             print(key)  # noqa: T201
-            print("It is shown this once; the file has its hash only.", file=sys.stderr)  # noqa: T201
+            print("The key is shown only once; the file contains its hash.", file=sys.stderr)  # noqa: T201
         elif options.verb == "revoke":
             print(keys.revoke(path, options.name))  # noqa: T201
         else:
@@ -163,7 +163,9 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--config", type=Path, default=None, help="a config.toml; without one, the defaults")
+    common.add_argument(
+        "--config", type=Path, default=None, help="config.toml to read; default: the built-in defaults"
+    )
     common.add_argument("--data", default=None, help="data directory, store.dir")
     parser = argparse.ArgumentParser(
         prog="fasti-server", description="Delayed and scheduled message queue.", parents=[common]
@@ -176,13 +178,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_instant_ms,
         default=None,
         metavar="INSTANT",
-        help="where a simulated clock begins, unless it stood later; else at the machine's time",
+        help="start of a simulated clock, unless the stored one is later; default: the machine's time",
     )
     parser.add_argument("--log", choices=("text", "json"), default="text")
     parser.add_argument(
         "--check",
         action="store_true",
-        help="show every setting, its origin and the sum of the bounds, and exit",
+        help="show every setting with its origin and the sum of the bounds, then exit",
     )
     parser.add_argument("--version", action="version", version=f"fasti-server {server_version()}")
     parser.set_defaults(repair=False)
@@ -191,15 +193,15 @@ def _parser() -> argparse.ArgumentParser:
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
     look = commands.add_parser(
-        "inspect", parents=[quiet], help="slices, shards and sessions of a stopped server"
+        "inspect", parents=[quiet], help="show slices, shards and sessions of a stopped server"
     )
     look.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    look.add_argument("--summary", action="store_true", help="sums only, and what is overfull")
-    check = commands.add_parser("verify", parents=[quiet], help="check counts and rows of a stopped server")
-    commands.add_parser(
-        "leave", parents=[quiet], help="make a stopped node's data its own, without the cluster's log"
+    look.add_argument("--summary", action="store_true", help="only totals and overfull slices")
+    check = commands.add_parser(
+        "verify", parents=[quiet], help="check the counts and rows of a stopped server"
     )
-    check.add_argument("--repair", action="store_true", help="write derived data again")
+    commands.add_parser("leave", parents=[quiet], help="detach a stopped node's data from the cluster's log")
+    check.add_argument("--repair", action="store_true", help="rebuild derived data")
     _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list and revoke keys"), quiet)
     return parser
 
@@ -207,21 +209,25 @@ def _parser() -> argparse.ArgumentParser:
 def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -> None:
     """`quiet`: options of every command."""
     there = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    there.add_argument("--file", help="the keys file; else auth.keys_file")
+    there.add_argument("--file", help="keys file; default: auth.keys_file")
     parser.set_defaults(file=None)
     verbs = parser.add_subparsers(dest="verb", metavar="{add,ls,revoke}", required=True)
-    add = verbs.add_parser("add", parents=[quiet, there], help="make a key and print it, once")
+    add = verbs.add_parser("add", parents=[quiet, there], help="create a key and print it once")
     add.add_argument("name")
     add.add_argument(
-        "--scope", action="append", required=True, help="schedule, read, admin (which has both in it)"
+        "--scope", action="append", required=True, help="schedule, read or admin (admin includes both)"
     )
     for what, why in (
-        ("publish", "it may send to"),
-        ("subscribe", "it may subscribe to"),
-        ("deliver", "it may be sent"),
+        ("publish", "the key may send to"),
+        ("subscribe", "the key may subscribe to"),
+        ("deliver", "the key may receive"),
     ):
         add.add_argument(
-            f"--{what}", action="append", default=None, metavar="FILTER", help=f"topics that {why}; else all"
+            f"--{what}",
+            action="append",
+            default=None,
+            metavar="FILTER",
+            help=f"topics that {why}; default: all",
         )
     for bound in BOUNDS:
         add.add_argument(
@@ -229,17 +235,17 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
             type=int,
             default=0,
             metavar="N",
-            help=f"{bound.of_what}; else {bound.otherwise}",
+            help=f"{bound.of_what}; default: {bound.otherwise}",
         )
     add.add_argument(
         "--client-ids",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="client ids that its MQTT clients may have, such as 'meter-*'; else any",
+        help="client ids that its MQTT clients may use, such as 'meter-*'; default: any",
     )
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
-    revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")
+    revoke = verbs.add_parser("revoke", parents=[quiet, there], help="revoke a key and close its connections")
     revoke.add_argument("name")
 
 

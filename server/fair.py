@@ -46,7 +46,7 @@ class Share:
         """Why the owner may not take one more; empty: it may. `owner`: the name of a key; empty: nobody's."""
         mine, own = self._held[owner], self._bounds.bound_of(owner, self._name)
         if own and mine >= own:
-            return f"the key {owner} has {mine} {self._what}, {own} may be"
+            return f"key '{owner}' has {mine} {self._what}, its limit is {own}"
         if not self._most:
             return ""
         if self.taken >= self._most:
@@ -54,8 +54,8 @@ class Share:
         owners = len(self._held) + (not mine)
         if self._bounds.is_open or may_take(self.taken, self._most, mine, owners):
             return ""
-        who = f"the key {owner}" if owner else "who shows no key"
-        return f"{who} has {mine} {self._what}, the last ones that {self._by} allows are for others"
+        who = f"key '{owner}' has" if owner else "clients without a key have"
+        return f"{who} {mine} {self._what}, the rest of {self._by} is reserved for others"
 
     def add(self, owner: str, count: int = 1) -> None:
         """The owner has so many more; fewer, if negative."""

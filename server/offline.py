@@ -115,7 +115,7 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
     left = [str(one) for one in lost if not one.is_mendable] + [str(one) for one in lone if one.has_rows]
     _say(f"{count} faults" if count else "nothing wrong")
     if is_repair and left:
-        _say(f"{len(left)} of them cannot be repaired: nobody knows where that slice ended")
+        _say(f"{len(left)} of them cannot be repaired: the end of that slice is unknown")
     return 0 if not count or (is_repair and not left) else 1
 
 
@@ -137,7 +137,7 @@ def _repair(
     """What can be read is kept; the rest is gone."""
     stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
     if any(stretch.is_cut for stretch in stretches):
-        raise StoreFailed("nothing is repaired: rows would go that can be read, see the log")
+        raise StoreFailed("nothing is repaired: readable rows would be lost, see the log")
     unreadable = [damage.table for damage in damages if damage.stretches]
     if any(fault.stretches for fault in faults):
         unreadable.append(Table.MESSAGES)
@@ -147,7 +147,7 @@ def _repair(
         repair_counts(store, faults)
     for table in unreadable:
         store.rewrite(table)
-        _say(f"table {table.value} is made anew from what can be read of it")
+        _say(f"table {table.value} is rebuilt from its readable rows")
     if damages:
         repair_rows(store, damages)
     if is_adopted or Table.MESSAGES in unreadable:

@@ -157,7 +157,7 @@ class Server:
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
-            text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
+            text = "%s %s: other machines can reach it without a key (auth.allow_open)"
             log.warning(text, key, address)
         has_keys = self.app.keyring.has_keys
         self._told_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
@@ -168,7 +168,7 @@ class Server:
         at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
         version, data = server_version(), Path(self.config.store.dir).absolute()
         is_open = not self.app.keyring.has_keys
-        asks = "open: nobody has to show a key" if is_open else "keys are asked for"
+        asks = "no keys required" if is_open else "keys required"
         told = telling(version=version, data=data, listening=at, open=is_open)
         log.info("started: version %s, data in %s, listening on %s; %s", version, data, at, asks, extra=told)
 

@@ -78,11 +78,11 @@ def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]
             yield
         seq = seq_of(id_position(name))
         if name >> 48 & 0xFFFF != commit.open_group.node:
-            raise Refused("id", "is of another node", index)
+            raise Refused("id", "belongs to another node", index)
         if seq >= SEQ_LIMIT:
             raise Refused("id", "is beyond the ids that can be taken over", index)
         if name in seen or commit.find(name) is not None:
-            raise Refused("id", "is taken: there is a message with this id", index)
+            raise Refused("id", "is taken by another message", index)
         seen.add(name)
         highest = max(highest, seq)
     commit.horizon.seq = max(commit.horizon.seq, highest)

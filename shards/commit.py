@@ -247,14 +247,14 @@ class Commit:
             return
         caps, taken = self.caps, self._waiting.pending + self._waiting.retries
         if taken + count > caps.pending:
-            raise Refused("over-quota", f"{caps.pending} messages are pending, as many as may be")
+            raise Refused("over-quota", f"{caps.pending} messages are pending, the limit of limits.pending")
         if owner:
             most, most_bytes = self._quota_of(owner)
             if most and (pending := self._owned.pending(owner)) + count > most:
-                text = f"{pending} messages of {owner.decode()} are pending, {most} may be"
+                text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
                 raise Refused("over-quota", text)
             if most_bytes and (pending := self._owned.pending_bytes(owner)) + size > most_bytes:
-                text = f"{pending} bytes of messages of {owner.decode()} are pending, {most_bytes} may be"
+                text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most_bytes}"
                 raise Refused("over-quota", text)
         if caps.is_shared:
             self._check_share(count, owner, taken)
@@ -266,8 +266,8 @@ class Commit:
         mine = owned.pending(owner) if owner else nobodys
         owners = owned.owners + (nobodys > 0) + (mine <= 0)
         if not may_take(taken, self.caps.pending, mine, owners, count):
-            who = f"the key {owner.decode()}" if owner else "who shows no key"
-            text = f"{who} has {mine} messages pending, the last ones of limits.pending are for others"
+            who = f"key '{owner.decode()}' has" if owner else "clients without a key have"
+            text = f"{who} {mine} messages pending, the rest of limits.pending is reserved for others"
             raise Refused("over-quota", text)
 
     def placed(self, count: int, owner: bytes, size: int) -> None:
@@ -347,7 +347,7 @@ class Commit:
             value = self.open_group.get(Table.DEDUPE, key)
             return dedupe_from(value) if value is not None else None
         except Corrupt as error:
-            raise Refused("unreadable", "what was stored under the key cannot be read") from error
+            raise Refused("unreadable", "the message stored under the key cannot be read") from error
 
     def find_known(self, row: DedupeRow) -> Found | None:
         """The message of a key, also one that this group has placed; None: it is gone. Raises Corrupt."""
@@ -389,7 +389,7 @@ class Commit:
         try:
             return self.taken_by(value)
         except Refused as error:
-            log.error("a message goes on without its key: %s", error)
+            log.error("message keeps no idempotency key: %s", error)
             return None
 
     def _winnable(self, wanted: MessageId) -> Control:

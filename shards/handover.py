@@ -115,9 +115,9 @@ def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
     """The slice of this home, which starts behind `nearest`. Raises Refused: there is none."""
     piece = commit.directory.get(home.start_ms)
     if piece is None or piece.generation != home.generation:
-        raise Refused("wrong-state", "the slice is not what it was when the job was made")
+        raise Refused("wrong-state", "the slice changed after the job was created")
     if before(piece.start_ms) <= nearest:
-        raise Refused("too-near", "the slice is, or will soon be, in memory")
+        raise Refused("too-near", "the slice is in memory or will be soon")
     return piece
 
 
@@ -186,7 +186,7 @@ def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
 
 def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
     if not cuts or any(low >= high for low, high in pairwise([piece.start_ms, *cuts, piece.end_ms])):
-        raise Refused("cuts", "must rise and lie inside the slice, one at least")
+        raise Refused("cuts", "must rise, lie inside the slice, and be at least one")
     directory = commit.directory
     if len(cuts) >= PARTS_MAX or len(directory) + len(cuts) > directory.max_slices:
         raise Refused("cuts", f"would make more slices than there may be, {directory.max_slices}")

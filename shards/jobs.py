@@ -102,7 +102,7 @@ def stored_jobs(store: Store) -> Iterator[JobRow]:
         try:
             yield _row(key, value)
         except Corrupt as error:
-            log.error("the job at %r is passed over: %s", key, error)
+            log.error("job %r: unreadable, skipped: %s", key, error)
 
 
 def stored_job(store: Store, job: str) -> JobRow | None:

@@ -191,7 +191,7 @@ def _totals(value: bytes | None) -> KeptTotals:
     try:
         return NONE if value is None else kept_totals_from(value)
     except Corrupt as error:
-        log.error("how many messages are kept cannot be read, it is counted anew: %s", error)
+        log.error("dead letters and retries: the count is unreadable, counting again: %s", error)
         return NONE
 
 
@@ -199,7 +199,7 @@ def _count(value: bytes | None) -> int:
     try:
         return 0 if value is None else count_from(value)
     except Corrupt as error:
-        log.error("how many retries a place has cannot be read, it is counted anew: %s", error)
+        log.error("retries: the count of one place is unreadable, counting again: %s", error)
         return 0
 
 
@@ -207,5 +207,5 @@ def _readable(key: bytes, value: bytes) -> KeptRow | None:
     try:
         return kept_row_of(value)
     except Corrupt as error:
-        log.error("what is kept at %s is passed over: %s", key.hex(), error)
+        log.error("row %s: unreadable, skipped: %s", key.hex(), error)
         return None

@@ -94,7 +94,7 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
         try:
             value = commit.get(table, key)
         except Corrupt as error:
-            log.error("what has expired is not forgotten: %s", error)
+            log.error("retention: row not deleted: %s", error)
             continue
         if value is None or not _is_gone(table, key, value, floor):
             continue
@@ -109,7 +109,7 @@ def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
     try:
         return _place(table, value) < floor
     except Corrupt as error:
-        log.error("table %s: row %s is passed over: %s", table.value, key.hex(), error)
+        log.error("table %s: row %s unreadable, skipped: %s", table.value, key.hex(), error)
         return False
 
 

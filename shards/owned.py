@@ -181,5 +181,5 @@ class Owned:
             try:
                 rows[owner] = owned_from(value)
             except Corrupt as error:
-                log.error("how much of %r is pending cannot be read, it is counted anew: %s", owner, error)
+                log.error("owner %r: the pending count is unreadable, counting again: %s", owner, error)
         return rows

@@ -99,7 +99,7 @@ class Opened:
         retries = RETRIES.stored_totals(self.store).count
         self.waiting.recounted(pending, count_held(self.reader), retries)
         if not self.owned.has_sizes:
-            log.info("an older version did not count the bytes that each key has pending: all rows are read")
+            log.info("upgrade: reading all rows to count the pending bytes of each key")
             amounts = count_owned(self.store, self.reader, self.horizon.position)
             self.owned.size({owner: size for owner, (_, size) in amounts.items()})
 
@@ -370,11 +370,13 @@ def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: in
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)
     store.flush()
-    log.warning("the data has format %d from now on: an older fasti does not open it", FORMAT)
+    log.warning("upgrade: the data has format %d now, an older fasti cannot open it", FORMAT)
     if retries:
-        log.info("%d retries have been taken off the timeline, into a table of their own", retries)
+        log.info("upgrade: %d retries moved into a table of their own", retries)
     if groups:
-        log.info("%d groups stay until they are deleted from now on, they were kept for a day", groups)
+        log.info(
+            "upgrade: %d groups now stay until they are deleted; before, they were kept for a day", groups
+        )
 
 
 def _write_format(store: Store) -> None:

@@ -172,7 +172,7 @@ class ReplicatedStore:
 
     def write(self, batch: Batch) -> None:
         if not self.is_leading:
-            raise StoreFailed("this node does not lead: its store takes nothing but the log")
+            raise StoreFailed("this node does not lead: its store takes only the log")
         if self._refusal is not None:
             raise StoreFailed(f"the log took no batch before this: {self._refusal}") from self._refusal
         assert isinstance(batch, Changes), "a batch of another store"
@@ -266,7 +266,7 @@ class ReplicatedStore:
             try:
                 self._log.claim(self.applied.seq + 1, "", "")
             except LogError as error:
-                log.warning("nobody is told that this node leads no longer: %s", error)
+                log.warning("log: the end of this node's lead was not announced: %s", error)
         self._epoch = NOBODY
         self._log.close()
         with self._compacting:

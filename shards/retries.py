@@ -71,7 +71,7 @@ def end_kept(commit: Commit, kept: Kept, place: Position) -> bool:
     try:
         row = kept.at(group, place)
     except Corrupt as error:
-        log.error("what is over cannot be read: %s", error)
+        log.error("retries: a finished row is unreadable: %s", error)
         group.row(kept.table, keys.kept(place), None)  # its names say nothing then
         return True
     if row is None:

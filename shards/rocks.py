@@ -424,7 +424,7 @@ class RocksStore:
 
     def _stop_compacting(self, why: str) -> None:
         self.is_damaged = True
-        log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
+        log.error("%s: damaged, compaction stops until it is repaired: %s", self.path, why)
 
     def _options(self, base: Options | None = None) -> Options:
         options = _options(self._cache, self._memtable_bytes, base)

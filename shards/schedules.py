@@ -236,7 +236,7 @@ def _was_dropped(commit: Commit, found: Found, journal: Journal) -> bool:
             return is_dropped(record, due_at(place, record.due_ms), commit.open_group.wall_ms)
         return state_of(place, record, horizon, journal, is_held=False, with_time=False)[0] == EXPIRED
     except Corrupt as error:
-        log.error("the message of a schedule: %s", error)
+        log.error("schedule: its message: %s", error)
         return False
 
 
@@ -244,5 +244,5 @@ def _found(commit: Commit, occurrence: Occurrence) -> Found | None:
     try:
         return commit.find(occurrence.message)
     except Corrupt as error:
-        log.error("the message of a schedule: %s", error)
+        log.error("schedule: its message: %s", error)
         return None

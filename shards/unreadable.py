@@ -186,7 +186,7 @@ class Unreadable:
                 self._kept += len(key) + KEPT_OVERHEAD
         except ShardsError as error:
             stretch.is_cut = True
-            log.error("readable rows may be passed over until a repair, %s: %s", error, stretch)
+            log.error("corrupt range: readable rows may be skipped until a repair, %s: %s", error, stretch)
 
     def row(self, prefix: bytes, place: Position, error: Corrupt) -> None:
         """One message that dispatch could not read."""
@@ -307,7 +307,7 @@ def notes(store: Store) -> Iterator[Stretch]:
         try:
             end, owed, _ = _NOTE.unpack_from(value)
         except struct.error:
-            log.error("a note of an unreadable stretch cannot be read: %s", key.hex())
+            log.error("corrupt range: its note is unreadable: %s", key.hex())
             continue
         why = value[_NOTE.size :].decode(errors="replace")
         yield Stretch(start, end, start[:10], why, keys.place_of(owed))

@@ -144,7 +144,7 @@ def _mark_flights(store: Store, batch: Batch, places: set[Position]) -> set[Posi
         try:
             row = cursor_row_of(value)
         except Corrupt as error:
-            log.error("a cursor cannot be read, what it has in flight comes again: %s", error)
+            log.error("cursor: unreadable, its messages in flight are redelivered: %s", error)
             continue
         theirs = {flight.place for flight in row.flights if keys.place_of(flight.place) in places}
         if theirs:

@@ -240,12 +240,12 @@ class Worker:
                     said = {name: getattr(wish, name) for name in GroupOptions.__optional_keys__}
                     await client.groups.put(self._group, wish.topic_filter, **said)
         except Error as error:
-            _log.warning("group %s: not made ahead, so it may expire: %s", self._group, error)
+            _log.warning("group %s: not created in advance, so it may expire: %s", self._group, error)
             return
         for group in known.values():
             if group.undone and not group.members:
                 _log.warning(
-                    "group %s: nobody takes from its filter %s: %s; this worker has %s",
+                    "group %s: nobody receives its filter %s: %s; this worker has %s",
                     *(self._group, group.filter, group.undone, self._filters),
                 )
 
@@ -290,7 +290,7 @@ class Worker:
         """Let what runs come to its end; what does not is given back."""
         if not self._running:
             return
-        _log.info("stopping: %d in hand have %g s", len(self._running), grace_s)
+        _log.info("stopping: %d messages in progress have %g s", len(self._running), grace_s)
         _, late = await asyncio.wait(self._running, timeout=grace_s)
         for task in late:
             task.cancel()
@@ -323,7 +323,7 @@ class Worker:
             self.figures.failed += 1
         self.figures.in_hand -= 1
         if not is_told:
-            _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
+            _log.warning("%s %s: connection lost, it will be redelivered", d.topic, d.id)
 
     async def _tried(
         self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]
@@ -331,15 +331,15 @@ class Worker:
         """None: done. Else why not, and when again. `begin` is called when a handler is."""
         job = self._job_of(d)
         if job is None:
-            _log.warning("%s %s: no handler fits this topic, there is %s", d.topic, d.id, self._filters)
-            return RetryIn(None, f"no handler of the worker fits the topic {d.topic}")
+            _log.warning("%s %s: no handler matches this topic, there is %s", d.topic, d.id, self._filters)
+            return RetryIn(None, f"no handler of the worker matches the topic {d.topic}")
         try:
             async with self._turn(job, d):
                 with d.traced(job.wish.topic_filter, self._group):
                     await job.do(d, threads, begin)
         except RetryIn as asked:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
-            _log.info("%s %s: again %s: %s", d.topic, d.id, when, asked)
+            _log.info("%s %s: retry %s: %s", d.topic, d.id, when, asked)
             return asked
         except Reject as never:
             _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
@@ -403,7 +403,7 @@ async def _hold(d: Delivery) -> None:
             _log.warning("%s %s: not extended: %s", d.topic, d.id, error)
             return
         if not is_ours:
-            _log.warning("%s %s: not ours any more, another may have it", d.topic, d.id)
+            _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id)
             return
 
 

@@ -58,7 +58,7 @@ def revoke(path: Path, name: str) -> str:
     """What that means, to be shown. Raises KeysFileError."""
     revoke_key(path, name)
     return (
-        f"{name} is revoked. What it has sent is withheld from now on: delayed, retained or read again it is "
+        f"{name} is revoked. Its messages are withheld from now on: delayed, retained or read again it is "
         f"handed out to nobody, until there is a key {name} again that may send it."
     )
 

@@ -84,20 +84,20 @@ def mosquitto(text: str) -> Verify:
     """What checks passwords against a hash of mosquitto_passwd. Raises BadHash."""
     kind, *parts = text.removeprefix("$").split("$")
     if not text.startswith("$") or (kind, len(parts)) not in (("7", 3), ("6", 2)):
-        raise BadHash("is no hash of mosquitto_passwd: $7$rounds$salt$hash or $6$salt$hash")
+        raise BadHash("is not a hash of mosquitto_passwd ($7$rounds$salt$hash or $6$salt$hash)")
     try:
         salt, wanted = (base64.b64decode(part, validate=True) for part in parts[-2:])
     except (binascii.Error, ValueError):
         raise BadHash("salt or hash is not base64") from None
     if not salt or len(wanted) != hashlib.sha512().digest_size:
-        raise BadHash("salt or hash has not the length that it should have")
+        raise BadHash("salt or hash has the wrong length")
     rounds = 0
     if kind == "7":
         digits = parts[0]
         if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(PBKDF2_ROUNDS_MAX))):
-            raise BadHash("the rounds are no number that can be")
+            raise BadHash("the number of rounds is invalid")
         if not 0 < int(digits) <= PBKDF2_ROUNDS_MAX:
-            raise BadHash("the rounds are no number that can be")
+            raise BadHash("the number of rounds is invalid")
         rounds = int(digits)
 
     def verify(password: bytes) -> bool:

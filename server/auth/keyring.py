@@ -210,7 +210,7 @@ class Keyring:
     ) -> None:
         """What the slow check says. `entry`: what the key was checked against; None: somebody's."""
         if is_right is None:
-            log.error("a key could not be checked")
+            log.error("keys: a check failed")
             done(Refusal(Why.BUSY, 1.0))
             return
         now = self._entries.get(shown.name)
@@ -230,7 +230,7 @@ class Keyring:
             return
         self.refused += 1
         self._backoff.failed(shown.network, shown.name)
-        log.warning("a wrong key for %s from %s", _said(shown.name), shown.address, extra=by(shown.address))
+        log.warning("key %s: wrong key from %s", _said(shown.name), shown.address, extra=by(shown.address))
         done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:

@@ -132,13 +132,13 @@ def add_key(path: Path, name: str, grant: Grant) -> str:
     Raises KeysFileError.
     """
     if not NAME.fullmatch(name):
-        raise KeysFileError(path, 0, "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'", "name")
+        raise KeysFileError(path, 0, "needs 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'", "name")
     key = new_key(name)
     with _locked(path) as real:
         text = secured_text(real) if real.exists() else ""
         for known in _parsed(real, text):
             if known.name == name and known.revoked is None:
-                raise KeysFileError(real, known.line, f"{name} is there already", "name")
+                raise KeysFileError(real, known.line, f"already has a key {name}", "name")
         block = _block(name, hashed(key), grant)
         _replace(real, f"{text}\n{block}" if text.strip() else block)
     return key
@@ -174,7 +174,7 @@ def _parsed(path: Path, text: str) -> list[StoredKey]:
     places = _Places(text)
     for name in tree:
         if name != "key":
-            raise KeysFileError(path, places.of_word(name), "is no [[key]]", name)
+            raise KeysFileError(path, places.of_word(name), "must be a [[key]] table", name)
     tables = tree.get("key", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise KeysFileError(path, 1, "must be written as [[key]]", "key")
@@ -223,10 +223,10 @@ class _Reading:
     def key(self) -> StoredKey:
         for field in self._table:
             if field not in _FIELDS:
-                raise self._fault(field, f"is not known; there are {', '.join(_FIELDS)}")
+                raise self._fault(field, f"unknown field; known are {', '.join(_FIELDS)}")
         name = self._text("name")
         if not NAME.fullmatch(name):
-            raise self._fault("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+            raise self._fault("name", "needs 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         hash_text = self._text("hash")
         try:
             check_key_hash(hash_text)
@@ -246,13 +246,13 @@ class _Reading:
     def _text(self, field: str) -> str:
         value = self._table.get(field)
         if not isinstance(value, str):
-            raise self._fault(field, "text is expected" if field in self._table else "is missing")
+            raise self._fault(field, "must be a string" if field in self._table else "is missing")
         return value
 
     def _texts(self, field: str) -> list[str]:
         value = self._table[field]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self._fault(field, "a list of texts is expected")
+            raise self._fault(field, "must be a list of strings")
         return value
 
     def _scopes(self) -> frozenset[str]:
@@ -292,7 +292,7 @@ class _Reading:
         if value is None:
             return None
         if not isinstance(value, datetime) or value.tzinfo is None:
-            raise self._fault(field, "a time with its offset is expected: 2026-11-22T05:00:00Z")
+            raise self._fault(field, "must be a time with an offset, such as 2026-11-22T05:00:00Z")
         return value
 
     def _fault(self, field: str, detail: str) -> KeysFileError:

@@ -37,7 +37,7 @@ class LastUse:
         try:
             await asyncio.to_thread(write_last_use, self._folder, used)
         except OSError as error:
-            log.warning("when keys were used is not noted: %s", error)
+            log.warning("keys: last use not saved: %s", error)
         self._noted = used
 
 

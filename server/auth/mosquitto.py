@@ -91,9 +91,9 @@ def read_passwords(path: Path) -> dict[str, str]:
         user, colon, stored = text.partition(":")
         user = user.rstrip(_BLANKS)
         if not user or not colon:
-            raise KeysFileError(path, line, "user:hash is expected")
+            raise KeysFileError(path, line, "must be user:hash")
         if user in users:
-            raise KeysFileError(path, line, "the user stands here twice", "user")
+            raise KeysFileError(path, line, "the user is listed twice", "user")
         if len(user.encode()) > NAME_BYTES_MAX:
             raise KeysFileError(path, line, f"has more than {NAME_BYTES_MAX} bytes", "user")
         try:
@@ -112,9 +112,9 @@ def read_acl(path: Path) -> AclFile:
         word, _, rest = text.partition(" ")
         rest = rest.strip()
         if word not in ("user", "topic", "pattern"):
-            raise KeysFileError(path, line, "a line begins with user, topic or pattern")
+            raise KeysFileError(path, line, "must begin with user, topic or pattern")
         if not rest:
-            raise KeysFileError(path, line, "is not complete", word)
+            raise KeysFileError(path, line, "is incomplete", word)
         if word == "user":
             current = acl.of(rest)
             continue
@@ -133,7 +133,7 @@ def _access(rest: str) -> tuple[str, str]:
     if not space:
         return "readwrite", rest
     if first not in _ACCESS:
-        raise ValueError("read, write, readwrite or deny is expected")
+        raise ValueError("must be read, write, readwrite or deny")
     return first, topic_filter.strip()
 
 

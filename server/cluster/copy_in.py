@@ -117,7 +117,7 @@ class _Feed:
         while piece := self._next():
             trailer += len(piece)
             if trailer > TRAILER_BYTES:
-                raise ValueError("something comes after the manifest")
+                raise ValueError("data follows the manifest")
 
     def _next(self) -> bytes:
         if self._is_over:
@@ -128,7 +128,7 @@ class _Feed:
             return piece
         self._is_over = True
         if not piece:
-            raise ValueError("the copy was cut off")
+            raise ValueError("the copy is incomplete")
         return b""
 
 
@@ -140,7 +140,7 @@ class _Plain(tarfile.TarInfo):
         info = super().frombuf(buf, encoding, errors)
         is_known = info.name == MANIFEST or is_copied(info.name)
         if info.type != tarfile.REGTYPE or not is_known or info.size < 0:
-            raise ValueError(f"a copy has no {info.name[:100]!r}")
+            raise ValueError(f"unexpected entry {info.name[:100]!r} in a copy")
         if info.name == MANIFEST and info.size > MANIFEST_BYTES:
             raise ValueError("the manifest is too large")
         return info
@@ -179,18 +179,18 @@ def _write_files(feed: _Feed, folder: Path) -> None:
                 _check(file.read(), found)
                 return
             if len(found) >= FILES:
-                raise ValueError(f"there are more than {FILES:,} files")
+                raise ValueError(f"more than {FILES:,} files")
             free = shutil.disk_usage(folder).free
             if free < member.size + SPARE_BYTES:
                 raise ValueError(f"no room for {member.name}, {member.size:,} bytes: {free:,} are free")
             found[member.name] = member.size, _written(file, folder / member.name)
-    raise ValueError("the copy was cut off")
+    raise ValueError("the copy is incomplete")
 
 
 def _check(manifest: bytes, found: dict[str, tuple[int, str]]) -> None:
     said = json.loads(manifest)
     if said != {name: list(one) for name, one in found.items()}:
-        raise ValueError("the copy is not what was sent")
+        raise ValueError("the copy differs from what was sent")
 
 
 def _written(source: IO[bytes], path: Path) -> str:

@@ -63,7 +63,7 @@ class CopyRoutes:
         await self._key.check(request)
         store = self._store()
         if store is None or self._is_busy:
-            raise Problem("store-unavailable", "no copy can be made now", headers=RETRY_AFTER)
+            raise Problem("store-unavailable", "No copy can be made now.", headers=RETRY_AFTER)
         self._is_busy = True
         loop = asyncio.get_running_loop()
         # A thread of its own: those that others wait for are not held by a slow client.
@@ -85,13 +85,13 @@ class CopyRoutes:
         try:
             await loop.run_in_executor(thread, partial(self._make, store))
         except (ShardsError, OSError) as error:
-            raise Problem("store-unavailable", f"no copy was made: {error}", headers=RETRY_AFTER) from None
+            raise Problem("store-unavailable", f"The copy failed: {error}", headers=RETRY_AFTER) from None
         answer = web.StreamResponse(headers={"Content-Type": "application/x-tar"})
         await answer.prepare(request)
 
         def give(piece: bytes) -> None:
             if gone.is_set():
-                raise ConnectionResetError("nobody takes it any more")
+                raise ConnectionResetError("the receiving node is gone")
             taken = asyncio.run_coroutine_threadsafe(answer.write(piece), loop)
             try:
                 taken.result(TAKE_S)
@@ -106,7 +106,7 @@ class CopyRoutes:
                 request.transport.abort()
             if not isinstance(error, OSError | TimeoutError):
                 raise
-            log.warning("a copy was not taken to its end: %s", error)
+            log.warning("copy: not sent completely: %s", error)
             return answer
         await answer.write_eof()
         return answer

@@ -48,7 +48,7 @@ class LogSide:
         try:
             self._at_hand().trim(upto)
         except LogError as error:
-            log.warning("the log is not trimmed to %d: %s", upto, error)
+            log.warning("log: not trimmed to %d: %s", upto, error)
             self._close()
 
     def _close(self) -> None:

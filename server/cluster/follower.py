@@ -120,7 +120,7 @@ class Follower:
         try:
             self._store.lead(self._node, self._urls)
         except Fenced as error:
-            log.info("another node was faster: %s", error)
+            log.info("lead: another node was faster: %s", error)
             self._quiet_since = self._mono()
         except LogError as error:
             self._missed(error)
@@ -128,7 +128,7 @@ class Follower:
 
     def _missed(self, error: ShardsError) -> None:
         if str(error) != self.why:
-            log.warning("the log: %s", error)
+            log.warning("log: %s", error)
         self.why = str(error)
         self._quiet_since = self._mono()
 

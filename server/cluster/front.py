@@ -183,7 +183,7 @@ class Away:
 
     @described("Whether it can serve", OPEN, Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
-        raise Problem("not-ready", "this node does not lead", headers=RETRY_AFTER)
+        raise Problem("not-ready", "This node does not lead.", headers=RETRY_AFTER)
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, _: web.Request) -> web.Response:

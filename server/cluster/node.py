@@ -244,7 +244,7 @@ class Node:
             self._over.set()
         self._takeovers += 1
         self._state, self._led_since = "leader", self._clock.mono()
-        log.info("leads since record %d of the log", store.applied.epoch)
+        log.info("node: leader since record %d of the log", store.applied.epoch)
         term = Term(lease, self._over.set, self._doors.close, self._more(), self._figures)
         try:
             server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
@@ -260,7 +260,7 @@ class Node:
             self._state = "follower"
             await server.stop()
             self._server = None
-            log.info("leads no longer, at record %d of the log", store.applied.seq)
+            log.info("node: no longer leader, at record %d of the log", store.applied.seq)
         if server.exit_code:
             self.exit_code = server.exit_code
             self.stopping.set()
@@ -274,7 +274,7 @@ class Node:
         await self._reports.tell(self._member(), "")
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
-            self._why = f"the log ends before record {applied}: it has lost records, or is another"
+            self._why = f"the log ends before record {applied}: it lost records or is another log"
             await self._pause()
             return
         for url in self._reports.others():
@@ -284,10 +284,10 @@ class Node:
                     return
                 await _in_thread(partial(recover_swap, self._data))
             except CopyFailed as failure:
-                log.warning("no copy from %s: %s", url, failure)
+                log.warning("copy: none from %s: %s", url, failure)
                 self._why = f"no copy from {url}: {failure}"
             else:
-                log.info("has a copy of the data of %s", url)
+                log.info("copy: data of %s copied", url)
                 return
         await self._pause()
 
@@ -298,7 +298,7 @@ class Node:
 
     def _fault(self, error: ShardsError) -> None:
         if str(error) != self._why:
-            log.warning("%s: %s", self._state, error)
+            log.warning("node: %s: %s", self._state, error)
         self._why = str(error)
 
     # -- beside them
@@ -308,7 +308,7 @@ class Node:
         try:
             await work
         except Exception:
-            log.exception("the node stops")
+            log.exception("node: stops after a failure")
             self.exit_code = 1
             self.stopping.set()
 
@@ -349,7 +349,7 @@ class Node:
     def _checkpoint(self, path: Path) -> None:
         store = self._store
         if store is None:
-            raise StoreFailed("the store is not open at the moment")
+            raise StoreFailed("the store is not open now")
         store.checkpoint(path)
 
     # -- what others see

@@ -29,7 +29,7 @@ def open_hand(config: Config) -> Log:
     """A hand on the log. Blocks, `takeover_after` at most. Raises ConfigError, LogDown, Unfit."""
     cluster = config.cluster
     if not NAME.fullmatch(cluster.name):
-        raise ConfigError("cluster.name", f"has small letters, digits and _, got {cluster.name!r}")
+        raise ConfigError("cluster.name", f"may have a-z, 0-9 and _ only, got {cluster.name!r}")
     try:
         return open_log(
             cluster.log,

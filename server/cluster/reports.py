@@ -91,7 +91,7 @@ class Reports:
                 else:
                     self._warn(url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-            log.debug("%s was not told: %s", url, error)
+            log.debug("report: not sent to %s: %s", url, error)
 
     def _warn(self, url: str, status: int) -> None:
         """Once in `WARN_S` for each node and status."""
@@ -101,8 +101,8 @@ class Reports:
         if len(self._warned) >= MEMBERS_MAX:
             self._warned.clear()
         self._warned[url, status] = now + WARN_S
-        why = "its cluster.key is another than this node's" if status == UNAUTHORIZED else f"status {status}"
-        log.warning("%s does not take reports: %s", url, why)
+        why = "its cluster.key differs from this node's" if status == UNAUTHORIZED else f"status {status}"
+        log.warning("report: refused by %s: %s", url, why)
 
 
 def _worth(row: Row) -> tuple[bool, bool, int]:

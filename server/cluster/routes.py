@@ -48,9 +48,9 @@ class ClusterRoutes:
     async def report(self, request: web.Request) -> web.Response:
         await self._key.check(request)
         if request.content_length is None or request.content_length > REPORT_BYTES:
-            raise Problem("too-large", f"a report has at most {REPORT_BYTES} bytes")
+            raise Problem("too-large", f"A report may have at most {REPORT_BYTES} bytes.")
         try:
             self._members.hear(_REPORT.decode(await request.read()))
         except msgspec.DecodeError as error:
-            raise Problem("not-readable", f"a report cannot be read: {error}") from None
+            raise Problem("not-readable", f"The report cannot be read: {error}") from None
         return web.Response(body=msgspec.json.encode(list(self._members)), content_type="application/json")

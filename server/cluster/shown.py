@@ -58,9 +58,7 @@ class ClusterKey:
                 self._warned.clear()
             self._warned.add(url)
             if not Address(parts.hostname or "", 0).is_loopback:
-                text = (
-                    "cluster.key goes to %s over plain http: the network can read it, and the data. Use https"
-                )
+                text = "cluster.key is sent to %s over plain http: others can read it and the data; use https"
                 log.warning(text, shown(url))
         return {"Authorization": self._bearer}
 
@@ -71,11 +69,11 @@ class ClusterKey:
             return
         if said:
             await self._refuse(request)
-        raise Problem("unauthorized", "this is for the nodes of the cluster")
+        raise Problem("unauthorized", "Only cluster nodes may call this; send the cluster key.")
 
     async def _refuse(self, request: web.Request) -> None:
         address = address_of(request)
-        log.warning("a wrong cluster.key from %s", address, extra=by(address))
+        log.warning("cluster.key: wrong key from %s", address, extra=by(address))
         network = network_of(address)
         self._backoff.failed(network, NAME)
         if not self._backoff.wait_s(network, NAME):

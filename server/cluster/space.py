@@ -29,5 +29,5 @@ async def give_back(opened: Callable[[], ReplicatedStore | None], look_s: float 
                 try:
                     await loop.run_in_executor(None, partial(store.compact, Table.MESSAGES, *emptied))
                 except Exception as error:  # the engine's own, if it was closed meanwhile
-                    log.warning("not compacted: %s", error)
+                    log.warning("compaction: failed: %s", error)
         await asyncio.sleep(look_s)

@@ -70,9 +70,7 @@ def recover_swap(data: Path) -> None:
 def check_swapped(data: Path) -> None:
     """Raises StoreFailed if what is there is half of one store and half of another, or about to be."""
     if any((data / FOLDER / name).is_dir() for name in (READY, MOVING)):
-        raise StoreFailed(
-            f"{data}: another node's data is being put in place here: start the node to have that finished"
-        )
+        raise StoreFailed(f"{data}: a copy of another node is half installed: start the node to finish it")
 
 
 def sync_folder(folder: Path) -> None:

@@ -95,7 +95,7 @@ class Console:
         """Raises Problem."""
         file = self._files.get(name)
         if file is None:
-            raise Problem("not-found", "the console has no such file")
+            raise Problem("not-found", "The console has no such file.")
         tag = ETag(file.tag)
         known = {
             one.value for one in request.if_none_match or ()

@@ -238,11 +238,11 @@ class Clients:
             if isinstance(subscriber, Group):
                 if self._groups.get(subscriber.text) is subscriber and self._groups.is_over(subscriber):
                     self._groups.end(subscriber, GROUP_EXPIRED)
-                    log.info("group %s expired", shown(subscriber.text))
+                    log.info("group %s: expired", shown(subscriber.text))
                     ended += 1
             elif self._sessions.get(client_id) is subscriber and self._sessions.is_over(subscriber):
                 self._forget(subscriber)
-                log.info("session %s expired", client_id)
+                log.info("session %s: expired", client_id)
                 ended += 1
         return ended
 

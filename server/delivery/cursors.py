@@ -353,7 +353,7 @@ class Cursors(Rider):
                 try:
                     cost += self._write_cursor(commit, subscriber, started)
                 except Exception:
-                    log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
+                    log.exception("session %r: cursor cannot be written", subscriber.session.client_id)
                     self.dirty.discard(subscriber)
         ended = self._clock.mono()
         self._lazy_from = ended + min(LAZY_PAUSE * (ended - started), LAZY_PAUSE_MAX_S)

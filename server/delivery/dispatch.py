@@ -302,7 +302,7 @@ class Dispatch(Rider):
                 try:
                     answer(verdict, 0)
                 except Exception:
-                    log.exception("a publish could not be answered")
+                    log.exception("publish: the answer failed")
         return count, cost
 
     def _next_run(
@@ -416,7 +416,7 @@ class Dispatch(Rider):
         try:
             self._retained.note(message)
         except (Corrupt, StoreFailed) as error:
-            log.error("not retained, what was before it cannot be read: %s", error)
+            log.error("retained message not updated: the stored one is unreadable: %s", error)
 
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:
         """The session reads the message, and what comes after it, by itself."""

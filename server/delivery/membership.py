@@ -188,9 +188,9 @@ class Membership:
             return ""
         why = self._share.refusal(owner)
         if not self._forms.has_room(owner, parse_share(text)[1]):
-            why = f"the filters of one key have {LEVELS_MAX} levels in all their forms at most"
+            why = f"the filters of one key may have at most {LEVELS_MAX} levels, over all their forms"
         if self._filter_bytes + size > limits.subscription_bytes:
-            why = "there are as many bytes of the filters of groups as may be"
+            why = "the limit on the total size of group filters is reached"
         self.refused += bool(why)
         return why
 
@@ -251,7 +251,7 @@ class Membership:
         """
         group = self._by_text.get(text)
         if group is None:
-            raise UnknownGroup(f"there is no group {text[:128]!r}")
+            raise UnknownGroup(f"group {text[:128]!r} not found")
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)

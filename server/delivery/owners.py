@@ -134,7 +134,7 @@ class Owners:
         if not answer:
             name = shown(owner)
             log.warning(
-                "withheld: %s may not send to %s",
+                "message withheld: %s may not send to %s",
                 name,
                 shown(topic),
                 extra=by(name, key=name, topic=topic),

@@ -243,7 +243,7 @@ class Publishing:
             placed = commit.put_owed(draft)
         except Refused as error:
             self.traffic.refused += 1
-            log.warning("publish of the server refused: %s", error, extra=by("the server"))
+            log.warning("publish by the server refused: %s", error, extra=by("the server"))
             return None
         return placed
 
@@ -294,7 +294,7 @@ class Publishing:
             forget = partial(_forget_received, key)
             self._writer.submit(forget, settled, owner=subscriber.owner)
         except (Busy, StoreFailed) as error:
-            log.warning("not stored: %s", error, extra=by("clients"))
+            log.warning("publish not stored: %s", error, extra=by("clients"))
             settled(error)
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:

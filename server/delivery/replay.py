@@ -60,7 +60,7 @@ RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
-NOT_WANTED = "no subscription fits any more"
+NOT_WANTED = "no subscription matches any more"
 WITHHELD = "its sender may not send there any more"
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
@@ -298,7 +298,7 @@ class Replay:
             self._burials.dropped[KEPT_TOO_LONG] += sum(one.position <= floor for one in unstored)
             self.lost += 1
             who = shown(session.client_id)
-            log.warning("%s has lost what expired before it was read", who, extra=by(who))
+            log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
@@ -456,7 +456,7 @@ class Replay:
                     found = self._wanted(subscriber, place, topic_of(value), deliver_to)
                 whole = Message(place, shard, None, wall_ms, value) if found else None
             except Corrupt as error:
-                log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
+                log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
                 whole = None
             if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
                 yield place, None, ()

@@ -150,14 +150,14 @@ class Retained(Rider):
         more = message.size() - (0 if before is None else before.size())
         if more > 0 and self.fresh_bytes >= FRESH_BYTES and self._writer.broken is not None:
             self.refused += 1
-            text = "not retained: %d bytes wait for the store, which takes nothing"
+            text = "retained message not stored: the store takes no writes and %d bytes wait"
             log.warning(text, self.fresh_bytes, extra=by("clients"))
             return
         if message.record.payload and last is None:
             why = "" if promised is not None else self._share.refusal(owner)
             if why:
                 self.refused += 1
-                log.warning("not retained: %s", why, extra=by("clients"))
+                log.warning("retained message not stored: %s", why, extra=by("clients"))
                 return
         if last is not None:
             self._share.add(last[1], -1)
@@ -170,7 +170,7 @@ class Retained(Rider):
             # For the sake of a batch: each takes along what is fresh.
             self._writer.submit(lambda commit: None, lambda answer: None)
         except (Busy, StoreFailed) as error:
-            log.warning("stored with a later group: %s", error, extra=by("clients"))
+            log.warning("retained message: stored later: %s", error, extra=by("clients"))
 
     def write(self, commit: Commit) -> Done:
         """Put what is not written into a batch that is about to be sealed; called when that is over.
@@ -305,7 +305,7 @@ def _if_readable(commit: Commit, topic: bytes) -> bytes | None:
     try:
         return commit.get(Table.RETAINED, topic)
     except Corrupt as error:
-        log.error("what was retained before cannot be read, it is overwritten: %s", error)
+        log.error("retained message: the stored one is unreadable and is overwritten: %s", error)
         return None
 
 

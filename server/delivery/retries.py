@@ -81,7 +81,7 @@ class Retries(Rider):
         try:
             row = RETRIES.stored_at(self._store, place)
         except Corrupt as error:
-            log.error("a retry in flight cannot be read: %s", error)
+            log.error("retry in flight: unreadable: %s", error)
             row = None
         one.retrying[place] = keys.message_of(row.id) if row is not None else MessageId(0)
 
@@ -215,7 +215,7 @@ class Retries(Rider):
                     continue
                 yield Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
             except Corrupt as error:
-                log.error("a retry cannot be read: %s", error)
+                log.error("retry: unreadable: %s", error)
 
     @property
     def places_due(self) -> Iterable[Subscriber]:

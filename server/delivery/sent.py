@@ -50,7 +50,7 @@ class Sent:
                 return None
             return Message(flight.position, flight.shard, None, self._clock.wall_ms(), value)
         except Corrupt as error:
-            log.error("what was in flight is not sent again: %s", error)
+            log.error("message in flight: not sent again: %s", error)
             self.lost += 1
             return None
 
@@ -71,7 +71,7 @@ class Sent:
             value = self._reader.value_at(place, shard)
             return id_at(place, shard, node, 0 if value is None else decode(value).id)
         except Corrupt as error:
-            log.error("a row that was sent cannot be read: %s", error)
+            log.error("message in flight: unreadable: %s", error)
             return None
 
     def note_missing(self, flight: Flight) -> bool:

@@ -159,7 +159,7 @@ class Sessions:
         except Corrupt as error:
             row, name = None, subscriber.session.client_id
             self.unreadable += 1
-            log.error("%r goes on from now, what it has read cannot be read: %s", name, error)
+            log.error("%r: cursor unreadable, starting from now: %s", name, error)
         if row is not None:
             resume(subscriber, row)
 
@@ -171,7 +171,7 @@ class Sessions:
                 yield key.decode().removeprefix(keys.GROUP_PREFIX), group_of(value)
             except Corrupt as error:
                 self.unreadable += 1
-                log.error("group %r cannot be read, it is not there: %s", key, error)
+                log.error("group %r: unreadable, skipped: %s", key, error)
 
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
@@ -183,7 +183,7 @@ class Sessions:
                 self._restore(key, session_of(value))
             except Corrupt as error:
                 self.unreadable += 1
-                log.error("session %r cannot be read, it is not there: %s", key, error)
+                log.error("session %r: unreadable, skipped: %s", key, error)
         for key, _ in readable(store, Table.RECEIVED, b"", b"\xff" * 4):
             name = key[:-3].decode()
             subscriber = self._by_id.get(name)

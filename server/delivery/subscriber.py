@@ -517,7 +517,7 @@ class Subscriber:
 
     def cut_off(self) -> None:
         """For who handles an exception: nothing can be sent to this one, its connection ends."""
-        log.exception("%r: nothing can be sent to it", self.session.client_id)
+        log.exception("%r: cannot be sent messages", self.session.client_id)
         if self.link is not None:
             self.link.close(Closing.FAILED)
 

@@ -174,7 +174,12 @@ class Subscriptions:
             # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.
             rights = None if group.members or group.is_lasting else group.rights
             if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
-                log.info("group %s ends: %s may not", shown(group.text), rights.name, extra=by(rights.name))
+                log.info(
+                    "group %s: ended, %s may not subscribe",
+                    shown(group.text),
+                    rights.name,
+                    extra=by(rights.name),
+                )
                 self._groups.end(group, GROUP_DELETED)
 
     def _end_denied(self, subscriber: Subscriber, text: str, rights: Rights) -> bool:
@@ -182,7 +187,7 @@ class Subscriptions:
         if rights.may_subscribe(parse_share(text)[1]) or not self.unsubscribe(subscriber, text):
             return False
         told = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
-        log.info("session %s no longer subscribes to %s: %s may not", *told, extra=by(rights.name))
+        log.info("session %s: subscription to %s ended, %s may not", *told, extra=by(rights.name))
         return True
 
 

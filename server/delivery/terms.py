@@ -109,11 +109,11 @@ def read_keeping(said: Said, config: Config) -> Keeping:
 
 def _duration(name: str, said: Value) -> int:
     if isinstance(said, list):
-        raise TermsError(name, "is no duration but a list")
+        raise TermsError(name, "must be a duration, not a list")
     try:
         return parse_delay(said)
     except TimeError as error:
-        raise TermsError(name, f"is no duration: {error}") from None
+        raise TermsError(name, f"must be a duration: {error}") from None
 
 
 def _timeout(said: Value, settings: Sessions) -> int:
@@ -121,7 +121,7 @@ def _timeout(said: Value, settings: Sessions) -> int:
     if timeout_ms > ACK_MS_MAX:
         raise TermsError("ack_timeout", f"must be at most {ACK_MS_MAX // 1_000} s")
     if not timeout_ms and settings.ack_timeout_ms:
-        raise TermsError("ack_timeout", "must not be 0: this server keeps nobody waiting for ever")
+        raise TermsError("ack_timeout", "must not be 0: a message may not wait for its ack for ever")
     return timeout_ms
 
 

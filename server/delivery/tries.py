@@ -24,7 +24,7 @@ TRIES_MAX = 20
 SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
 """Outcomes of a try: a nack or a post without success; no answer in time; the connection or the server was
 lost; it was returned in order, more often than is free."""
-UNANSWERED = "no answer before the connection or the server was gone"
+UNANSWERED = "no answer before the connection or the server ended"
 """Why a try came to nothing of which no more is known."""
 BYTES_MAX = 4_096
 """Of the JSON: the last tries that fit."""

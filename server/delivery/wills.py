@@ -147,7 +147,7 @@ class Wills:
             subscriber.will = None
             self._publishing.traffic.refused += 1
             cause = by("clients")
-            log.info("a will is not published: %s may not send to it", shown(subscriber.owner), extra=cause)
+            log.info("will not published: %s may not send to its topic", shown(subscriber.owner), extra=cause)
             return
         delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
         leaving = Leaving(subscriber, will, self._clock.wall_ms() + delay_s * 1000 if delay_s else 0)
@@ -191,7 +191,7 @@ class Wills:
         limits = self._limits
         if len(self._kept) >= limits.connections or self._kept_bytes + size > limits.queued_bytes:
             self.lost += 1
-            log.warning("a will is lost: %d and %d bytes wait for a place", len(self._kept), self._kept_bytes)
+            log.warning("will lost: %d wills, %d bytes, wait already", len(self._kept), self._kept_bytes)
             return False
         if not self._kept:
             self._retry_at = self._clock.mono() + RETRY_S

@@ -46,10 +46,10 @@ class Held:
 
     def _not_released(self, place: Position, error: Exception) -> float | None:
         if isinstance(error, Corrupt):
-            log.error("a held message is passed over: %s", error)
+            log.error("held message: unreadable, skipped: %s", error)
             self._stuck.add(place)
         elif isinstance(error, Refused):
-            log.warning("a held message waits on: %s", error, extra=by("held messages"))
+            log.warning("held message: postponed: %s", error, extra=by("held messages"))
         return RETRY_S if isinstance(error, Refused) else None  # the table has it
 
 

@@ -99,7 +99,7 @@ class Mending:
 
     def _put_off(self, _: Task, error: Exception) -> None:
         """What is found then is tried in a second."""
-        log.warning("what cannot be read is not noted yet: %s", error)
+        log.warning("corrupt range: not noted yet: %s", error)
         self._from = self._clock.mono() + RETRY_S
 
     def _note(self, fresh: list[Stretch]) -> Task:
@@ -202,7 +202,7 @@ class Mending:
                     if found is not None:
                         commit.revive(found)
                 except Corrupt as error:
-                    log.error("%s: a message is passed over: %s", key.hex(), error)
+                    log.error("%s: message skipped: %s", key.hex(), error)
             left = None if rest is None else note_value(note, rest, self._clock.wall_ms())
             commit.row(Table.META, note_key(note), left)
 
@@ -212,7 +212,7 @@ class Mending:
                 self._unreadable.look_beside(self._opened.store, Table.MESSAGES, note)
                 self._unreadable.add(note, is_noted=True)
                 return
-            log.warning("%d rows can be read again, what is owed goes out now: %s", rows, note)
+            log.warning("corrupt range: %d rows readable again, sending them now: %s", rows, note)
             if rest is not None:
                 note.owed = rest
             else:

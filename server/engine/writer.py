@@ -235,7 +235,7 @@ class Writer:
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
         if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are under way, of at most {self._max_bytes}")
+            raise Busy(f"{self._bytes} bytes of requests are in progress, the limit is {self._max_bytes}")
         self._bytes += size
 
     def leave(self, size: int) -> None:
@@ -263,7 +263,7 @@ class Writer:
         if self.broken is not None and writes:
             raise StoreFailed(str(self.broken))
         if can_refuse and self._queued + cost > self._max_queued and self._queue:
-            raise Busy(f"{self._queued} messages wait to be written, {self._max_queued} may")
+            raise Busy(f"{self._queued} messages wait to be written, the limit is {self._max_queued}")
         if can_refuse:
             self.enter(size)
         else:
@@ -373,7 +373,7 @@ class Writer:
 
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
-        log.error("store failed: %s", error)
+        log.error("store: failed: %s", error)
         self._failing()
         if self._deciding is not None:
             self._open.append((self._spoilt(), self._deciding.open_answers))
@@ -399,18 +399,18 @@ class Writer:
             if failure is None:
                 self._recover_riders()
         except ShardsError as error:
-            log.warning("store cannot be read: %s", failure or error)
+            log.warning("store: unreadable: %s", failure or error)
             return False
         if failure is None or not self._is_reading:
             # What the wheel held, or had cancelled, of a group that failed is as the store has it now.
             self._wheel.clear(self._opened.horizon.position)
         self._is_reading = failure is not None
         if failure is not None:
-            log.warning("store is not back: %s", failure)
+            log.warning("store: still failing: %s", failure)
             return False
         self.broken = None
         self._opened.horizon.unbounded = False
-        log.info("store is back")
+        log.info("store: writable again")
         self._wake()
         return True
 
@@ -424,7 +424,7 @@ class Writer:
         if error is None:
             self._opened.horizon.marked(bound_ms)
         elif self.broken is not None and not self._opened.horizon.unbounded:
-            log.error("nothing can be written at all, dispatch goes on without a bound: %s", error)
+            log.error("store: no write at all succeeds, dispatch continues without a stored bound: %s", error)
             self._opened.horizon.unbounded = True
         self._wake()
 
@@ -497,7 +497,7 @@ class Writer:
         if not isinstance(error, Refused):
             deciding.is_whole = isinstance(error, Corrupt) and self._open_group.mark == mark
             if not isinstance(error, Corrupt):
-                log.error("a request failed in the writer", exc_info=error)
+                log.error("writer: a request failed", exc_info=error)
         return error
 
     def _is_countable(self) -> bool:
@@ -505,7 +505,7 @@ class Writer:
         try:
             self._open_group.count()
         except Exception:
-            log.exception("a group cannot be written")
+            log.exception("writer: a group cannot be written")
             return False
         return True
 
@@ -520,8 +520,8 @@ class Writer:
             self._open.append((self._spoilt(), answers))
             self.fail(error)
             return
-        fellow = StoreFailed("what was to be written with it could not be")
-        log.error("a group of %d requests is given up", len(answers))
+        fellow = StoreFailed("writer: a commit hook failed")
+        log.error("writer: a group of %d requests failed", len(answers))
         self._answer(
             [
                 (size, done, answer if isinstance(answer, Exception) else fellow)
@@ -542,7 +542,7 @@ class Writer:
             group = self._open_group.seal()
         except Exception as error:
             if not isinstance(error, ShardsError):
-                log.exception("a group cannot be written")
+                log.exception("writer: a group cannot be written")
             self._open.append((self._spoilt(), answers))
             self.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
             return None
@@ -581,4 +581,4 @@ class Writer:
             try:
                 done(answer)
             except Exception:
-                log.exception("an answer could not be given")
+                log.exception("writer: an answer failed")

@@ -115,7 +115,7 @@ class Access:
             if rights is not None and request.body_exists and call is not None and call.body is not None:
                 await request.read()
                 if not rights.is_live:
-                    raise _unauthorized("the key has been revoked", ', error="invalid_token"')
+                    raise _unauthorized("The key has been revoked.", ', error="invalid_token"')
                 _check_scope(rights.principal, call.scope)
             return await handler(request)
 
@@ -125,13 +125,13 @@ class Access:
         """Raises Problem."""
         shown = request.headers.getall("Authorization", ())
         if not shown:
-            raise _unauthorized("a key is needed: Authorization: Bearer <key>")
+            raise _unauthorized("A key is required: send Authorization: Bearer <key>.")
         if "Origin" in request.headers and shown[0][:6].lower() == BASIC_SCHEME:
-            raise _unauthorized("a page shows its key as Bearer: Basic is what browsers show by themselves")
+            raise _unauthorized("Pages must send the key as Bearer: browsers send Basic by themselves.")
         key = _key_in(shown[0]) if len(shown) == 1 else None
         if key is None:
             raise _unauthorized(
-                "Authorization is not `Bearer <key>`, nor Basic with a key",
+                "Authorization must be `Bearer <key>`, or Basic with a key.",
                 ', error="invalid_request"',
             )
         found: asyncio.Future[Principal | Refusal] = asyncio.get_running_loop().create_future()
@@ -149,8 +149,8 @@ class Access:
                     raise over_quota(why, 1.0)
             return answer
         if answer.why is Why.WRONG:
-            raise _unauthorized("the key is not one of this server's", ', error="invalid_token"')
-        why = "too many wrong keys" if answer.why is Why.HELD else "too many keys are being checked"
+            raise _unauthorized("This server does not know the key.", ', error="invalid_token"')
+        why = "Too many wrong keys." if answer.why is Why.HELD else "Too many keys are being checked."
         raise over_quota(why, answer.wait_s)
 
 
@@ -204,7 +204,7 @@ def may_send(rights: Rights, topic: bytes, deliver_to: bytes = b"") -> bool:
 
 
 def not_to_send(rights: Rights, **extra: Any) -> Problem:
-    text = f"the key {rights.name} may not send to this topic, or not deliver there"
+    text = f"Key '{rights.name}' may not send to this topic or deliver to this target."
     return Problem("forbidden", text, **extra)
 
 
@@ -220,7 +220,7 @@ def charge(rights: Rights | None, count: int) -> None:
     if rights is not None:
         wait_s = rights.principal.bucket.take(count)
         if wait_s:
-            raise over_quota(f"the key {rights.name} sends more than it may in a second", wait_s)
+            raise over_quota(f"Key '{rights.name}' is above its rate of messages a second.", wait_s)
 
 
 def over_quota(why: str, wait_s: float) -> Problem:
@@ -230,7 +230,7 @@ def over_quota(why: str, wait_s: float) -> Problem:
 
 def _check_scope(principal: Principal, scope: str) -> None:
     if scope != ANY and not principal.has(scope):
-        raise Problem("forbidden", f"the key {principal.name} has not the scope {scope}")
+        raise Problem("forbidden", f"Key '{principal.name}' lacks the scope '{scope}'.")
 
 
 def _key_in(authorization: str) -> str | None:

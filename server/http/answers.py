@@ -76,7 +76,7 @@ def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
             return refusal(error)
         case Busy():
             return Problem("over-quota", str(error), headers=RETRY_AFTER)
-    return Problem("store-unavailable", "nothing can be made durable at the moment", headers=RETRY_AFTER)
+    return Problem("store-unavailable", "No write can be made durable now.", headers=RETRY_AFTER)
 
 
 def refusal(error: Refused, line: int | None = None) -> Problem:
@@ -95,7 +95,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
 def _mismatch(error: Refused) -> tuple[str, dict[str, Any]]:
     """What differs from the message that has the key, and what else is known of that."""
     field, is_cancelled = other_field(error.other, error.wanted)
-    said = f"another {field}" if field else "a request that was written otherwise"
+    said = f"another {field}" if field else "a different request"
     state = ", and its message is cancelled" if is_cancelled else ""
     detail = f"the key was used with {said}{state}; key_only=true takes both for the same message"
     more = {"differs": field, "state": CANCELLED if is_cancelled else ""}

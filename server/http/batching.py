@@ -75,7 +75,7 @@ def _known(known: Known, timeline: Timeline) -> bytes:
         found = timeline.reader.find(known.id)
         state = PENDING if found is None else timeline.state_of(found, decode(found.value))[0]
     except Corrupt as error:
-        log.error("the message under a key: %s", error)
+        log.error("idempotency key: %s", error)
         return _refused(Problem("unreadable", f"{id_text(known.id)} cannot be read"))
     return _REPLAYED % (known.id, state.encode())
 

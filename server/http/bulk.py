@@ -29,9 +29,9 @@ def change_each(items: Iterable[Item], change: Callable[[Item], bool], name: Cal
         try:
             changed += change(item)
         except Corrupt as error:
-            log.error("%s is not changed: %s", name(item), error)
+            log.error("message %s: not changed: %s", name(item), error)
         except Refused as refused:
             if refused.why != "unreadable":
                 return Acted(changed, refused)
-            log.error("%s is not changed: %s", name(item), refused)
+            log.error("message %s: not changed: %s", name(item), refused)
     return Acted(changed)

@@ -40,15 +40,13 @@ class Cursors:
     def place(self, text: str) -> Position:
         """The position behind which a page begins. Raises FieldError."""
         if not _DIGITS.issuperset(text) or len(text) not in (2 * PLACE_BYTES, 2 * (CODE_BYTES + PLACE_BYTES)):
-            raise FieldError("cursor", "is not one that this server gave")
+            raise FieldError("cursor", "was not issued by this server")
         given = bytes.fromhex(text)
         code, told = given[:-PLACE_BYTES], given[-PLACE_BYTES:]
         if code:
             told = self._under(code, told)
             if not compare_digest(code, self._code(told)):
-                raise FieldError(
-                    "cursor", "is not one that this server gave since it was started: begin anew"
-                )
+                raise FieldError("cursor", "was not issued since this server started: begin without a cursor")
         return Position(int.from_bytes(told))
 
     def _code(self, told: bytes) -> bytes:

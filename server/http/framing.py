@@ -81,7 +81,7 @@ class Chunked:
             end = stop + 1 if stop >= 0 else len(data)
             self._line += data[at:end]
             if len(self._line) > CHUNK_LINE_MAX:
-                raise FramingError("a line between chunks is too long", at)
+                raise FramingError("The line between two chunks is too long.", at)
             if stop >= 0:
                 line, self._line = self._line, b""
                 self._read_line(line, at)
@@ -92,12 +92,12 @@ class Chunked:
         if self._in_trailers:
             self._trailer_bytes += len(line)
             if self._trailer_bytes > TRAILERS_MAX:
-                raise FramingError("the trailers are too long", at)
+                raise FramingError("The trailers are too long.", at)
             self.is_done = line == b"\r\n"
             return
         found = _SIZE.fullmatch(line)
         if found is None:
-            raise FramingError("this is not the size of a chunk", at)
+            raise FramingError("Invalid chunk size.", at)
         size = int(found[1], 16)
         if size == 0:
             self._in_trailers = True
@@ -105,7 +105,7 @@ class Chunked:
         self._left = size + 2
         self._overhead = max(0, self._overhead + OVERHEAD - size)
         if self._overhead > OVERHEAD_MAX:
-            raise FramingError("the chunks are too small", at)
+            raise FramingError("The chunks are too small.", at)
 
 
 def body_of(length: int | None) -> Body | None:

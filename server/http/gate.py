@@ -77,7 +77,7 @@ class Gate:
             most = self._most(request)
             length = request.content_length
             if length is not None and length > most.bytes:
-                text = f"the body has {length} bytes, at most are {most.bytes}: {most.why}"
+                text = f"The body has {length} bytes, the limit is {most.bytes}: {most.why}."
                 raise Problem("too-large", text)
             if length is None or "Content-Encoding" in request.headers:
                 request, length = request.clone(client_max_size=most.bytes), most.bytes
@@ -100,7 +100,7 @@ class Gate:
         """The bytes that a body of this announced length counts for. Raises Problem if it is too large."""
         size = self._max_body if length is None else length
         if size > self._max_body:
-            raise Problem("too-large", f"the body has {size} bytes, {self._max_body} may be")
+            raise Problem("too-large", f"The body has {size} bytes, the limit is {self._max_body}.")
         return size
 
     def _most(self, request: web.Request) -> Most:

@@ -64,9 +64,9 @@ def check_begun(data: bytes) -> None:
     if end or len(line) > LINE_MAX or b"\n" in line:
         _line_of(line)
     elif line and not _TOKEN.match(line):
-        raise Problem("not-readable", "this is not a request of HTTP/1.1")
+        raise Problem("not-readable", "Not an HTTP/1.1 request.")
     if len(data) > HEAD_MAX:
-        raise Problem("head-too-large", f"the head has more than {HEAD_MAX} bytes")
+        raise Problem("head-too-large", f"The request line and headers have more than {HEAD_MAX} bytes.")
 
 
 def read_head(head: bytes) -> Head:
@@ -76,17 +76,17 @@ def read_head(head: bytes) -> Head:
     headers = _headers_of(lines)
     host = headers.get(b"host", b"")
     if (b"host" in headers or version == b"1.1") and not HOST.fullmatch(host):
-        raise Problem("not-readable", "a request names one host, in the header Host")
+        raise Problem("not-readable", "The Host header must appear exactly once.")
     if authority is not None and authority.lower() != host.lower():
-        raise Problem("not-readable", "Host is another one than that of the URL")
+        raise Problem("not-readable", "The Host header differs from the host of the URL.")
     length = _length_of(headers, version)
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if length != 0 and encoding not in CODINGS:
         accepted = {"Accept-Encoding": b", ".join(ENCODINGS).decode()}
-        text = "a body may come as it is, or in gzip or deflate"
+        text = "Content-Encoding must be gzip, deflate or identity."
         raise Problem("unsupported-media-type", text, headers=accepted)
     if version == b"1.1" and headers.get(b"expect", b"100-continue").lower() != b"100-continue":
-        raise Problem("expectation-failed", "nothing but 100-continue can be expected")
+        raise Problem("expectation-failed", "Expect must be 100-continue.")
     return Head(
         method.decode(),
         host.decode(),
@@ -105,35 +105,35 @@ def without_upgrade(head: bytes) -> bytes:
 def _line_of(line: bytes) -> tuple[bytes, bytes | None, bytes]:
     """Method, authority if the target has one, and version of the first line. Raises Problem."""
     if len(line) > LINE_MAX:
-        raise Problem("uri-too-long", f"the first line has more than {LINE_MAX} bytes")
+        raise Problem("uri-too-long", f"The request line has more than {LINE_MAX} bytes.")
     found = _LINE.fullmatch(line)
     if found is None:
-        raise Problem("not-readable", "this is not a request of HTTP/1.1")
+        raise Problem("not-readable", "Not an HTTP/1.1 request.")
     version = b"%b.%b" % (found[3], found[4])
     if version not in (b"1.0", b"1.1"):
-        raise Problem("version-not-supported", "HTTP/1.1 is spoken here, and 1.0")
+        raise Problem("version-not-supported", "The HTTP version must be 1.1 or 1.0.")
     if found[1] not in METHODS:
-        raise Problem("not-implemented", "the method is not known")
+        raise Problem("not-implemented", "Unknown method.")
     target = _TARGET.fullmatch(found[2])
     if target is None or (found[2] == b"*" and found[1] != b"OPTIONS"):
-        raise Problem("not-readable", "the target of a request is a path")
+        raise Problem("not-readable", "The target of the request must be a path.")
     return found[1], target[1], version
 
 
 def _headers_of(lines: list[bytes]) -> dict[bytes, bytes]:
     """By name in lower case; of one that may be repeated the last. Raises Problem."""
     if len(lines) > HEADERS_MAX:
-        raise Problem("head-too-large", f"there are more than {HEADERS_MAX} headers")
+        raise Problem("head-too-large", f"The request has more than {HEADERS_MAX} headers.")
     headers: dict[bytes, bytes] = {}
     for line in lines:
         if len(line) > LINE_MAX:
-            raise Problem("head-too-large", f"a header has more than {LINE_MAX} bytes")
+            raise Problem("head-too-large", f"A header has more than {LINE_MAX} bytes.")
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise Problem("not-readable", "one of the headers is none")
+            raise Problem("not-readable", "A header line is invalid.")
         lower = name.lower()
         if lower in headers and lower in ONCE:
-            raise Problem("not-readable", f"the header {lower.decode()} is given twice")
+            raise Problem("not-readable", f"The header {lower.decode()} must appear only once.")
         headers[lower] = value.strip(b" \t")
     return headers
 
@@ -145,10 +145,10 @@ def _length_of(headers: dict[bytes, bytes], version: bytes) -> int | None:
         if length is None:
             return 0
         if not length.isdigit() or len(length) > 15:
-            raise Problem("not-readable", "Content-Length is not a number")
+            raise Problem("not-readable", "Content-Length must be a number.")
         return int(length)
     if length is not None or version == b"1.0":
-        raise Problem("not-readable", "a body has a Content-Length or, at HTTP/1.1, a Transfer-Encoding")
+        raise Problem("not-readable", "A body needs a Content-Length or, with HTTP/1.1, a Transfer-Encoding.")
     if coding.lower() != b"chunked":
-        raise Problem("not-implemented", "no transfer coding but chunked is known")
+        raise Problem("not-implemented", "Transfer-Encoding must be chunked.")
     return None

@@ -37,39 +37,39 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "not-readable": (400, "The request cannot be read"),
         "unauthorized": (401, "A valid key is needed"),
         "forbidden": (403, "The key does not allow this"),
-        "foreign-origin": (403, "A page from elsewhere may not do this"),
-        "not-found": (404, "There is no such thing"),
-        "method-not-allowed": (405, "The resource does not know this method"),
+        "foreign-origin": (403, "The origin of this page is not allowed"),
+        "not-found": (404, "Not found"),
+        "method-not-allowed": (405, "Method not allowed"),
         "already-dispatched": (409, "The message has been dispatched"),
         "cancelled": (409, "The message has been cancelled"),
-        "clock-not-simulated": (409, "The clock of this server is the real one"),
+        "clock-not-simulated": (409, "This server runs on the real clock"),
         "wrong-state": (409, "The state does not allow this"),
-        "undone": (409, "Not all of it is finished"),
+        "undone": (409, "Some messages are not finished"),
         "too-near": (409, "The slice starts too soon to be cut"),
         "job-active": (409, "Another job has the slice"),
         "stale-token": (409, "The token is not the job's"),
         "nothing-to-expire": (409, "No slice is behind retention"),
         "no-spark": (409, "The server cannot run this job itself"),
         "gone": (410, "The message is gone"),
-        "request-timeout": (408, "The request did not come in time"),
+        "request-timeout": (408, "The request took too long to arrive"),
         "precondition-failed": (412, "The resource has changed"),
         "too-large": (413, "The request is too large"),
         "uri-too-long": (414, "The URL is too long"),
-        "unsupported-media-type": (415, "The media type is not understood"),
-        "expectation-failed": (417, "What is expected cannot be met"),
-        "foreign-host": (421, "This server is not that host"),
-        "refused": (422, "The request was read and is refused"),
+        "unsupported-media-type": (415, "The media type is not supported"),
+        "expectation-failed": (417, "The expectation cannot be met"),
+        "foreign-host": (421, "The host is not one of this server"),
+        "refused": (422, "The request is invalid"),
         "idempotency-mismatch": (422, "The key was used for another request"),
-        "bad-manifest": (422, "The numbers do not fit what is stored"),
+        "bad-manifest": (422, "The counts differ from the stored ones"),
         "over-quota": (429, "A quota is used up"),
         "head-too-large": (431, "The headers are too large"),
-        "unreadable": (500, "What is stored of it cannot be read"),
-        "internal": (500, "Something went wrong in the server"),
+        "unreadable": (500, "The stored data cannot be read"),
+        "internal": (500, "Internal server error"),
         "store-unavailable": (503, "The store cannot be written"),
-        "not-implemented": (501, "The server does not know this"),
+        "not-implemented": (501, "Not implemented"),
         "not-ready": (503, "The server is not ready"),
         "no-leader": (503, "No node leads at the moment"),
-        "version-not-supported": (505, "This version of HTTP is not spoken here"),
+        "version-not-supported": (505, "This version of HTTP is not supported"),
     }
 )
 _AIOHTTP = MappingProxyType(
@@ -159,7 +159,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         case web.HTTPException():
             return _of_aiohttp(error)
         case web.RequestPayloadError():
-            return _cut(request, Problem("not-readable", "the body is not what its headers say"))
+            return _cut(request, Problem("not-readable", "the body does not match its headers"))
         case Corrupt():
             cause = by(address_of(request))
             log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)

@@ -81,10 +81,10 @@ class Protocol(RequestHandler):
     ) -> web.StreamResponse:
         """What the parser, or something below the middlewares, has raised, as the last answer."""
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer is under way already")
+            raise ConnectionError("an answer has already begun")
         if 400 <= status < 500:
             log.debug("not readable: %s", shown((message or "").partition("\n")[0]))
-            problem = Problem("not-readable", "this is not a request of HTTP/1.1")
+            problem = Problem("not-readable", "Not an HTTP/1.1 request.")
         else:
             log.error("a request failed", exc_info=exc, extra=by(self.address))
             problem = Problem("internal")

@@ -41,11 +41,11 @@ def check_escapes(raw: str) -> None:
     would hit the session that is called so.
     """
     if _BROKEN_ESCAPE.search(raw):
-        raise NotReadable("a '%' in the URL is followed by two hex digits")
+        raise NotReadable("A '%' in the URL must be followed by two hex digits.")
     try:
         unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise NotReadable("what is escaped in the URL is not UTF-8") from None
+        raise NotReadable("The escaped bytes in the URL are not UTF-8.") from None
 
 
 def check_query(request: web.Request, known: Collection[str] = ()) -> None:
@@ -55,9 +55,9 @@ def check_query(request: web.Request, known: Collection[str] = ()) -> None:
     seen = set()
     for name, _ in request.query.items():  # noqa: PERF102 - keys() gives each name once
         if name not in known:
-            raise FieldError(name, f"is not a parameter here; there are: {', '.join(known) or 'none'}")
+            raise FieldError(name, f"unknown parameter; known are: {', '.join(known) or 'none'}")
         if name in seen:
-            raise FieldError(name, "is given twice")
+            raise FieldError(name, "must appear only once")
         seen.add(name)
 
 
@@ -109,7 +109,7 @@ async def whole_body(request: web.Request) -> bytes:
             work = partial(unpacked, raw, encoding, request.client_max_size)
             request[UNPACKED] = await request[UNPACKING](work)
         except TooLong:
-            text = f"the body has more than {request.client_max_size} bytes when it is unpacked"
+            text = f"the body has more than {request.client_max_size} bytes after decompression"
             raise Problem("too-large", text) from None
     return request[UNPACKED]
 

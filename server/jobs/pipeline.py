@@ -160,19 +160,17 @@ class Pipeline:
         try:
             while self._left:
                 row = self._left[-1]
-                ended = await self._ask(
-                    partial(self._give_up, row=row, detail="the server was started again")
-                )
+                ended = await self._ask(partial(self._give_up, row=row, detail="the server restarted"))
                 self._left.pop()
                 self._remember(ended)
-                log.info("job %s is aborted: %s", row.id, ended.detail)
+                log.info("job %s: aborted: %s", row.id, ended.detail)
             for job_id in list(self._jobs):
                 # It may have ended while another was looked at: its row would be overwritten.
                 job = self._jobs.get(job_id)
                 if job is not None and not job.is_busy:
                     await self._look_at(job)
         except (ShardsError, Busy) as error:
-            log.warning("jobs are looked at later: %s", error)
+            log.warning("jobs: check postponed: %s", error)
 
     # -- looking
 
@@ -203,7 +201,7 @@ class Pipeline:
     async def abort(self, job_id: str, token: str, detail: str) -> JobRow:
         """Forget the job. Raises JobRefused, StoreFailed, Busy."""
         async with self.step(job_id, token) as job:
-            await self.end(job, detail or "it was asked to end")
+            await self.end(job, detail or "a client aborted it")
         return job.row
 
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
@@ -218,7 +216,7 @@ class Pipeline:
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
         """A new job, marked as busy, in RAM only. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
-            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
+            raise JobRefused("over-quota", f"the limit of {OPEN_MAX} open jobs is reached")
         for piece in pieces:
             other = self.job_at(piece.start_ms)
             if other is not None:
@@ -254,7 +252,8 @@ class Pipeline:
             await self._noted(job, begin)
             await self._prepared(job, partial(_plan, self._store, job.folder))
             await self._prepared(job, prepare)
-            log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
+            start_ms = job.row.slices[0].start_ms
+            log.info("job %s: started, %s of the slice at %d", job.row.id, job.row.kind, start_ms)
             if job.row.run == "server":
                 await self._launcher.start(job.row.id, job.row.kind, job.token, self._child_ended)
         except OSError as error:
@@ -283,7 +282,7 @@ class Pipeline:
         try:
             await self._workers.in_thread(work)
         except (ShardsError, OSError) as error:
-            await self.end(job, f"the server could not prepare it: {error}")
+            await self.end(job, f"the server failed to prepare it: {error}")
             raise StoreFailed(str(error)) from error
 
     @asynccontextmanager
@@ -291,9 +290,9 @@ class Pipeline:
         """A call by whoever has the token, one at a time, in this state ("": any). Raises JobRefused."""
         job = await self._checked(job_id, token)
         if job.is_busy:
-            raise JobRefused("wrong-state", "another call of this job is under way")
+            raise JobRefused("wrong-state", "another call for this job is in progress")
         if kind and (job.row.kind, job.row.state) != (kind, state):
-            raise JobRefused("wrong-state", f"the job is of kind {job.row.kind} and in state {job.row.state}")
+            raise JobRefused("wrong-state", f"the job is a {job.row.kind} in state {job.row.state}")
         job.is_busy = True
         try:
             yield job
@@ -334,7 +333,7 @@ class Pipeline:
         self._launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
-        log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
+        log.info("job %s: %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
         await self._workers.in_thread(partial(_remove, job.folder))
 
     # -- leaves
@@ -368,11 +367,11 @@ class Pipeline:
             await self._look_at(found)
         job = self.get(job_id)
         if job is None:
-            raise JobRefused("not-found", f"there is no job {job_id[:40]}")
+            raise JobRefused("not-found", f"job {job_id[:40]} not found")
         if isinstance(job, JobRow):
             raise JobRefused("wrong-state", f"the job is {job.state}: {job.detail or 'it has ended'}")
         if not secrets.compare_digest(token.encode(), job.token.encode()):
-            raise JobRefused("stale-token", "the token is not that of the job")
+            raise JobRefused("stale-token", "the token does not belong to this job")
         return job
 
     async def _look_at(self, job: Job) -> None:
@@ -400,7 +399,7 @@ class Pipeline:
             try:
                 await self._look_at(job)
             except (ShardsError, Busy) as error:
-                log.warning("job %s is ended later: %s", job_id, error)
+                log.warning("job %s: end postponed: %s", job_id, error)
 
 
 def _plan(store: Store, folder: Path) -> None:

@@ -59,9 +59,9 @@ class Splits:
         if piece is None:
             raise JobRefused("not-found", f"no slice starts at {start_ms}")
         if before(piece.start_ms) <= self.nearest():
-            raise JobRefused("too-near", "the slice is in memory, or will soon be")
+            raise JobRefused("too-near", "the slice is in memory or will be soon")
         if next(piece.readable(), None) is None:
-            raise JobRefused("wrong-state", "the slice holds nothing")
+            raise JobRefused("wrong-state", "the slice is empty")
         job = self._pipeline.create(SPLIT, run, PLANNING, [piece])
         job.row.parts = parts
 
@@ -107,7 +107,7 @@ class Splits:
                 await self._workers.in_thread(partial(_count, self._opened.store, tally))
             except Refused as error:
                 raise JobRefused(error.why, str(error)) from None
-        raise JobRefused("wrong-state", "messages come faster than they can be counted")
+        raise JobRefused("wrong-state", "messages arrive faster than they can be counted")
 
     async def _end_if_lost(self, job: Job) -> None:
         """A commit was refused: end the job if no other one can succeed."""
@@ -115,11 +115,11 @@ class Splits:
         assert piece is not None, "it has begun"
         assert piece.watch is not None, "the job is open"
         if self._opened.directory.get(piece.start_ms) is not piece:
-            await self._pipeline.end(job, "the slice is not what it was when the job began")
+            await self._pipeline.end(job, "the slice changed after the job began")
         elif piece.watch.is_overrun:
             await self._pipeline.end(job, handover.OVERRUN)
         elif before(piece.start_ms) <= self.nearest():
-            await self._pipeline.end(job, "the slice has come too near")
+            await self._pipeline.end(job, "the slice is due too soon")
 
 
 def _count(store: Store, tally: Tally) -> None:

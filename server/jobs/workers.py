@@ -44,7 +44,7 @@ class Workers:
             try:
                 await self.in_thread(partial(self._store.compact, Table.MESSAGES, start, end))
             except Exception as error:  # the engine's own, while the store is being reopened
-                log.warning("not compacted: %s", error)
+                log.warning("compaction: failed: %s", error)
 
     async def stop(self) -> None:
         """Wait for what is under way."""

@@ -27,7 +27,7 @@ from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Closing, Subscriber
 from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
-WRONG_KIND = "an ack of the wrong kind"
+WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"
 AUTO = ("", "auto")
 """What `retry-in` says of a client that leaves the time to the back-off."""

@@ -88,16 +88,16 @@ class Frames:
     def _check(self, first: int, second: int, size: int) -> None:
         kind = first & 15
         if first & 0x70 or kind not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
-            raise FrameError(PROTOCOL_ERROR, "a frame of a kind that was not agreed on")
+            raise FrameError(PROTOCOL_ERROR, "frame of an unknown kind")
         if not second & 128:
-            raise FrameError(PROTOCOL_ERROR, "a frame without a mask")
+            raise FrameError(PROTOCOL_ERROR, "frame without a mask")
         if kind == TEXT:
-            raise FrameError(UNSUPPORTED_DATA, "a frame that is not binary")
+            raise FrameError(UNSUPPORTED_DATA, "frame is not binary")
         if kind & 8:
             if size > 125 or not first & 128:
-                raise FrameError(PROTOCOL_ERROR, "a control frame that is too long or cut")
+                raise FrameError(PROTOCOL_ERROR, "control frame too long or fragmented")
         elif (kind == CONTINUATION) != self._in_message:
-            raise FrameError(PROTOCOL_ERROR, "a continuation of nothing, or none")
+            raise FrameError(PROTOCOL_ERROR, "unexpected or missing continuation frame")
 
 
 def _unmasked(data: bytes, key: bytes) -> bytes:

@@ -38,7 +38,7 @@ class HandshakeRefused(Exception):
 def answer_handshake(head: bytes, pages: Pages, transport: BaseTransport) -> bytes:
     """The answer to a request, its lines without the empty one; raises HandshakeRefused."""
     if len(head) > HEAD_MAX:
-        raise HandshakeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large")
+        raise HandshakeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = _headers(lines)
     _check_request(first, headers)
@@ -69,10 +69,10 @@ def _headers(lines: list[str]) -> dict[str, str]:
     for line in lines:
         found = _HEADER.fullmatch(line)
         if found is None:
-            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a header")
+            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "invalid header line")
         lower, value = found[1].lower(), found[2].strip(" \t")
         if lower == "host" and lower in headers:
-            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "a request names one host")
+            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "the Host header must appear exactly once")
         headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
     return headers
 
@@ -84,9 +84,9 @@ def _tokens(headers: dict[str, str], name: str) -> set[str]:
 def _check_request(first: str, headers: dict[str, str]) -> None:
     request = _REQUEST.fullmatch(first)
     if request is None or not headers.get("host"):
-        raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
+        raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
     if request[2].partition("?")[0] not in PATHS:
-        raise HandshakeRefused(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt")
+        raise HandshakeRefused(HTTPStatus.NOT_FOUND, "unknown path: MQTT is at /mqtt")
     if request[1] != "GET":
         raise HandshakeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET", "Allow: GET")
     asked = {token.lower() for token in _tokens(headers, "upgrade")}
@@ -94,11 +94,11 @@ def _check_request(first: str, headers: dict[str, str]) -> None:
         {"connection": headers.get("connection", "").lower()}, "connection"
     ):
         raise HandshakeRefused(
-            HTTPStatus.UPGRADE_REQUIRED, "MQTT is spoken over a websocket here", "Upgrade: websocket"
+            HTTPStatus.UPGRADE_REQUIRED, "expected a websocket upgrade", "Upgrade: websocket"
         )
     if headers.get("sec-websocket-version") != "13":
         raise HandshakeRefused(
-            HTTPStatus.UPGRADE_REQUIRED, "version 13 is spoken here", "Sec-WebSocket-Version: 13"
+            HTTPStatus.UPGRADE_REQUIRED, "the websocket version must be 13", "Sec-WebSocket-Version: 13"
         )
     try:
         key = b64decode(headers.get("sec-websocket-key", ""), validate=True)

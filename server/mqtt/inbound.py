@@ -155,7 +155,7 @@ class Inbound:
         # Below level 5 nobody was told a number; what is known counts already, until it is asked for again.
         bound = self._mqtt.receive_maximum if self._level == 5 else PACKET_ID_MAX
         if len(self._unanswered) >= bound:
-            detail = "more publishes wait for an answer than there may be"
+            detail = "too many publishes wait for an answer"
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
 
     def _resolved(self, packet: Publish, alias: int) -> Publish:
@@ -175,7 +175,7 @@ class Inbound:
             return packet
         topic = self._aliases.get(alias)
         if topic is None:
-            raise PublishRefused(Reason.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing")
+            raise PublishRefused(Reason.PROTOCOL_ERROR, f"topic alias {alias} is unknown")
         return msgspec.structs.replace(packet, topic=topic)
 
     def is_in_use(self, packet_id: int) -> bool:
@@ -403,14 +403,14 @@ class Inbound:
             # CONNACK tells how large a packet may be, not how large a payload: the connection need not end.
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
         if packet.properties is not None and not is_payload_as_said(packet.payload, packet.properties):
-            raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")
+            raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is declared as UTF-8 and is not")
         return wish
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
         """Hold on to a delivery. Raises PublishRefused."""
         packet_id, for_ms = read_extension(packet)
         if not self._settling.extend(subscriber, packet_id, for_ms):
-            detail = f"$control/extend: packet id {packet_id} is not yours any more"
+            detail = f"$control/extend: packet id {packet_id} is no longer leased to this client"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
     def _finish(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> None:
@@ -420,9 +420,9 @@ class Inbound:
         def told(was_open: bool | None) -> None:
             reason = Reason.SUCCESS if was_open else Reason.IMPLEMENTATION_SPECIFIC_ERROR
             if pending is not None and was_open is None:
-                pending.detail, reason = "it cannot be written now", Reason.QUOTA_EXCEEDED
+                pending.detail, reason = "the store takes no writes now", Reason.QUOTA_EXCEEDED
             elif pending is not None and not was_open:
-                pending.detail = f"$control/done: there is nothing left of {id_text(message)}"
+                pending.detail = f"$control/done: nothing is left of {id_text(message)}"
             self._answer(pending, reason, 0, subscriber.session)
 
         self._settling.ack_named(subscriber, text, message, told)
@@ -483,9 +483,9 @@ class Inbound:
 def _check_rights(rights: Rights, wish: Wish) -> None:
     """Raises PublishRefused. A delayed publish counts by the topic that it goes to."""
     if not rights.may_publish(wish.record.topic):
-        raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not send to this topic")
+        raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not publish to this topic")
     if rights.principal.bucket.take():
-        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key sends more than it may in a second")
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key is above its rate of messages a second")
 
 
 def _traced(traces: Traces, packet: Publish, wish: Wish, answer: Answer | None) -> Answer | None:

@@ -86,8 +86,8 @@ def _go_on(link: "MqttLink") -> None:
     try:
         link.go_on()
     except Exception:
-        log.exception("a connection could not go on")
-        link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
+        log.exception("connection: failed inside the server")
+        link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
 
 
 class Congested:
@@ -193,11 +193,11 @@ class MqttLink(Opening):
         has_tls = transport.get_extra_info("sslcontext") is not None
         if config.mqtt.tls_identity_as_username and has_tls and not identity:
             cause = by(self.address)
-            log.warning("connection closed: there is no common name in its certificate", extra=cause)
+            log.warning("connection closed: the certificate has no common name", extra=cause)
             self._transport.abort()
         elif self._door.has_revoked(self._shown):  # meanwhile: the handshake has looked at the list before
             cause = by(self.address)
-            log.warning("connection closed: its certificate has been revoked", extra=cause)
+            log.warning("connection closed: the certificate has been revoked", extra=cause)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -210,7 +210,7 @@ class MqttLink(Opening):
         self._last_received = self._loop.time()
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
             cause = by(self.address)
-            log.warning("connection closed: a TLS hello on a port that is not for TLS", extra=cause)
+            log.warning("connection closed: TLS handshake on a port without TLS", extra=cause)
             self._transport.abort()
             return
         connection.receive(data)
@@ -374,9 +374,7 @@ class MqttLink(Opening):
         self._crowd.note("limits.memory")
         is_lent, self._is_lent, self._unsent_bytes = self._is_lent, False, 0
         if not self._is_ending:
-            self.refuse(
-                Reason.QUOTA_EXCEEDED, "limits.memory: no other holds so much that is not handled or not read"
-            )
+            self.refuse(Reason.QUOTA_EXCEEDED, "limits.memory: it holds the most unhandled or unread bytes")
         if is_lent and self._transport is not None:
             cut(self._transport)
 

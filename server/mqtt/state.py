@@ -435,7 +435,7 @@ class Connection:
             )
             self.close(Closing.REVOKED)
         elif self._rights is not None and not self._rights.may_connect:
-            why = "may not have this client id any more" if self._rights.is_live else "counts no more"
+            why = "may no longer use this client id" if self._rights.is_live else "is no longer valid"
             log.info("connection closed: %s, its key %s", self._peer, why, extra=self._peer.cause)
             self.close(Closing.REVOKED)
 
@@ -523,7 +523,7 @@ class Connection:
             elif pending.detail:
                 more = reason_string(pending.detail)
         elif pending.reason >= 0x80:
-            self.refuse(Reason(pending.reason), "a publish that cannot be taken")
+            self.refuse(Reason(pending.reason), "publish not accepted")
             return
         kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
         outbox.put_ack(kind, pending.packet_id, pending.reason, more)
@@ -541,7 +541,7 @@ class Connection:
             self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
             self._outbox.end()
         else:
-            self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
+            self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT sets an expiry for a session that had none")
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""

@@ -130,8 +130,8 @@ class Subscribing:
             try:
                 work()
             except Exception:
-                log.exception("a subscription could not take effect")
-                self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
+                log.exception("subscribe: failed inside the server")
+                self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
@@ -333,7 +333,7 @@ def asked_by(packet: Subscribe, config: Config, now_ms: int) -> Asked:
     shared = [text.startswith(SHARE_PREFIX) for text, _ in packet.filters]
     if keeping != UNSAID and not all(shared):
         name = "rate" if keeping.expiry_s is None else "expiry"
-        raise TermsError(name, "is of a group: it goes with $share/group/filter alone")
+        raise TermsError(name, "is only for groups: use it with $share/group/filter")
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
     return Asked(identifier, _replay_from(said("replay_from"), now_ms), terms, keeping)
 
@@ -349,4 +349,4 @@ def _replay_from(text: str | None, now_ms: int) -> Position | None:
     try:
         return before(max(0, now_ms - parse_delay(text)))
     except TimeError:
-        raise TermsError("replay_from", "is neither a time nor a duration back from now") from None
+        raise TermsError("replay_from", "must be a time, or a duration back from now") from None

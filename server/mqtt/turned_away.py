@@ -165,7 +165,7 @@ class Away(Opening):
 
     def relieve(self) -> None:
         """The pool is short, and nobody holds more."""
-        text = "connection closed: limits.memory: no other holds so much that is not handled"
+        text = "connection closed: limits.memory: it holds the most unhandled bytes"
         log.warning(text, extra=by(self.address))
         self._crowd.note("limits.memory")
         self.abort()

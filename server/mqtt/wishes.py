@@ -48,7 +48,7 @@ OWN_PREFIX = "fasti-"
 """What begins so is said by the server, of a delivery: no publisher can say it."""
 
 
-_RESERVED = "the topic is one of the server's own"
+_RESERVED = "the topic is reserved for the server"
 
 
 class PublishRefused(Exception):
@@ -140,7 +140,9 @@ _done = msgspec.json.Decoder(Done)
 def read_extension(packet: Publish) -> tuple[int, int]:
     """(packet id, for how many ms). Raises PublishRefused."""
     if packet.qos == 2:
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend is asked at QoS 1")
+        raise PublishRefused(
+            Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend must be published at QoS 1"
+        )
     try:
         asked = _extension.decode(packet.payload)
         for_ms = parse_delay(asked.for_)
@@ -157,7 +159,7 @@ def read_extension(packet: Publish) -> tuple[int, int]:
 def read_done(packet: Publish) -> tuple[str, MessageId]:
     """(the group, as it is subscribed to; the message). Raises PublishRefused."""
     if packet.qos == 2:
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/done is said at QoS 1")
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/done must be published at QoS 1")
     try:
         said = _done.decode(packet.payload)
         return said.group, parse_id(said.id)
@@ -198,7 +200,7 @@ def _terms(properties: Properties, *, has_key: bool) -> Terms:
     if not replace and not key_only and not while_undone:
         return AS_EVER
     if not has_key:
-        detail = f"{REPLACE}, {KEY_ONLY}, {KEY_SCOPE}: of which key?"
+        detail = f"{REPLACE}, {KEY_ONLY}, {KEY_SCOPE}require an idempotency-key"
         raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
     return Terms(key_only, replace, while_undone)
 
@@ -206,7 +208,7 @@ def _terms(properties: Properties, *, has_key: bool) -> Terms:
 def _flag(properties: Properties, name: str, off: str = "false", on: str = "true") -> bool:
     text = properties.user(name) or off
     if text not in (on, off):
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} is {on} or {off}")
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} must be {on} or {off}")
     return text == on
 
 
@@ -233,7 +235,7 @@ def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     """Topic and due of `$delayed/{n}/{topic}`."""
     number, _, rest = topic[len(DELAYED) :].partition(b"/")
     if not number.isdigit() or len(number) > NUMBER_DIGITS:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n is whole seconds")
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n must be whole seconds")
     try:
         check_topic(rest)
     except TopicError as error:
@@ -247,7 +249,7 @@ def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
 def _asked_due(properties: Properties, now_ms: int) -> int:
     at, delay = properties.user("deliver-at"), properties.user("deliver-in")
     if at is not None and delay is not None:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "both deliver-at and deliver-in are given")
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "deliver-at and deliver-in exclude each other")
     try:
         if at is not None:
             return max(1, parse_deliver_at(at))

@@ -154,7 +154,7 @@ class Acceptor:
             async with asyncio.timeout(self._handshake_s):
                 known = await introduced(caller, is_needed=self._needs_header)
         except (ProxyHeaderError, TimeoutError) as error:
-            self._turn_away(caller, str(error) or "no PROXY header came in time")
+            self._turn_away(caller, str(error) or "the PROXY header did not arrive in time")
         except asyncio.CancelledError:
             caller.accepted.close()
             raise
@@ -176,7 +176,7 @@ class Acceptor:
             caller.accepted.close()
 
     def _pause(self, listening: socket.socket, way: _Way, error: OSError) -> None:
-        log.warning("no connection can be accepted for now: %s", error, extra=by("the system"))
+        log.warning("listener: cannot accept connections for now: %s", error, extra=by("the system"))
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
         loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, way)
@@ -209,14 +209,14 @@ class Acceptor:
             )
         except ssl.SSLError as error:
             # Nothing above would say so.
-            text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
+            text = "connection closed: no TLS handshake on a TLS port (%s)"
             log.warning(text, error.reason, extra=cause)
         except ConnectionAbortedError:
             self._crowd.note(self._handshake_bound)
             text = "connection closed: no TLS handshake within %g s"
             log.info(text, self._handshake_s, extra=cause)
         except OSError:
-            log.info("connection closed: its client went in the midst of the TLS handshake", extra=cause)
+            log.info("connection closed: the client left during the TLS handshake", extra=cause)
 
     def _refuse_full(self, cause: Mapping[str, object]) -> None:
         self._crowd.note(FILES)

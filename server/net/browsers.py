@@ -66,9 +66,9 @@ class Pages:
             return
         if origin is None:
             if fetch_site.lower() not in OWN_SITES and "*" not in self._origins:
-                raise ForeignOrigin("a page of another origin may not do this (http.origins)")
+                raise ForeignOrigin("Pages of this other origin are not allowed (http.origins).")
         elif not self.opens_to(origin) and not _is_own(origin, host, transport):
-            raise ForeignOrigin("a page of this origin may not do this (http.origins)")
+            raise ForeignOrigin("Pages of this origin are not allowed (http.origins).")
 
     def check_host(self, host: str, transport: BaseTransport) -> None:
         """Raise ForeignHost. An empty one names none: no browser speaks HTTP/1.0."""
@@ -85,7 +85,7 @@ class Pages:
                 return
         elif name in self._names or _is_address(name):
             return
-        raise ForeignHost("the request is for a host that is not one of this server (http.hosts)")
+        raise ForeignHost("The request names a host that this server does not serve (http.hosts).")
 
     @property
     def opens_to_some(self) -> bool:

@@ -57,9 +57,9 @@ BUSY = float("inf")
 class Cause(Enum):
     """Why the server ends a connection."""
 
-    STOPPING = "the server stops"
+    STOPPING = "the server is stopping"
     MOVED = "another node leads"
-    CROWDED = "its place is needed for another network, or another key"
+    CROWDED = "its place went to another network or key"
 
 
 class Connection(Protocol):

@@ -23,7 +23,7 @@ def allow_open_files(connections: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning(
-            "%d files may be open: too few for connections of MQTT, HTTP and webhooks, %d (ulimit -n)",
+            "open files: %d allowed, too few for %d connections of MQTT, HTTP and webhooks (ulimit -n)",
             allowed,
             connections,
         )

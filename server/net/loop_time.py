@@ -161,7 +161,7 @@ class LoopTime:
                 try:
                     work()
                 except Exception:
-                    log.exception("what a peer has caused failed")
+                    log.exception("connection: work for a peer failed")
                 ended_s = self._mono()
             first, second = second, first
         self._spent_s = ended_s - now_s
@@ -271,7 +271,7 @@ class Paced(Opening):
             if is_eof and self._lost is None and not (inner.eof_received() or transport.is_closing()):
                 transport.close()
         except Exception:
-            log.exception("what came on a connection could not be handled")
+            log.exception("connection: received bytes could not be handled")
             transport.abort()
         if self._lost is not None:
             inner.connection_lost(*self._lost)

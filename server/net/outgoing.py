@@ -91,7 +91,7 @@ class Outgoing:
             try:
                 self._bytes_left -= line.take().flush()
             except Exception:
-                log.exception("what a connection was given could not be written")
+                log.exception("connection: output could not be written")
             if self._bytes_left <= 0 or self._mono() >= until_s:
                 count = done
                 break

@@ -114,13 +114,13 @@ def header_in(data: bytes) -> Header | None:
     if data[: len(_V2)] == _V2[: len(data)]:
         return _binary_in(data)
     if data[: len(_V1)] != _V1[: len(data)]:
-        raise ProxyHeaderError("this is no PROXY header")
+        raise ProxyHeaderError("not a PROXY header")
     if b"\r\n" not in data and len(data) < LINE_MAX:
         return None
     line = _LINE.match(data[:LINE_MAX])
     address = _parsed(line[1].decode()) if line is not None and line[1] else None
     if line is None or (line[1] and address is None):
-        raise ProxyHeaderError("the PROXY line cannot be read")
+        raise ProxyHeaderError("the PROXY line is invalid")
     return Header(line.end(), "" if address is None else str(address), int(line[2] or 0))
 
 
@@ -130,14 +130,14 @@ def _binary_in(data: bytes) -> Header | None:
     command, family, rest = data[12], data[13], int.from_bytes(data[14:16])
     size = 16 + rest
     if command not in (0x20, 0x21) or size > HEADER_MAX:
-        raise ProxyHeaderError("the PROXY header is not of version 2, or too long")
+        raise ProxyHeaderError("the PROXY header is not version 2, or is too long")
     if len(data) < size:
         return None
     wide = {0x11: 4, 0x21: 16}.get(family, 0)
     if command == 0x20 or not wide:
         return Header(size)
     if rest < 2 * wide + 4:
-        raise ProxyHeaderError("the addresses of the PROXY header are cut off")
+        raise ProxyHeaderError("the PROXY header's addresses are incomplete")
     port = int.from_bytes(data[16 + 2 * wide : 18 + 2 * wide])
     return Header(size, str(_parsed(str(ip_address(data[16 : 16 + wide])))), port)
 
@@ -151,7 +151,7 @@ async def introduced(caller: Caller, *, is_needed: bool) -> Caller:
     while True:
         before, data = data, await _peeked(accepted, len(data))
         if len(data) <= len(before):
-            raise ProxyHeaderError("the connection ended before its PROXY header did")
+            raise ProxyHeaderError("the connection ended inside the PROXY header")
         try:
             header = header_in(data)
         except ProxyHeaderError:

@@ -45,7 +45,7 @@ def revoked_in(pem: bytes) -> Revoked:
             entries = _values(revoked[0][1]) if revoked else []
             serials = frozenset(_values(entry)[0][1] for _, entry in entries)
         except (ValueError, IndexError):
-            raise ValueError("a list of revoked certificates cannot be read") from None
+            raise ValueError("the list of revoked certificates cannot be read") from None
         name = _name(issuer)
         found[name] = found.get(name, frozenset()) | serials
     return found
@@ -73,7 +73,7 @@ def _values(der: bytes) -> list[tuple[int, bytes]]:
             size = int.from_bytes(der[at + 2 : start])
         at = start + size
         if at > len(der):
-            raise ValueError("a value is cut off")
+            raise ValueError("a value is incomplete")
         found.append((tag, der[start:at]))
     return found
 

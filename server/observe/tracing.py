@@ -167,7 +167,7 @@ class Traces:
         ending.start()
         ending.join(within_s)
         if ending.is_alive():
-            log.warning("the last spans could not be exported in %g s", within_s)
+            log.warning("traces: the last spans were not exported within %g s", within_s)
 
 
 def open_traces(environ: Mapping[str, str]) -> Traces | None:
@@ -183,11 +183,13 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
     protocol = next((environ[name] for name in PROTOCOLS if environ.get(name)), SPOKEN)
     unknown = sorted(set(names) - EXPORTERS)
     if unknown:
-        log.warning("no traces: OTEL_TRACES_EXPORTER=%s; there are otlp, console, none", ",".join(unknown))
+        log.warning(
+            "traces: off, OTEL_TRACES_EXPORTER=%s is unknown; use otlp, console or none", ",".join(unknown)
+        )
     elif "otlp" in names and protocol != SPOKEN:
-        log.warning("no traces: OTEL_EXPORTER_OTLP_PROTOCOL=%s; %s is spoken here", protocol, SPOKEN)
+        log.warning("traces: off, OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported; use %s", protocol, SPOKEN)
     elif not _is_installed():
-        log.warning("no traces: the packages are missing, pip install 'fasti-server[otel]'")
+        log.warning("traces: off, packages are missing: pip install 'fasti-server[otel]'")
     else:
         try:
             return Traces(_provider(names), time.monotonic)

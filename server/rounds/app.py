@@ -225,7 +225,7 @@ class App:
                 async with asyncio.timeout(STOP_S):
                     await self.ask(partial(save, most=STOP_BYTES))
             except (ShardsError, TimeoutError) as error:
-                log.error("the last group was not stored: %s", error)
+                log.error("writer: the last group was not stored: %s", error)
         self._loop = None
         if self._alarm is not None:
             self._alarm.close()
@@ -289,13 +289,13 @@ class App:
                 self.core.writer.fail(error)
             self._wait()
         except Exception:
-            log.exception("a round failed: the server stops rather than go on half done")
+            log.exception("server stops: a turn failed half way")
             self._die()
 
     def _die(self) -> None:
         """What only the core itself does has failed (docs/decisions/0014)."""
         self._is_dead = True
-        self.core.writer.fail(StoreFailed("the server stops: a round failed"))
+        self.core.writer.fail(StoreFailed("the server stops: a turn failed"))
         self._release_quiet()
         self._fatal()
 
@@ -339,7 +339,7 @@ class App:
         """Whether another node may lead by now: then nothing is sent or taken here any more."""
         writer = self.core.writer
         if writer.broken is None and not lease.is_fresh:
-            writer.fail(StoreFailed(f"nothing has come into the log for {lease.for_s:g} s"))
+            writer.fail(StoreFailed(f"no record was appended to the log for {lease.for_s:g} s"))
         if writer.broken is None:
             return False
         self.is_ready = False
@@ -421,7 +421,7 @@ class App:
                 writer.fail(error)
                 self.plan()
         except Exception:
-            log.exception("what a sync has made durable could not be settled: the server stops")
+            log.exception("server stops: settling after a sync failed")
             self._die()
 
     def _mark(self) -> None:
@@ -457,7 +457,7 @@ class App:
             try:
                 self.core.writer.reopened(_of_the_store(failure))
             except Exception:
-                log.exception("a store that was opened again could not be taken over: the server stops")
+                log.exception("server stops: the reopened store could not be taken over")
                 self._die()
             now = self._clock.mono()
             self._retry_at = now + max(RETRY_S, 3 * (now - started))

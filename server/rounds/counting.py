@@ -49,7 +49,7 @@ class Counting:
             if any(is_changed(piece) for piece in self._opened.directory):
                 await self._ask(self._save)
         except (ShardsError, Busy) as error:
-            log.warning("counts by time put off: %s", error)
+            log.warning("counts by time: saving postponed: %s", error)
 
     def _save(self, commit: Commit) -> None:
         self._next_ms = save(commit, self._next_ms)

@@ -147,7 +147,7 @@ class Housekeeping:
             async with self._running:
                 await self._run_all()
         except (ShardsError, Busy) as error:
-            log.warning("housekeeping put off: %s", error)
+            log.warning("housekeeping: postponed: %s", error)
 
     async def _forget(self) -> None:
         await self._leavings.sweep()
@@ -158,7 +158,7 @@ class Housekeeping:
         try:
             await self._forget()
         except (ShardsError, Busy) as error:
-            log.warning("what has expired is forgotten later: %s", error)
+            log.warning("retention: deletion postponed: %s", error)
 
     async def _seal(self) -> None:
         directory, horizon = self._core.directory, self._core.horizon
@@ -182,14 +182,14 @@ class Housekeeping:
                 pass
         too_long = self._expiries.end_of(max(slices.kept_behind_ms, slices.retention_ms))
         for group in floor.holders(too_long) if too_long is not None else ():
-            await self._give_up(group, too_long or end, "it is behind for longer than slices.kept_behind")
+            await self._give_up(group, too_long or end, "behind for longer than slices.kept_behind")
         holders = floor.holders(end)
         if holders and await self._is_nearly_full():
             await self._give_up(holders[0], end, "the disk has less than store.min_free")
 
     async def _give_up(self, group: Group, end: Position, why: str) -> None:
         if await self._ask(lambda commit: self._core.floor.give_up(commit, group, end)):
-            log.warning("group %s is given up: %s", shown(group.text), why, extra=by(group.name))
+            log.warning("group %s: given up: %s", shown(group.text), why, extra=by(group.name))
 
     async def _is_nearly_full(self) -> bool:
         store = self._core.config.store
@@ -204,7 +204,7 @@ class Housekeeping:
     async def _expire(self) -> None:
         gone = await self._expiries.drop()
         if gone:
-            log.info("expired %d slices up to %d", len(gone), gone[-1].end_ms)
+            log.info("retention: %d slices dropped, up to %d", len(gone), gone[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
         """End sessions, groups and endpoints in steps. The writer looks again: a client may be back."""

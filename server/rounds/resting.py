@@ -54,7 +54,7 @@ class Rest:
         try:
             self._store.unload()
         except ShardsError as error:
-            log.warning("memory that would be given back is kept: %s", error)
+            log.warning("memory: cannot be given back: %s", error)
         trim()
 
 

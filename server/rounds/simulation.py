@@ -45,7 +45,7 @@ class Simulation:
         clock = self._core.clock
         async with self._walking:
             if clock.wall_ms() + by_ms > INSTANT_MS_MAX:
-                raise TimeError("goes beyond the year 9999")
+                raise TimeError("is after the year 9999")
             if not isinstance(clock, SimulatedClock):
                 raise NotSimulated("the server runs on the system's clock")
             return await self._walk(clock, by_ms)

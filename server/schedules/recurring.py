@@ -178,7 +178,7 @@ class Schedules(Rider):
                 self._note(*named_row(key, value))
             except Corrupt as error:
                 self._unreadable.add(key)
-                log.error("schedule %r cannot be read, it does not fire: %s", key, error)
+                log.error("schedule %r: unreadable, it does not fire: %s", key, error)
         horizon = self._horizon.position
         self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
 
@@ -237,12 +237,12 @@ class Schedules(Rider):
         if isinstance(error, Refused):
             if error.why == UNRELEASED:
                 return RELEASE_S
-            log.warning("schedule %s: its next message is refused, tried again: %s", name, error)
+            log.warning("schedule %s: next message refused, trying again: %s", name, error)
             return RETRY_S
         noted = self._places.get(name)
         if not isinstance(error, Busy | StoreFailed) and noted is not None and noted[1] == place:
             # It would fail again, and take others with it each time.
-            log.error("schedule %s does not go on until it is changed or the server starts: %r", name, error)
+            log.error("schedule %s: stopped until it is changed or the server restarts: %r", name, error)
             self._stuck[name] = place
             self._leave_alone(name, *noted)
         return None
@@ -281,7 +281,7 @@ class Schedules(Rider):
             plan = plan_of(row.timing, name, row.anchor_ms)
             return following(plan, misfire, progress, now_ms, was_late=was_late, sent=row.sent)
         except (ValueError, KeyError, OSError) as error:
-            log.error("schedule %s cannot go on, it is kept without a next message: %s", name, error)
+            log.error("schedule %s: stopped, no next occurrence can be computed: %s", name, error)
             return None, progress
 
     # -- requests, decided in the writer
@@ -365,7 +365,7 @@ class Schedules(Rider):
             self._write(commit, name, row)
         if row.occurrence is None:
             raise Refused(
-                "wrong-state", f"it is {'paused' if row.paused else 'finished'}: nothing is pending"
+                "wrong-state", f"it is {'paused' if row.paused else 'finished'}: no occurrence is pending"
             )
         bare, taken_back = without(commit, row, self._journal())
         if taken_back is not None:
@@ -416,7 +416,7 @@ class Schedules(Rider):
         try:
             return read_schedule(commit, name)
         except Corrupt as error:
-            log.error("schedule %s cannot be read, a message of it may be pending: %s", name, error)
+            log.error("schedule %s: unreadable, one of its messages may be pending: %s", name, error)
             return None
 
     def _take_back(self, commit: Commit, message: MessageId | None) -> None:

@@ -121,7 +121,7 @@ def retime_if_changed(
     report = None
     if stored is not None:
         before = stored.decode().partition(" to ")[0]
-        log.info("time zones changed from %s to %s", stored.decode(), current)
+        log.info("time zones: changed from %s to %s", stored.decode(), current)
         note_zones(store, f"{before} to {current}")
         changes = 0
 
@@ -217,7 +217,7 @@ def _why_kept(commit: Commit, change: Change) -> str:
         control = commit.move(change.id, change.new_ms, change.row, zone=change.wish.encode())
     except (Refused, Corrupt) as error:
         return str(error)
-    return "" if control.outcome is Outcome.DONE else "too near or past"
+    return "" if control.outcome is Outcome.DONE else "too close or already due"
 
 
 def note_zones(store: Store, current: str) -> None:

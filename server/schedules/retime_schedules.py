@@ -163,7 +163,7 @@ def _replace(
     """Take the pending occurrence back and write the fire in its stead; why that did not work, if so."""
     bare, taken_back = without(commit, row, journal)
     if taken_back is None:
-        return "too near or past"
+        return "too close or already due"
     progress = replace(progress, before_ms=min(progress.before_ms, bare.through_ms))
     try:
         if fire is not None:

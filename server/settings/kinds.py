@@ -74,7 +74,7 @@ def _read_int(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value, re.ASCII):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise KindError("a whole number is expected")
+        raise KindError("must be a whole number")
     return value
 
 
@@ -91,7 +91,7 @@ def read_size(value: object) -> int:
     try:
         return _read_int(value)
     except ValueError:
-        raise KindError('a size is expected: bytes, or text such as "64KiB", "16MiB", "1GiB"') from None
+        raise KindError('must be a size: bytes, or a string such as "64KiB", "16MiB", "1GiB"') from None
 
 
 def show_size(size: int) -> str:
@@ -104,7 +104,7 @@ def show_size(size: int) -> str:
 
 def _read_ms(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise KindError('a duration is expected: seconds, or text such as "7d", "90s", "PT15M"')
+        raise KindError('must be a duration: seconds, or a string such as "7d", "90s", "PT15M"')
     return parse_delay(value)
 
 
@@ -118,12 +118,12 @@ def _read_flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("true", "1", "false", "0"):
         return value.lower() in ("true", "1")
-    raise KindError("true or false is expected")
+    raise KindError("must be true or false")
 
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise KindError("text is expected")
+        raise KindError("must be a string")
     return value
 
 
@@ -151,7 +151,7 @@ def _read_filters(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("a list of topic filters is expected")
+        raise KindError("must be a list of topic filters")
     for item in value:
         check_filter(item)
     return tuple(value)
@@ -162,11 +162,13 @@ def _read_origins(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("a list of origins is expected")
+        raise KindError("must be a list of origins")
     origins = tuple(item.strip().lower() for item in value)
     for origin in origins:
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin):
-            raise KindError('an origin is "https://app.example.com", with its port if it has one, or "*"')
+            raise KindError(
+                'an origin must be like "https://app.example.com", with its port if it has one, or "*"'
+            )
     return origins
 
 
@@ -175,11 +177,13 @@ def _read_hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("a list of hosts is expected")
+        raise KindError("must be a list of hosts")
     hosts = tuple(item.strip().lower() for item in value)
     for host in hosts:
         if host != "*" and not re.fullmatch(r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", host, re.ASCII):
-            raise KindError('a host is "fasti.example.com", with a port if only that one is meant, or "*"')
+            raise KindError(
+                'a host must be like "fasti.example.com", with a port if only that one is meant, or "*"'
+            )
     return hosts
 
 
@@ -188,11 +192,11 @@ def _read_networks(value: object) -> tuple[Network, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("a list of networks is expected")
+        raise KindError("must be a list of networks")
     try:
         return tuple(ipaddress.ip_network(item.strip()) for item in value)
     except ValueError:
-        raise KindError('a network is "10.0.0.0/8", "192.0.2.7", "2001:db8::/32"') from None
+        raise KindError('a network must be like "10.0.0.0/8", "192.0.2.7", "2001:db8::/32"') from None
 
 
 def _read_address(value: object) -> Address:
@@ -200,7 +204,7 @@ def _read_address(value: object) -> Address:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     unclear = ":" in host and bare == host
     if not colon or not bare or unclear or not re.fullmatch(r"\d{1,5}", port, re.ASCII):
-        raise KindError('an address is expected: "127.0.0.1:8080", "[::1]:8080", "localhost:0"')
+        raise KindError('must be an address: "127.0.0.1:8080", "[::1]:8080", "localhost:0"')
     return Address(bare, _bounded(int(port), 0, 65_535))
 
 
@@ -209,7 +213,7 @@ def _read_listeners(value: object) -> tuple[Address, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith('["') else [part.strip() for part in value.split(",")]
     if not isinstance(value, list) or not value:
-        raise KindError("an address or a list of them is expected")
+        raise KindError("must be an address or a list of addresses")
     return tuple(_read_listener(item) for item in value)
 
 
@@ -229,7 +233,7 @@ def _read_anonymous(value: object) -> "bool | tuple[Address, ...] | None":
         return _read_flag(value)
     except KindError:
         if isinstance(value, str) and ":" not in value:
-            raise KindError('true or false, "auto", or a list of listeners is expected') from None
+            raise KindError('must be true, false, "auto" or a list of listeners') from None
     return _read_listeners(value)
 
 
@@ -285,7 +289,7 @@ def choice(*words: str) -> Kind[str]:
 def _whole_s(value: object) -> int:
     seconds, rest_ms = divmod(_read_ms(value), 1_000)
     if rest_ms:
-        raise KindError("whole seconds are expected")
+        raise KindError("must be whole seconds")
     return _bounded(seconds, 0, 65_535)
 
 
@@ -303,7 +307,7 @@ def _read_backoff(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",")]
     if not isinstance(value, list) or not 0 < len(value) <= BACKOFF_STEPS_MAX:
-        raise KindError(f"a list of 1 to {BACKOFF_STEPS_MAX} durations is expected")
+        raise KindError(f"must be a list of 1 to {BACKOFF_STEPS_MAX} durations")
     return tuple(_read_ms(item) for item in value)
 
 

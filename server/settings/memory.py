@@ -215,7 +215,7 @@ def _read(value: object) -> Memory:
     try:
         size = read_size(value)
     except KindError:
-        raise KindError('"auto" or a size is expected: bytes, or text such as "512MiB", "2GiB"') from None
+        raise KindError('must be "auto" or a size: bytes, or a string such as "512MiB", "2GiB"') from None
     if size < MEMORY_MIN:
         raise KindError(f"must be at least {show_size(MEMORY_MIN)}")
     return Memory(size, "limits.memory")

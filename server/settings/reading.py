@@ -79,7 +79,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
         for name, instead in sorted(REMOVED.items())
         if name in origins
     ] + [
-        f"{name} ({origins[name]}) is {bound:,}: limits.memory has room for no more"
+        f"{name} ({origins[name]}) is {bound:,}: limits.memory allows no more"
         for name, bound in bounds.items()
         if name not in REMOVED and origins.get(name, "default") != "default" and _value(config, name) == bound
     ]
@@ -204,12 +204,12 @@ def _check_cluster(config: Config) -> None:
         return
     for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
         if listener.host in EVERYWHERE and not getattr(cluster, key):
-            raise ConfigError(f"cluster.{key}", f"is needed: {listener} is no address that others can use")
+            raise ConfigError(f"cluster.{key}", f"is required: others cannot use the address {listener}")
     if cluster.url and not cluster.url.startswith(("http://", "https://")):
         raise ConfigError("cluster.url", f"must begin with http:// or https://, got {cluster.url!r}")
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
-            raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")
+            raise ConfigError(f"cluster.{key}", "is required, because cluster.log is set")
     if len(cluster.key) < CLUSTER_KEY_MIN:
         raise ConfigError("cluster.key", f"must have {CLUSTER_KEY_MIN} characters or more")
 
@@ -231,7 +231,7 @@ def _check_together(config: Config) -> None:
         any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
         and not config.mqtt.tls_cert
     ):
-        raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
+        raise ConfigError("mqtt.tls_cert", "is required, because mqtt.listen has a TLS listener")
     for given, needed in (
         ("http.tls_key", "http.tls_cert"),
         ("mqtt.tls_key", "mqtt.tls_cert"),
@@ -242,7 +242,7 @@ def _check_together(config: Config) -> None:
         ("mqtt.proxy_protocol", "limits.trusted_proxies"),
     ):
         if _value(config, given) and not _value(config, needed):
-            raise ConfigError(needed, f"is needed: {given} is set")
+            raise ConfigError(needed, f"is required, because {given} is set")
     allowed = config.mqtt.allow_anonymous
     for one in allowed if isinstance(allowed, tuple) else ():
         if not any(is_same(listener, one) for listener in config.mqtt.listen):
@@ -258,5 +258,6 @@ def _check_together(config: Config) -> None:
     for listener in config.mqtt.listen:
         if not listener.is_loopback and config.lets_anybody(listener):
             raise ConfigError(
-                "mqtt.allow_anonymous", f"must be false: mqtt.listen {listener} can be reached from elsewhere"
+                "mqtt.allow_anonymous",
+                f"must be false: mqtt.listen {listener} can be reached from other machines",
             )

@@ -121,7 +121,7 @@ def _parse_slowly(text: str) -> int:
 
 
 def _refuse_year() -> NoReturn:
-    raise TimeError("a time must lie after 1970-01-01T00:00:00Z and within the year 9999")
+    raise TimeError("a time must be after 1970-01-01T00:00:00Z and within the year 9999")
 
 
 def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
@@ -129,7 +129,7 @@ def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
     if zone is None:
         if offset is None:
             raise TimeError(
-                "local time without an offset or a zone: end it with Z, +02:00 or [Europe/Bucharest]"
+                "a local time needs an offset or a zone: end it with Z, +02:00 or [Europe/Bucharest]"
             )
         return _numeric_s(offset)
     there = local.replace(tzinfo=zone_of(zone)).utcoffset() or timedelta()
@@ -141,7 +141,7 @@ def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
     given_s = _numeric_s(offset)
     later = local.replace(tzinfo=zone_of(zone), fold=1).utcoffset() or timedelta()
     if given_s not in (zone_s, later.days * 86_400 + later.seconds):
-        raise TimeError(f"the offset {offset} is not the one of {zone} at that time")
+        raise TimeError(f"the offset {offset} differs from the offset of {zone} at that time")
     return given_s
 
 
@@ -175,7 +175,7 @@ def parse_delay(value: str | float) -> int:
             return int(number) * unit_ms
         return _parse_delay_text(value)
     if isinstance(value, bool):
-        raise TimeError("a delay is a number of seconds or a text such as PT15M, not true or false")
+        raise TimeError("a delay must be a number of seconds or a string such as PT15M, not a boolean")
     if not 0 <= value < _SECONDS_END:
         raise TimeError("a delay in seconds must be a finite number, not negative and below 10^15")
     if isinstance(value, int):
@@ -197,7 +197,7 @@ def _parse_delay_text(text: str) -> int:
     if found and any(found.groups()):
         years, months, *rest = found.groups()
         if years or months:
-            raise TimeError("a year or a month has no fixed length: give weeks or days, or deliver_at")
+            raise TimeError("a year or a month has no fixed length: use weeks or days, or deliver_at")
         return _sum_ms(zip(rest, [_UNIT_MS[unit] for unit in "wdhms"], strict=True))
     if text.startswith("-") and len(text) > 1:
         raise TimeError("a delay must not be negative")

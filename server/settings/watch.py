@@ -100,7 +100,7 @@ class Watch:
             try:
                 await self.look(is_told=is_told)
             except Exception:
-                log.exception("files could not be looked after")
+                log.exception("files: check failed")
 
 
 async def _read_again(one: Watched, known: str) -> str:
@@ -112,10 +112,10 @@ async def _read_again(one: Watched, known: str) -> str:
         fault = str(error) or repr(error)
         if fault != known:
             is_expected = isinstance(error, OSError | ValueError)
-            text = "%s: what was read before stays: %s"
+            text = "%s: not reloaded, the old content stays in force: %s"
             log.error(text, one.name, fault, exc_info=None if is_expected else error)
         return fault
-    log.info("%s: read again", one.name)
+    log.info("%s: reloaded", one.name)
     return ""
 
 

@@ -102,8 +102,8 @@ class Posts:
         try:
             verdict, reply = await self.post(parcel)
         except Exception:
-            log.exception("a post failed in the server", extra=by("webhooks"))
-            reply = Reply(0, fault="the server could not post it")
+            log.exception("webhooks: a post failed inside the server", extra=by("webhooks"))
+            reply = Reply(0, fault="the server failed to post it")
             verdict = verdict_of(reply, self.now_ms)
         self.outcomes[verdict.outcome] += 1
         lookups = self._sender.lookups(parcel.url)
@@ -150,7 +150,7 @@ class Entrance:
     def close(self, why: Closing) -> None:
         """Its place in the group is given up, for whatever reason."""
         if why is not Closing.DROPPED:
-            log.error("%s: its door is closed: %s", self._seat.text, why.name.lower())
+            log.error("%s: closed for webhooks: %s", self._seat.text, why.name.lower())
         self._seat.leave()
 
     def release(self, packet_id: int) -> None:
@@ -393,5 +393,5 @@ def unreadable(error: Exception) -> Verdict:
             why = "the message is unreadable"
         case _:
             why = "the server failed"
-            log.error("a message cannot be posted", exc_info=error, extra=by("webhooks"))
+            log.error("webhooks: a message cannot be posted", exc_info=error, extra=by("webhooks"))
     return Verdict(Outcome.AGAIN, None, f"cannot be posted: {why}")

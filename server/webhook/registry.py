@@ -81,7 +81,7 @@ class Registry:
                 self._by_name[name] = self._endpoint(name, row)
             except (Corrupt, ValueError) as error:
                 self.unreadable += 1
-                log.error("endpoint %r cannot be read, nothing is posted to it: %s", name, error)
+                log.error("endpoint %r: unreadable, nothing is posted: %s", name, error)
 
     def __len__(self) -> int:
         return len(self._by_name)

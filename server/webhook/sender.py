@@ -391,11 +391,11 @@ def _told(error: Exception) -> str:
         case TooManyInterim():
             said = f"more than {INTERIM_MAX} interim answers (1xx)"
         case TooLong():
-            said = "the answer is not HTTP that ends"
+            said = "the answer has no end that HTTP defines"
         case aiohttp.ClientResponseError():
             said = "the answer is not HTTP"
         case aiohttp.InvalidURL():
-            said = "the URL cannot be used"
+            said = "the URL is not usable"
         case OSError():
             said = _with_words("the connection was lost", error)
         case _:

@@ -48,17 +48,17 @@ def checked_url(text: str) -> URL:
     if len(text) > URL_CHARS_MAX:
         raise TargetError(f"has more than {URL_CHARS_MAX:,} characters")
     if not text.isprintable() or " " in text or "\\" in text:
-        raise TargetError("must not hold blanks, backslashes or control characters")
+        raise TargetError("must not contain blanks, backslashes or control characters")
     try:
         url = URL(text)
         is_whole = bool(url.host) and url.port is not None and 0 < url.port < 65_536
         has_user = url.raw_user is not None or url.raw_password is not None
     except ValueError:
-        raise TargetError("is no URL") from None
+        raise TargetError("is not a URL") from None
     if url.scheme not in ("http", "https") or not is_whole:
         raise TargetError("must be an absolute URL: https://example.com/path")
     if has_user:
-        raise TargetError("must not hold a user or password: use a header")
+        raise TargetError("must not contain a user or password: use a header")
     if "#" in text:
         raise TargetError("must not have a fragment")
     return url

@@ -152,11 +152,11 @@ class Webhooks(Rider):
         """An endpoint whose group could not be read begins anew, from now on and by the settings."""
         for endpoint in list(self.registry):
             if self._group(endpoint.name) is None:
-                log.error("endpoint %s has lost its place: it begins anew", endpoint.name)
+                log.error("endpoint %s: read position lost, starting from now", endpoint.name)
                 try:
                     await self._ask(partial(self._open_group, name=endpoint.name))
                 except (Refused, Busy, StoreFailed) as error:
-                    log.error("endpoint %s: nothing is posted to it: %s", endpoint.name, error)
+                    log.error("endpoint %s: cannot start, nothing is posted: %s", endpoint.name, error)
 
     async def stop(self) -> None:
         """Begin no more posts, wait FINISH_S for those under way, then cut them.
@@ -265,7 +265,7 @@ class Webhooks(Rider):
 
     def _why_not(self, target: str) -> str:
         if not self._config.enabled:
-            return "nothing is posted here (webhook.enabled)"
+            return "webhooks are disabled (webhook.enabled)"
         if not is_url(target):
             return "" if self.registry.get(target) else f"there is no endpoint {target!r}"
         try:
@@ -289,7 +289,7 @@ class Webhooks(Rider):
     def _put(self, commit: Commit, name: str, wanted: Wanted, rights: Rights | None) -> bool:
         known = self.registry.get(name)
         if known is None and len(self.registry) >= self.registry.max_endpoints:
-            raise Refused("over-quota", f"there are {len(self.registry)} endpoints, as many as may be")
+            raise Refused("over-quota", f"the limit of {len(self.registry)} endpoints is reached")
         now_ms = self._clock.wall_ms()
         before = [] if known is None else known.row.secrets
         secrets = before
@@ -361,7 +361,7 @@ class Webhooks(Rider):
                     if self.registry.get(name) is not None:
                         self.registry.drop(commit, name)
                     self._groups.end(group, GROUP_EXPIRED)
-                    log.info("endpoint %s expired", name)
+                    log.info("endpoint %s: expired", name)
 
         await self._ask(decide)
         self._follow()
@@ -403,7 +403,7 @@ class Webhooks(Rider):
             else:
                 log.info("endpoint %s has changed since it was posted to: not paused", name)
         except (Busy, StoreFailed) as error:
-            log.warning("endpoint %s is not paused: %s", name, error, extra=by("webhooks"))
+            log.warning("endpoint %s: not paused: %s", name, error, extra=by("webhooks"))
 
     # -- tried
 
@@ -413,7 +413,7 @@ class Webhooks(Rider):
         if endpoint is None:
             raise Unknown(name)
         if self._outlets is None:
-            raise Refused("deliver_to", "nothing is posted here (webhook.enabled)")
+            raise Refused("deliver_to", "webhooks are disabled (webhook.enabled)")
         if self._tries >= TRIES:
             raise TooMany
         now_ms = self.now_ms

@@ -177,7 +177,7 @@ class ChainedLog:
             sure = self._frame(seq, timer)
             if sure is None:
                 raise
-            log.warning("%s: it is asked for again", damage)
+            log.warning("%s: reading it again", damage)
             return _following(opened(sure, seq), before)
 
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:

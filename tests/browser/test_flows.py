@@ -240,7 +240,7 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_pat
         asked = page.get_by_role("heading", name="This server asks for a key")
         await asked.wait_for()
         await console.press("Close")
-        await page.get_by_role("alert").get_by_text("a key is needed").wait_for()
+        await page.get_by_role("alert").get_by_text("A key is required").wait_for()
         await page.wait_for_timeout(2_500)  # whatever tries again by itself
         assert not await asked.is_visible()
         await console.press("Try again")
@@ -271,10 +271,10 @@ async def test_who_may_only_read_sees_the_timeline_and_messages(browser: Browser
         await console.open(f"messages/{sent['id']}")
         await console.press("Cancel")
         await console.press("Cancel it")
-        await console.says("the key reader has not the scope schedule")
+        await console.says("Key 'reader' lacks the scope 'schedule'")
         await page.locator("#state", has_text="pending").wait_for()
         await console.open("schedules")
-        await page.get_by_text("the key reader has not the scope admin").wait_for()
+        await page.get_by_text("Key 'reader' lacks the scope 'admin'").wait_for()
 
 
 async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> None:

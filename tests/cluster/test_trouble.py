@@ -88,7 +88,7 @@ def test_rows_that_were_there_before_the_log(nats_servers: Nats, tmp_path: Path)
         cluster.start()
         cluster.wait_ready(READY_S)
         assert cluster.leader() is first
-        assert re.search("has a copy of the data of", cluster.nodes["b"].output)
+        assert re.search("copy: data of", cluster.nodes["b"].output)
         with urllib.request.urlopen(f"{first.url}/v1/messages?limit=1000") as answer:
             assert len(json.load(answer)["messages"]) == 500
         first.kill()

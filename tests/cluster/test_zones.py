@@ -51,5 +51,5 @@ def test_a_promotion_retimes(cluster: Cluster, other_zones: Node) -> None:
     assert cluster.leader(READY_S, but=first) is other_zones
     assert zones(other_zones) == {"node": "2099z", "store": "2099z", "retime": False}
     assert (other_zones.status() or {})["takeovers"] == 1
-    assert f"time zones changed from {before} to 2099z" in other_zones.output
+    assert f"time zones: changed from {before} to 2099z" in other_zones.output
     assert "1 pending messages with a zone, 0 moved" in other_zones.output

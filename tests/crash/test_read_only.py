@@ -86,7 +86,7 @@ async def _nothing_is_taken(calls: Http, server: ServerProcess, acked: list[str]
     publisher.put("later", "no", 1, user_properties=due)
     assert (await publisher.take(Ack)).reason == UNSPECIFIED
     async with asyncio.timeout(20):
-        while "store is not back" not in server.output:  # open to be read from then on
+        while "store: still failing" not in server.output:  # open to be read from then on
             await asyncio.sleep(0.05)
     await _is_read(calls, acked)
     here = await dial(server.mqtt)
@@ -159,7 +159,7 @@ async def test_the_kernel_takes_it_away(image: Path, tmp_path: Path) -> None:
                 device.write_text("1")
                 await _nothing_is_taken(calls, server, acked)
                 assert payloads(await reader.take_many(40)) == soon
-                assert "without a bound" in server.output
+                assert "without a stored bound" in server.output
                 reader.drop()
             assert await server.stopped() in (0, 1)
             assert "Traceback" not in server.output, server.output

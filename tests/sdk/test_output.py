@@ -203,10 +203,10 @@ async def test_a_word_that_is_not_known_is_answered_with_those_that_are() -> Non
 
 async def test_a_server_without_a_cluster_says_so(server: Server) -> None:
     code, _, err = await fasti_cli("cluster", "status", "--url", server.url)
-    assert (code, err.strip()) == (1, "fasti: this server is in no cluster")
+    assert (code, err.strip()) == (1, "fasti: this server is not part of a cluster")
     code, _, err = await fasti_cli("cluster", "status", "--url", server.url, "-o", "json")
     told = json.loads(err)
-    assert (code, told["status"], told["detail"]) == (1, 404, "this server is in no cluster")
+    assert (code, told["status"], told["detail"]) == (1, 404, "this server is not part of a cluster")
 
 
 async def test_no_server_there_is_said_in_few_words() -> None:

@@ -67,7 +67,7 @@ async def test_nothing_undone_is_deleted_without_a_word(
     quoted = " --filter 'jobs/#'" if which else ""
     assert code == 1
     assert [line.strip() for line in err.splitlines()] == [
-        "fasti: workers is not done: 12 unread, 3 in flight, 2 to be tried again",
+        "fasti: workers has unfinished messages: 12 unread, 3 in flight, 2 to be tried again",
         f"fasti {noun} rm workers{quoted} --undone dead",
         f"fasti {noun} rm workers{quoted} --undone drop",
     ]
@@ -115,4 +115,4 @@ async def test_how_long_a_place_stays_is_said_where_it_is_made(url: str, fake: F
     assert "expiry" not in await asked(fake, *made)
     assert (await asked(fake, *made, "--expiry", "2d"))["expiry"] == "2d"
     code, _, err = await fasti_cli("subscribe", "a/#", "--expiry", "2d", "--url", url)
-    assert (code, "is of a group" in err) == (2, True)
+    assert (code, "is only for groups" in err) == (2, True)

@@ -52,7 +52,7 @@ async def test_the_life_of_a_schedule(server: Server) -> None:
         assert [f.at for f in await c.schedules.upcoming("nightly", 1)] == [made.next.at]
         assert (await c.schedules.pause("nightly")).next is None
         assert (await c.schedules.resume("nightly")).state == "active"
-        with pytest.raises(fasti.Refused, match="nothing is pending"):
+        with pytest.raises(fasti.Refused, match="no occurrence is pending"):
             await c.schedules.skip((await c.schedules.pause("nightly")).name)
         resumed = await c.schedules.resume("nightly", from_="now")
         assert (resumed.state, resumed.silent) == ("active", None)

@@ -341,11 +341,11 @@ async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
     await renamed._make_groups(client, [job.wish for job in renamed._jobs])
     assert "expiry" not in fake.asked, "until it is deleted: the server's default"
     (said,) = caplog.messages
-    assert said.startswith("group workers: nobody takes from its filter jobs/#: 12 unread, 3 in flight, 2 to")
+    assert said.startswith("group workers: nobody receives its filter jobs/#: 12 unread, 3 in flight, 2 to")
     assert said.endswith("this worker has work/#")
     fake.faults = [(403, {})]
     await renamed._make_groups(client, [])
-    assert "not made ahead" in caplog.messages[-1]
+    assert "not created in advance" in caplog.messages[-1]
 
 
 async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogCaptureFixture) -> None:
@@ -373,7 +373,7 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
     assert isinstance(failure, fasti.RetryIn)
     assert failure.delay is None
     assert len(begun) == 4, "no handler has begun it"
-    assert caplog.messages == ["work/1 None: no handler fits this topic, there is jobs/+, jobs/#"]
+    assert caplog.messages == ["work/1 None: no handler matches this topic, there is jobs/+, jobs/#"]
 
 
 def test_a_filter_has_one_handler() -> None:

@@ -51,7 +51,7 @@ def test_each_start_says_so(tmp_path: Path) -> None:
     """By its text 127.1 could be anybody's; it is loopback all the same."""
     for _ in range(2):
         with served(tmp_path / "data", "--http", "127.1:0", settings={"auth.allow_open": True}) as server:
-            assert "http.listen 127.1:0 is open: other machines can reach it" in server.output
+            assert "http.listen 127.1:0: other machines can reach it" in server.output
             assert "mqtt.listen" not in server.output
 
 

@@ -88,7 +88,7 @@ async def test_what_begins_and_ends_is_one_line_each(tmp_path: Path) -> None:
     assert [line["level"] for line in said] == ["info", "info"]
     begun, ended = said
     assert begun["event"].startswith(f"started: version {server_version()}, data in {tmp_path / 'data'}, ")
-    assert begun["event"].endswith("; open: nobody has to show a key")
+    assert begun["event"].endswith("; no keys required")
     assert (begun["version"], begun["data"]) == (server_version(), str(tmp_path / "data"))
     assert begun["listening"] == f"http {http}, tcp {mqtt}"
     assert begun["open"] is True

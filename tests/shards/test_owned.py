@@ -206,7 +206,9 @@ def test_beyond_the_quota_a_request_is_refused_whole() -> None:
     first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
     opened.open_group.begin(NOW)
     commit = opened.commit
-    assert refused(lambda: commit.put([of(A), of(A)])) == "2 messages of meter-7 are pending, 3 may be"
+    assert (
+        refused(lambda: commit.put([of(A), of(A)])) == "key 'meter-7' has 2 messages pending, its limit is 3"
+    )
     assert opened.open_group.is_empty
     commit.put([of(A)])
     for ask in (
@@ -214,7 +216,7 @@ def test_beyond_the_quota_a_request_is_refused_whole() -> None:
         lambda: commit.put_known(of(A)),
         lambda: adopt(commit, [of(A)], [MessageId(0)]),
     ):
-        assert "3 may be" in refused(ask)
+        assert "limit is 3" in refused(ask)
     commit.put_owed(of(A))
     commit.put([of(B), of(B)])
     commit.put([of(b"")])
@@ -303,7 +305,7 @@ def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
     store.flush()
     with caplog.at_level("INFO"):
         again = opened_at(store)
-    assert "did not count the bytes" in caplog.text
+    assert "count the pending bytes" in caplog.text
     size = len(of(A).value)
     assert again.owned.pending_bytes(A) == 2 * size
     assert check(again) == (2, 1), "an old row is not wrong"
@@ -324,7 +326,7 @@ def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
     first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
     opened.open_group.begin(NOW)
     commit = opened.commit
-    text = f"{2 * size} bytes of messages of meter-7 are pending, {3 * size} may be"
+    text = f"key 'meter-7' has {2 * size} bytes pending, its limit is {3 * size}"
     assert refused(lambda: commit.put([of(A), of(A)])) == text
     assert opened.open_group.is_empty
     commit.move(first, NOW + 2 * DAY_MS)
@@ -360,9 +362,9 @@ def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
     opened.commit.caps = SHARED
     commit, owned = opened.commit, opened.owned
     held_by(opened, A, 60)
-    assert refused(lambda: commit.put([of(A)] * 11)).startswith("the key meter-7 has 60 messages pending")
+    assert refused(lambda: commit.put([of(A)] * 11)).startswith("key 'meter-7' has 60 messages pending")
     held_by(opened, A, 10)
-    text = "the key meter-7 has 70 messages pending, the last ones of limits.pending are for others"
+    text = "the key meter-7 has 70 messages pending, the rest of limits.pending is reserved for others"
     assert refused(lambda: commit.put([of(A)])) == text
     held_by(opened, B, 5)
     held_by(opened, b"", 4)
@@ -370,14 +372,14 @@ def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
     opened.commit.caps = replace(SHARED, pending=83)
     refused(lambda: commit.put([of(A)]))
     held_by(opened, b"", 4)
-    assert refused(lambda: commit.put([of(B)])) == "83 messages are pending, as many as may be"
+    assert refused(lambda: commit.put([of(B)])) == "83 messages are pending, the limit of limits.pending"
 
 
 def test_nobody_s_messages_are_one_owner_s() -> None:
     opened = opened_at(MemoryStore())
     opened.commit.caps = SHARED
     held_by(opened, b"", 70)
-    text = "who shows no key has 70 messages pending, the last ones of limits.pending are for others"
+    text = "clients without a key have 70 messages pending, the rest of limits.pending is reserved for others"
     assert refused(lambda: opened.commit.put([of(b"")])) == text
     held_by(opened, A, 10)
     opened.commit.caps = replace(SHARED, is_shared=False, pending=81)

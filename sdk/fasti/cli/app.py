@@ -47,10 +47,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
+    help="Schedule messages, receive them, inspect the timeline. Global options may appear anywhere.",
 )
 app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
-app.add_typer(schedule.app, name="schedule", help="Messages that come again and again.")
+app.add_typer(schedule.app, name="schedule", help="Recurring messages.")
 app.command("subscribe")(subscribe.subscribe)
 app.command("work")(work.work)
 app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers.")
@@ -61,9 +61,9 @@ app.add_typer(places.group, name="group", help="Shared subscriptions and their p
 app.add_typer(places.endpoint, name="endpoint", help="Where messages are posted that say so.")
 app.add_typer(retry.app, name="retry", help="Messages that wait for their next try.")
 app.add_typer(dead.app, name="dead", help="Dead letters: messages that were given up.")
-app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
+app.add_typer(job.app, name="job", help="Spark jobs on whole slices.")
 app.add_typer(server.app, name="server", help="The server itself.")
-app.add_typer(cluster.app, name="cluster", help="Several machines: who leads, how far the others are.")
+app.add_typer(cluster.app, name="cluster", help="Cluster nodes: the leader and the lag of the others.")
 message.app.command("import")(transfer.import_)
 message.app.command("export")(ranges.export)
 message.app.command("shift")(ranges.shift)
@@ -83,18 +83,19 @@ def root(
         typer.Option(
             "--url",
             "--server",
-            help="The server, a cluster's with commas; else FASTI_URL, the profile, 127.0.0.1:8080.",
+            help="Server URL; of a cluster several, with commas. Default: FASTI_URL, profile, localhost.",
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="API key; else FASTI_KEY, the profile.")] = None,
-    mqtt: Annotated[str | None, typer.Option(help="host:port of MQTT; else the server is asked.")] = None,
+    key: Annotated[str | None, typer.Option(help="API key. Default: FASTI_KEY, the profile.")] = None,
+    mqtt: Annotated[str | None, typer.Option(help="MQTT host:port. Default: ask the server.")] = None,
     profile: Annotated[
-        str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml; else `default`.")
+        str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml. Default: `default`.")
     ] = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="How to print.")] = Format.table,
-    wide: Annotated[bool, typer.Option("--wide", help="Cut nothing in tables.")] = False,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.table,
+    wide: Annotated[bool, typer.Option("--wide", help="Do not truncate tables.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback has ended it
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Find out which server, as whom, and how to print."""

@@ -15,7 +15,7 @@ COLUMNS = ("node", "state", "epoch", "applied", "lag", "heard")
 _DIFFERS = (
     "{}: tzdata differs from the one that due times were computed with; it recomputes them when it leads"
 )
-_ALONE = "this server is in no cluster"
+_ALONE = "this server is not part of a cluster"
 
 
 @app.command()

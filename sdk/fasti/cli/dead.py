@@ -15,10 +15,10 @@ from .output import Printer
 from .ranges import DryRun
 
 app = typer.Typer(no_args_is_help=True)
-Delay = Annotated[str | None, typer.Option("--in", help="Not at once, but after 15m, 90s, PT15M.")]
+Delay = Annotated[str | None, typer.Option("--in", help="Send after a delay: 15m, 90s, PT15M.")]
 Place = Annotated[
     str | None,
-    typer.Option("--place", help="Send them to this one instead: $share/GROUP/FILTER, or an endpoint."),
+    typer.Option("--place", help="Send to another place: $share/GROUP/FILTER, or an endpoint."),
 ]
 
 

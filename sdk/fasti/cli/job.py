@@ -15,7 +15,7 @@ from .output import Format, Printer, Row, progress
 from .run import REFUSED
 
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=job_ids)]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended, with a progress bar.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, with a progress bar.")]
 COLUMNS = ("id", "kind", "state", "slice", "progress", "created_at", "ended_at", "detail")
 
 
@@ -48,7 +48,7 @@ async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bo
             job = await client.jobs.wait(job.id, on_progress=lambda now: told(now.done or 0, now.total))
     _show(out, job)
     if job.state == "aborted":
-        out.complain(f"the job was aborted: {job.detail or 'nobody says why'}")
+        out.complain(f"the job was aborted: {job.detail or 'no reason given'}")
         raise typer.Exit(REFUSED)
 
 

@@ -24,13 +24,12 @@ app = typer.Typer(no_args_is_help=True)
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--idempotency-key", "-k", help="By the key that it was scheduled under; repeatable."),
+    typer.Option("--idempotency-key", "-k", help="Select by idempotency key; repeatable."),
 ]
-Replace = Annotated[
-    bool, typer.Option("--replace", help="The key is free if the message under it was cancelled.")
-]
+Replace = Annotated[bool, typer.Option("--replace", help="Reuse the key if its message was cancelled.")]
 KeyOnly = Annotated[
-    bool, typer.Option("--key-only", help="Whatever was scheduled under the key was this message.")
+    bool,
+    typer.Option("--key-only", help="Match by key only: treat a different message under it as this one."),
 ]
 
 DELIVERY_COLUMNS = ("to", "filter", "state", "attempts", "retry_at", "reason")
@@ -44,7 +43,7 @@ async def schedule(
     out: Printer,
     topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
-    file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
     replace: Replace = False,
     key_only: KeyOnly = False,
@@ -64,7 +63,7 @@ async def get(
     out: Printer,
     message_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
     key: Annotated[
-        str | None, typer.Option("--idempotency-key", "-k", help="The one that was scheduled under this key.")
+        str | None, typer.Option("--idempotency-key", "-k", help="Select by idempotency key.")
     ] = None,
 ) -> None:
     """Show one message."""

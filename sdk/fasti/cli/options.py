@@ -41,47 +41,51 @@ DECLARED: dict[str, Any] = {
         typer.Option("--at", help="RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]"),
     ],
     "delay": Annotated[
-        str | None, typer.Option("--in", help="From now, by the server's clock: 15m, 90s, PT15M.")
+        str | None, typer.Option("--in", help="Delay by the server's clock: 15m, 90s, PT15M.")
     ],
     # Timing
     "cron": Annotated[
-        str | None, typer.Option(help="5 fields, 6 with seconds first, or @daily and the like.")
+        str | None, typer.Option(help="Cron: 5 fields, 6 with seconds first, or a macro such as @daily.")
     ],
     "every": Annotated[str | None, typer.Option(help="Elapsed time between fires: 90s, PT15M.")],
     "rrule": Annotated[str | None, typer.Option("--rrule", help="RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")],
     "timezone": Annotated[str | None, typer.Option("--timezone", "-z", help="Europe/Bucharest, UTC.")],
     "start": Annotated[str | None, typer.Option(help="No fire before this instant.")],
     "end": Annotated[str | None, typer.Option(help="No fire after this instant.")],
-    "limit": Annotated[int | None, typer.Option(min=1, help="So many fires in all.")],
+    "limit": Annotated[int | None, typer.Option(min=1, help="Maximum number of fires.")],
     "jitter": Annotated[
-        str | None, typer.Option(help="Delay each fire by up to this, always the same for it.")
+        str | None, typer.Option(help="Maximum random delay of a fire, fixed for each fire.")
     ],
     "gap": Annotated[
-        _one_of("Gap", Gap) | None, typer.Option(help="A time the clocks skip; after if not said.")
+        _one_of("Gap", Gap) | None,
+        typer.Option(help="If the local time does not exist (DST). Default: after."),
     ],
     "overlap": Annotated[
-        _one_of("Overlap", Overlap) | None, typer.Option(help="A time shown twice; first if not said.")
+        _one_of("Overlap", Overlap) | None,
+        typer.Option(help="If the local time exists twice (DST). Default: first."),
     ],
     "misfire": Annotated[
         _one_of("Misfire", Misfire) | None,
-        typer.Option(help="Fires while the server was down; fire_once if not said."),
+        typer.Option(help="For fires missed while the server was down. Default: fire_once."),
     ],
     # of a message
     "key": Annotated[str | None, typer.Option("--idempotency-key", "-k")],
     "key_scope": Annotated[
         _one_of("KeyScope", KeyScope) | None,
-        typer.Option(help="How long the key is taken; pending: free when nothing is undone."),
+        typer.Option(help="How long the key stays taken; pending: until nothing is undone."),
     ],
     "qos": Annotated[int | None, typer.Option(min=0, max=2)],
     "retain": Annotated[bool | None, typer.Option("--retain")],
-    "expires_in": Annotated[str | None, typer.Option(help="Drop it if it is that long past due.")],
+    "expires_in": Annotated[str | None, typer.Option(help="Drop the message when it is this long past due.")],
     "late": Annotated[
-        _one_of("Late", Late) | None, typer.Option(help="If the time has passed; deliver if not said.")
+        _one_of("Late", Late) | None, typer.Option(help="If the time has already passed. Default: deliver.")
     ],
     "spread": Annotated[str | None, typer.Option(help="Let the server choose the time within this span.")],
     "headers": Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")],
     "content_type": Annotated[str | None, typer.Option()],
-    "deliver_to": Annotated[str | None, typer.Option(help="Post it there: an https URL, or an endpoint.")],
+    "deliver_to": Annotated[
+        str | None, typer.Option(help="Webhook target: an https URL or an endpoint name.")
+    ],
     # Selection
     "topic": Annotated[str | None, typer.Option(help="Topic filter.")],
     "due_from": Annotated[
@@ -93,11 +97,11 @@ DECLARED: dict[str, Any] = {
     "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
     "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
     # RetrySelection; its `key` is declared above
-    "reason": Annotated[str | None, typer.Option(help="Part of the reason.")],
-    "id": Annotated[str | None, typer.Option("--id", help="Of this message.")],
+    "reason": Annotated[str | None, typer.Option(help="Text that the reason contains.")],
+    "id": Annotated[str | None, typer.Option("--id", help="Message id.")],
     "retry_from": Annotated[str | None, typer.Option("--from", help="Tried at or after this instant.")],
     "retry_to": Annotated[str | None, typer.Option("--to", help="Tried before this instant.")],
-    "state": Annotated[_one_of("State", State) | None, typer.Option(help="pending if not said.")],
+    "state": Annotated[_one_of("State", State) | None, typer.Option(help="Default: pending.")],
 }
 """By their names in `fasti.options`, in the order of `--help`."""
 

@@ -31,7 +31,7 @@ EndpointName = Annotated[
     typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
 ]
 Expiry = Annotated[
-    str | None, typer.Option(help="How long it stays with nobody there: 2d, or never (the default).")
+    str | None, typer.Option(help="How long it stays without members: 2d, or never (the default).")
 ]
 
 

@@ -16,7 +16,7 @@ from fasti.options import Selection
 from .options import with_client
 from .output import Printer, progress
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count, change nothing.")]
 
 
 async def cancel_where(

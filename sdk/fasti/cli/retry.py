@@ -15,8 +15,8 @@ from .output import Printer
 from .ranges import DryRun
 
 app = typer.Typer(no_args_is_help=True)
-In = Annotated[str | None, typer.Option("--in", help="Not now, but after 15m, 90s, PT15M.")]
-At = Annotated[str | None, typer.Option("--at", help="Not now, but at this instant.")]
+In = Annotated[str | None, typer.Option("--in", help="Try after a delay: 15m, 90s, PT15M.")]
+At = Annotated[str | None, typer.Option("--at", help="Try at this instant.")]
 
 
 @app.command()

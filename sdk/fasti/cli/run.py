@@ -13,10 +13,10 @@ import fasti
 from .output import Format, Printer, Row
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
-_REFUSED = ("refused", "The answer was no")
+_REFUSED = ("refused", "Refused")
 _OWN = {
-    USAGE: ("usage", "The command cannot be meant as it stands"),
-    UNREACHABLE: ("unreachable", "No server there"),
+    USAGE: ("usage", "Invalid arguments"),
+    UNREACHABLE: ("unreachable", "Server not reachable"),
 }
 """Exit code -> slug and title of a problem that no server has told of."""
 

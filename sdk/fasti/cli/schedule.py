@@ -19,7 +19,7 @@ from .output import Format, Printer, Row
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=schedule_names),
+    typer.Argument(metavar="NAME", help="Name: A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=schedule_names),
 ]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)]
 
@@ -61,9 +61,9 @@ async def put(
     client: fasti.Client,
     out: Printer,
     name: Name,
-    topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
+    topic: Annotated[str, typer.Argument(help="Optional with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
-    file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
     **options: Unpack[ScheduleOptions],
 ) -> None:
@@ -95,7 +95,9 @@ async def preview(
     out: Printer,
     name: Annotated[
         str | None,
-        typer.Argument(help="A saved schedule; else say when by options.", autocompletion=schedule_names),
+        typer.Argument(
+            help="Name of a saved schedule; without it, use options.", autocompletion=schedule_names
+        ),
     ] = None,
     count: Count = 10,
     **when: Unpack[Timing],

@@ -28,7 +28,8 @@ async def backup(
     client: fasti.Client,
     out: Printer,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="On the server's machine, in its store.backups; new.")
+        str,
+        typer.Argument(metavar="DIR", help="New directory on the server's machine, inside store.backups."),
     ],
 ) -> None:
     """Have the server write a consistent copy of its data, to start a server on."""

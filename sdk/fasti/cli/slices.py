@@ -45,7 +45,7 @@ async def split(
     out: Printer,
     start: Start,
     parts: Annotated[
-        int | None, typer.Option(min=2, help="Into so many; else as the server sees fit.")
+        int | None, typer.Option(min=2, help="Number of new slices. Default: the server chooses.")
     ] = None,
     wait: Wait = True,
 ) -> None:

@@ -18,25 +18,27 @@ def subscribe(
     context: typer.Context,
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER")],
     session: Annotated[
-        str | None, typer.Option(help="Keep my place under this name while I am away.")
+        str | None, typer.Option(help="Persistent session with this name: continue where it stopped.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Share the messages with all others of this name.")
+        str | None, typer.Option(help="Shared subscription with this name: each message goes to one member.")
     ] = None,
     expiry: Annotated[
-        str | None, typer.Option(help="How long the group stays with nobody there: 2d, never.")
+        str | None, typer.Option(help="How long the group stays without members: 2d, never.")
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")
+    ] = None,
     qos: Annotated[int, typer.Option(min=0, max=2)] = 1,
     replay_from: Annotated[
-        str | None, typer.Option(help="Start a new subscription there: an instant, or how far back (PT1H).")
+        str | None, typer.Option(help="Start of a new subscription: an instant, or a duration back (PT1H).")
     ] = None,
 ) -> None:
     """Receive messages until Ctrl-C, or until --count."""
     if session is not None and group is not None:
         raise typer.BadParameter("give --session or --group, not both")
     if expiry is not None and group is None:
-        raise typer.BadParameter("is of a group", param_hint="--expiry")
+        raise typer.BadParameter("is only for groups", param_hint="--expiry")
 
     async def work(client: fasti.Client, out: Printer) -> None:
         received = 0

@@ -32,14 +32,17 @@ _log = logging.getLogger("fasti.work")
 def work(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="MODULE:WORKER", help="Where the fasti.Worker is; MODULE: its `worker`.")
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER", help="Module with the fasti.Worker; default attribute: `worker`."
+        ),
     ],
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="Messages in hand at once.")
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Maximum messages in progress.")
     ] = None,
     expiry: Expiry = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="A line for each job that is done.")
+        bool, typer.Option("--verbose", "-v", help="Log a line for each finished job.")
     ] = False,
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM; what runs then has the worker's `grace` to end.
@@ -68,14 +71,14 @@ def _found(name: str) -> fasti.Worker:
     """Import it, also from the current directory. Raises BadParameter."""
     module, _, attribute = name.partition(":")
     if module.startswith("."):
-        raise typer.BadParameter(f"{module} is no name of a module", param_hint="MODULE:WORKER")
+        raise typer.BadParameter(f"{module} is not a module name", param_hint="MODULE:WORKER")
     sys.path.insert(0, str(Path.cwd()))
     try:
         worker = getattr(importlib.import_module(module), attribute or "worker")
     except (ImportError, AttributeError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
     if not isinstance(worker, fasti.Worker):
-        raise typer.BadParameter(f"{name} is no fasti.Worker", param_hint="MODULE:WORKER")
+        raise typer.BadParameter(f"{name} is not a fasti.Worker", param_hint="MODULE:WORKER")
     return worker
 
 

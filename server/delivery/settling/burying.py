@@ -114,7 +114,7 @@ class Burying:
 
     def _failed(self, number: int, error: Exception) -> float:
         row = self._burials.active[number]
-        log.warning("%s: what it left undone waits: %s", shown(row.group), error, extra=by(row.group))
+        log.warning("%s: its unfinished messages wait: %s", shown(row.group), error, extra=by(row.group))
         return RETRY_S
 
     # -- parts of a step
@@ -189,7 +189,7 @@ class Burying:
                 return None
             record = decode(value)
         except Corrupt as error:
-            log.error("the row at %024x is passed over: %s", place, error)
+            log.error("message at %024x: unreadable, skipped: %s", place, error)
             return None
         due_ms = record.due_ms or place >> 48
         if is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
@@ -266,5 +266,5 @@ def _fits(row: BurialRow, place: Position, value: bytes) -> bool:
 
 def _tell(row: BurialRow) -> None:
     if row.buried or row.dropped:
-        text = "%s: %s: %d undone messages are dead letters now, %d were dropped"
+        text = "%s: %s: %d unfinished messages became dead letters, %d were dropped"
         log.warning(text, shown(row.group), row.reason, row.buried, row.dropped, extra=by(row.group))

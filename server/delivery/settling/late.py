@@ -128,7 +128,7 @@ class Late:
     def _take(self, ack: LateAck) -> None:
         if self.room <= 0:
             name = shown(ack.group.name)
-            log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
+            log.warning("%s: too many late acks wait, a message is redelivered", name, extra=by(name))
             ack.told(False)
             return
         self._waiting.add(ack)
@@ -185,7 +185,7 @@ class Late:
                 return None
             topic = decode(found.value).topic
         except Corrupt as error:
-            log.error("a message that is done cannot be read: %s", error)
+            log.error("late ack: message unreadable: %s", error)
             return None
         is_due = at_of(found.position) <= commit.open_group.wall_ms
         is_theirs = matches(parse_share(group.text)[1], topic.decode()) and member.may_receive(topic)
@@ -200,7 +200,7 @@ class Late:
     def _not_ended(self, ack: LateAck, why: Exception) -> float | None:
         """It could not be written: tried again if that is the writer's fault."""
         name = shown(ack.group.name)
-        log.warning("%s: a late ack cannot be written: %s", name, why, extra=by(name))
+        log.warning("%s: late ack cannot be written: %s", name, why, extra=by(name))
         told, ack.told = ack.told, _nobody
         told(None)
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None

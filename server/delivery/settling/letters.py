@@ -154,7 +154,7 @@ class Letters:
         self.buried += 1
         self.crowded_out += gone
         if gone:
-            log.warning("dead letters dropped, as many as there may be or dead.max_bytes are kept: %d", gone)
+            log.warning("dead letters: %d dropped, the limit or dead.max_bytes is reached", gone)
 
     def requeue(
         self, commit: Commit, place: Position, due_ms: int, may: May, to: Subscriber | None = None

@@ -54,7 +54,7 @@ class Missed:
                 return 0
             record = decode(value)
         except Corrupt as error:
-            log.error("the row at %024x is passed over: %s", place, error)
+            log.error("message at %024x: unreadable, skipped: %s", place, error)
             return 0
         due_ms = record.due_ms or place >> 48
         if not record.qos or is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):

@@ -29,7 +29,7 @@ class Obituaries:
         """
         obituary = _obituary(name, record, reason)
         if self._owners.allow(record) and self._publishing.place(commit, Wish(obituary)) is None:
-            raise Refused("over-quota", "there is no room for it at $dead")
+            raise Refused("over-quota", "too large to be announced at $dead")
         return obituary.topic
 
 

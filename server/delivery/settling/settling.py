@@ -345,7 +345,7 @@ class Settling:
         """A member has returned the message in order."""
         flight.end_lease()
         if flight.returns >= RETURNS_FREE:
-            why = f"returned {RETURNS_FREE + 1} times or more without an answer"
+            why = f"returned {RETURNS_FREE + 1} times without an answer"
             self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)
             return
         flight.returns += 1

@@ -122,7 +122,7 @@ class Siblings:
 
     def _failed(self, move: Move, why: Exception) -> float:
         name = shown(move.group.name)
-        log.warning("%s: a retry stays with a filter that nobody takes from: %s", name, why, extra=by(name))
+        log.warning("%s: a retry waits in a filter without members: %s", name, why, extra=by(name))
         return RETRY_S
 
 

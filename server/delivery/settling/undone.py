@@ -214,7 +214,7 @@ class Undone:
             loan.is_overdue = True
             if loan.flight is not None and _is_in_flight(group, loan.flight):
                 cause = by(group.name)
-                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name), extra=cause)
+                log.info("%s: ack timeout of %s", shown(group.name), shown(member.name), extra=cause)
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
                 self.fail(group, loan.flight, why, by=member.name, outcome=LAPSED_LEASE, since_s=loan.since_s)
             if isinstance(member, Inside) and not member.keeps_overdue:
@@ -326,7 +326,7 @@ class Undone:
             flight.fate = FAILED
             holder.session.retired.pop(flight.packet_id, None)
         name = shown(holder.name)
-        log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
+        log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
         told, failure.told = failure.told, _nobody
         told(Nacked.FAILED)
         return RETRY_S

@@ -73,7 +73,7 @@ class Backups:
             async with self._turn:
                 path = await self._in_thread(partial(self._copy, wish.dir))
         except StoreFailed as error:
-            raise Problem("store-unavailable", f"no backup was made: {error}") from None
+            raise Problem("store-unavailable", f"The backup failed: {error}") from None
         return json_answer({"dir": str(path)}, 201)
 
     def _copy(self, wanted: str) -> Path:
@@ -95,14 +95,14 @@ class Backups:
             raise FieldError("dir", "must be a path without '..' and NUL")
         above = root / path.parent  # an absolute path replaces the root
         if not above.is_dir():
-            raise FieldError("dir", "cannot be made: the directory above it is not there")
+            raise FieldError("dir", "cannot be made: its parent directory does not exist")
         above = above.resolve(strict=True)
         if not above.is_relative_to(root) or above.is_relative_to(self._data.resolve()):
-            raise FieldError("dir", "must lie in the directory that store.backups names")
+            raise FieldError("dir", "must be inside store.backups")
         for name in (path.name, f"{path.name}.tmp"):  # the engine writes under this one first, and clears it
             try:
                 (above / name).lstat()
             except FileNotFoundError:
                 continue
-            raise FieldError("dir", f"a backup needs a new directory: {name} exists")
+            raise FieldError("dir", f"A backup needs a new directory, and {name} exists.")
         return above / path.name

@@ -98,7 +98,9 @@ class Batch:
         rights = rights_of(request)
         if keep_ids and rights is not None and not rights.sees_all:
             # The answer tells which ids are taken, also by messages that are not there for this key.
-            raise Problem("forbidden", f"the key {rights.name} may not see every message: it brings no ids")
+            raise Problem(
+                "forbidden", f"Key '{rights.name}' may not see every message, so it may not set ids."
+            )
         lines = is_ndjson(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
         turn = self._turns.of(request)

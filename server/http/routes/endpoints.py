@@ -151,7 +151,7 @@ class EndpointRoutes:
         except Unknown:
             raise self._kind.unknown(request) from None
         except TooMany:
-            raise over_quota("so many endpoints are tried out at the moment", TEST_WAIT_S) from None
+            raise over_quota("Too many endpoints are being tested now.", TEST_WAIT_S) from None
         tried: shapes.Tried = {
             "ok": verdict.outcome is Outcome.DONE,
             "status": reply.status or None,

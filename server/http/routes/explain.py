@@ -39,7 +39,7 @@ class Explain:
         timeline, message = self._timeline, id_of(request)
         found = visible(timeline, message, sees(request))
         if found is None:
-            raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
+            raise Problem("not-found", f"Message {id_text(message)} not found.")
         place, shard = found.position, found.shard
         is_ahead = shard is not None and place > timeline.horizon.position and not is_stub(found.value)
         in_wheel = is_ahead and place <= self._wheel.loaded

@@ -87,10 +87,10 @@ class Info:
     async def ready(self, _: web.Request) -> web.Response:
         if not self._is_ready():
             raise Problem(
-                "not-ready", "the timeline is being loaded, or the server stops", headers=RETRY_AFTER
+                "not-ready", "The timeline is loading, or the server is stopping.", headers=RETRY_AFTER
             )
         if self._writer.broken is not None:
-            raise Problem("not-ready", "the store takes no writes", headers=RETRY_AFTER)
+            raise Problem("not-ready", "The store takes no writes.", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)

@@ -151,7 +151,7 @@ class JobRoutes:
     async def get(self, request: web.Request) -> web.Response:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
-            raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
+            raise Problem("not-found", f"Job {request.match_info['id'][:40]} not found.")
         return json_answer(self._view(job))
 
     @described(
@@ -164,7 +164,7 @@ class JobRoutes:
         job_id = request.match_info["id"]
         kept = self._pipeline.log_of(job_id)
         if kept is None:
-            raise Problem("not-found", f"nothing is kept of what a program for {job_id[:40]} wrote")
+            raise Problem("not-found", f"No output of the program for job {job_id[:40]} is kept.")
         return web.Response(text=kept, headers={"X-Content-Type-Options": "nosniff"})
 
     @described(

@@ -269,7 +269,7 @@ class KeptRows:
         try:
             shown = message_view(message, id_position(message), decode(row.record), DISPATCHED, None)
         except Corrupt as error:
-            log.error("%s is passed over: %s", self._name, error)
+            log.error("message %s: unreadable, skipped: %s", self._name, error)
             return None
         return {
             **shown,
@@ -315,7 +315,7 @@ class KeptRows:
         """What is to be changed, as of now. Raises FieldError."""
         seq = self._timeline.horizon.seq
         if (wish.ids is None) == (wish.filter is None):
-            raise FieldError("filter", "or ids is required, not both")
+            raise FieldError("filter", "or ids is required, but not both")
         if wish.ids is not None:
             ids = tuple(dict.fromkeys(_id("ids", text) for text in wish.ids))
             return Wanted(group=wish.group, ids=ids, seq=seq)
@@ -421,7 +421,7 @@ def is_there(wanted: Wanted, place: Position, row: KeptRow, may: May) -> bool:
     try:
         return wanted.fits(place, row) and may(row, None)
     except Corrupt as error:
-        log.error("what is kept at %024x is passed over: %s", place, error)
+        log.error("message at %024x: unreadable, skipped: %s", place, error)
         return False
 
 

@@ -109,17 +109,17 @@ class ByKey(NamedTuple):
         The key is that of who asks, so nothing is told of what others have sent.
         """
         if row is None:
-            detail = f"no message is known under the key {self.key!r}, or not any more"
+            detail = f"No message is known under the key {self.key!r}."
             return Problem("not-found", detail)
         if found is None:
             name = id_text(row.id)
-            detail = f"{name}, the message under the key {self.key!r}, is past its retention, or was lost"
+            detail = f"{name}, the message under the key {self.key!r}, is past retention, or was lost."
             return Problem("gone", detail, id=name)
         topic = topic_of(found.value)
         if self.sees is not None and not self.sees(topic):
-            return Problem("not-found", f"no message is there under the key {self.key!r}")
+            return Problem("not-found", f"No message exists under the key {self.key!r}.")
         if may_change is not None and not may_change(topic):
-            return Problem("forbidden", "the key may see this message and not change it")
+            return Problem("forbidden", "The key may see this message but not change it.")
         return found
 
     def decide(
@@ -394,7 +394,7 @@ class Messages:
         if known is None:
             raise _unknown(message)
         if not may_change(known.topic):
-            raise Problem("forbidden", "the key may see this message and not change it")
+            raise Problem("forbidden", "The key may see this message but not change it.")
 
     async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
         """Why a cancel did not win; of a message that was dispatched, with what is left of it."""
@@ -420,9 +420,9 @@ class Messages:
             case Outcome.NOT_FOUND:
                 raise _unknown(message)
             case Outcome.CANCELLED:
-                raise Problem("cancelled", f"{name} was cancelled before")
+                raise Problem("cancelled", f"Message {name} was already cancelled.")
             case Outcome.CHANGED:
-                raise Problem("precondition-failed", f"{name} has moved since the ETag in If-Match")
+                raise Problem("precondition-failed", f"{name} was moved after the ETag in If-Match.")
         assert control.found is not None
         raise _too_late(message, **self._when(control.found))
 
@@ -457,7 +457,7 @@ def _refuse(_: int, error: Wrong) -> NoReturn:
 def _key(request: web.Request) -> str | None:
     keys = request.headers.getall(KEY_HEADER, ())
     if len(keys) > 1:
-        raise FieldError("key", f"the header {KEY_HEADER} is given twice")
+        raise FieldError("key", f"The header {KEY_HEADER} must appear only once.")
     return keys[0] if keys else None
 
 
@@ -468,8 +468,8 @@ def _tags(headers: Iterable[str]) -> frozenset[str] | None:
 
 
 def _too_late(message: MessageId, **extra: Any) -> Problem:
-    return Problem("already-dispatched", f"{id_text(message)} is too near or past", **extra)
+    return Problem("already-dispatched", f"{id_text(message)} is due too soon, or past.", **extra)
 
 
 def _unknown(message: MessageId) -> Problem:
-    return Problem("not-found", f"there is no message {id_text(message)}, or not any more")
+    return Problem("not-found", f"Message {id_text(message)} not found.")

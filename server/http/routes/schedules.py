@@ -291,4 +291,4 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
 
 
 def _unknown(name: str) -> Problem:
-    return Problem("not-found", f"there is no schedule {name[:128]!r}")
+    return Problem("not-found", f"Schedule {name[:128]!r} not found.")

@@ -80,7 +80,7 @@ class Slices:
         piece, text = self._slice(request), request.match_info["n"]
         shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
         if shard is None:
-            raise Problem("not-found", f"this slice has no shard {text[:40]!r}")
+            raise Problem("not-found", f"Shard {text[:40]!r} not found in this slice.")
         return json_answer(self._view(piece, shard))
 
     def _view(self, piece: Slice, shard: Shard) -> shapes.Shard:
@@ -93,9 +93,9 @@ class Slices:
         try:
             piece = self._timeline.directory.get(instant_ms("start", text))
         except FieldError as error:
-            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error.detail}") from None
+            raise Problem("not-found", f"{text[:40]!r} is not the start of a slice: {error.detail}") from None
         if piece is None:
-            raise Problem("not-found", f"no slice starts at {text[:40]!r}")
+            raise Problem("not-found", f"No slice starts at {text[:40]!r}.")
         return piece
 
 

@@ -225,7 +225,7 @@ def _elements(body: bytes) -> Iterator[tuple[int, bytes]]:
         at = _skip(text, 0)
         if text[at : at + 1] != "[":
             _SCAN(text, at)
-            raise FieldError("", "an array of messages is expected, or NDJSON as application/x-ndjson")
+            raise FieldError("", "must be an array of messages, or NDJSON as application/x-ndjson")
         yield from _walk(text, _skip(text, at + 1))
     except json.JSONDecodeError as error:
         raise NotReadable(f"not JSON: {error}") from None

@@ -60,7 +60,7 @@ def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
     named = _NAMED.match(text)
     if named:
         name = text[named.end() :].rpartition(f"`{_AT}$")[0] or text[named.end() : -1]
-        return FieldError(name[:NAME_CHARS_MAX], "is required" if named[1] else "is not known")
+        return FieldError(name[:NAME_CHARS_MAX], "is required" if named[1] else "unknown field")
     detail, _, where = text.rpartition(_AT)
     found = _WHERE.match(where) if detail else None
     if found and detail.startswith(_NO_WORD):

@@ -92,10 +92,10 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
         raise FieldError("headers", f"have more than {HEADERS_BYTES_MAX:,} characters in all")
     for name, value in headers.items():
         if not is_header(name, value):
-            raise FieldError("headers", f"{name[:64]!r} is no header of HTTP, or is set by the server")
+            raise FieldError("headers", f"{name[:64]!r} is not a valid header name, or is set by the server")
     lower = {name.lower(): value for name, value in headers.items()}
     if len(lower) < len(headers):
-        raise FieldError("headers", "a name is given twice")
+        raise FieldError("headers", "a name appears twice")
     return lower
 
 

@@ -197,7 +197,7 @@ def _without_scope(raw: bytes) -> bytes:
 
 def _id(text: str, keep_ids: bool) -> int:
     if not keep_ids:
-        raise FieldError("id", "is given by the server; messages:batch?ids=true keeps those of an export")
+        raise FieldError("id", "is set by the server; messages:batch?ids=true keeps the ids of an export")
     try:
         return parse_id(text)
     except BadId as error:
@@ -227,7 +227,9 @@ def topic_bytes(topic: str, levels_max: int) -> bytes:
     except TopicError as error:
         raise FieldError("topic", str(error)) from None
     if is_reserved(encoded):
-        raise FieldError("topic", f"must not begin with '{topic.partition('/')[0]}', it is the server's own")
+        raise FieldError(
+            "topic", f"must not begin with '{topic.partition('/')[0]}', which is reserved for the server"
+        )
     if topic.count("/") >= levels_max:
         raise FieldError("topic", f"has {topic.count('/') + 1} levels, and may have {levels_max}")
     return encoded
@@ -286,7 +288,7 @@ def due_of(
         raise FieldError(_time_field(deliver_in), str(error)) from None
     if due_ms - now_ms > max_delay_ms:
         field = _time_field(deliver_in)
-        raise FieldError(field, f"is more than limits.max_delay ahead ({max_delay_ms // 86_400_000} days)")
+        raise FieldError(field, f"exceeds limits.max_delay ({max_delay_ms // 86_400_000} days)")
     return due_ms
 
 

@@ -138,7 +138,7 @@ class Reader:
             raise NotReadable(why_unreadable(error)) from None
         if key is not None:
             if request.key not in (None, key):
-                raise FieldError("key", "is not the one in the header Idempotency-Key")
+                raise FieldError("key", "differs from the header Idempotency-Key")
             request.key = key
         return self.read((request,), (body,))[0]
 

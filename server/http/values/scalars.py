@@ -25,7 +25,7 @@ Id = Annotated[str, _meta("32 hex digits, sorted by time", pattern="^[0-9a-f]{32
 Seq = Annotated[str, _meta(pattern="^[0-9a-f]{12}$")]
 Cursor = Annotated[str, _meta("where the next page begins: `cursor` of the next call")]
 ETag = Annotated[str, _meta("another one after each move", pattern='^"[0-9a-f]{32}"$')]
-Location = Annotated[str, _meta("where it is from now on", pattern="^/v1/")]
+Location = Annotated[str, _meta("its new id", pattern="^/v1/")]
 RetryAfter = Annotated[str, _meta("seconds", pattern="^[0-9]+$")]
 
 # -- in

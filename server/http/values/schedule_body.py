@@ -89,7 +89,7 @@ def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) 
     kind, expression, zone = _expression(request, limits)
     start_ms, end_ms = _instant("start", request.start), _instant("end", request.end)
     if start_ms - now_ms > limits.max_delay_ms:
-        raise FieldError("start", "is more than limits.max_delay ahead")
+        raise FieldError("start", "exceeds limits.max_delay")
     if end_ms and end_ms < start_ms:
         raise FieldError("end", "is before start")
     jitter_ms = 0 if request.jitter is None else delay_ms("jitter", request.jitter)
@@ -118,7 +118,7 @@ def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
     except (CronError, RuleError) as error:
         raise FieldError(timing.kind, str(error)) from None
     if next_fire(plan, plan.start_ms - 1 if plan.start_ms else anchor_ms) is None:
-        raise FieldError("end" if timing.end_ms else timing.kind, "leaves no time at which it would fire")
+        raise FieldError("end" if timing.end_ms else timing.kind, "leaves no fire")
     return plan
 
 
@@ -162,7 +162,9 @@ def _expression(request: ScheduleRequest, limits: Limits) -> tuple[str, str, str
         prefix, _, expression = expression.partition(" ")
         named = prefix.partition("=")[2]
         if zone not in (None, named):
-            raise FieldError("timezone", f"is not the one that the expression begins with ({named[:64]!r})")
+            raise FieldError(
+                "timezone", f"differs from the zone at the start of the expression ({named[:64]!r})"
+            )
         zone, field = named, "cron"
     if zone is None:
         raise FieldError("timezone", "is required: a name such as Europe/Bucharest, or UTC")

@@ -45,7 +45,7 @@ def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | N
     if sent_ms - now_ms > GRACE_MS:
         why = f"the clock was ahead, up to {format_ms(shown_ms)}: fires up to {format_ms(sent_ms)} were sent"
     elif timing.kind == "rrule" and not timing.start_ms and row.anchor_ms - now_ms > GRACE_MS:
-        why = f"the clock was ahead when the rule was put: it starts at {format_ms(row.anchor_ms)}"
+        why = f"the clock was ahead when the rule was saved: it starts at {format_ms(row.anchor_ms)}"
     else:
         return None
     return {"until": format_ms(occurrence.at_ms), "why": why}

@@ -30,9 +30,9 @@ def unpacked(raw: bytes, encoding: str, size_max: int) -> bytes:
     try:
         body = unpacker.decompress(raw, size_max + 1)
     except zlib.error:
-        raise NotReadable(f"the body is not {encoding}") from None
+        raise NotReadable(f"The body is not valid {encoding}.") from None
     if len(body) > size_max:
         raise TooLong
     if not unpacker.eof or unpacker.unused_data:
-        raise NotReadable(f"the body is not one whole run of {encoding}")
+        raise NotReadable(f"The body must be one complete {encoding} stream.")
     return body

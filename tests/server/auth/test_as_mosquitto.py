@@ -18,7 +18,7 @@ from tests.support.mosquitto import LETTERS, RECORD, acl_files, record
 
 READ_HERE = ("topic read a\n # topic deny a\ntopic write bob\n",)
 """A remark that is indented: there an error."""
-REFUSED_HERE = ("twice", "base64", "user:hash", "is no hash", "rounds", "length", "has more than 255 bytes")
+REFUSED_HERE = ("twice", "base64", "user:hash", "a hash", "rounds", "length", "has more than 255 bytes")
 """Lines of a password file that are passed over there: nobody, or one of two, could come in by them."""
 
 

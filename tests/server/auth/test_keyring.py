@@ -207,7 +207,7 @@ def test_a_bad_file_leaves_everything_as_it_was(file: KeysFile, clock: Clock) ->
     a = file.add("a")
     keyring = ring(file.path, clock)
     file.write("[[key]]\nname = 3\n")
-    with pytest.raises(KeysFileError, match=":2: name: text is expected"):
+    with pytest.raises(KeysFileError, match=":2: name: must be a string"):
         keyring.read()
     assert named(shown(keyring, "a", a)) == "a"
     file.path.unlink()

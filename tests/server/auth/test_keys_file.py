@@ -77,7 +77,7 @@ def test_remarks_and_what_stands_around_a_key_stay_when_it_is_revoked(path: Path
 def test_a_name_is_given_once(path: Path) -> None:
     add_key(path, "a", Grant())
     before = path.read_text()
-    with pytest.raises(KeysFileError, match="a is there already"):
+    with pytest.raises(KeysFileError, match="already has a key a"):
         add_key(path, "a", Grant())
     with pytest.raises(KeysFileError, match="1 to 128"):
         add_key(path, "a b", Grant())
@@ -107,11 +107,11 @@ def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
         (f"{GOOD}\n[[key]", 6, "", "is not TOML"),
         ("a = " + "[" * 5_000, 1, "", "is not TOML"),
         ("a = " + "9" * 5_000, 1, "", "is not TOML"),
-        (f"other = 1\n{GOOD}", 1, "other", "is no"),
+        (f"other = 1\n{GOOD}", 1, "other", "must be a [[key]]"),
         ("key = 3\n", 1, "key", "[[key]]"),
         (f"{GOOD}{GOOD}", 5, "name", "line 1 too"),
-        (f"{GOOD}color = 3\n", 5, "color", "is not known"),
-        (GOOD.replace('"a"', "3"), 2, "name", "text is expected"),
+        (f"{GOOD}color = 3\n", 5, "color", "unknown field"),
+        (GOOD.replace('"a"', "3"), 2, "name", "must be a string"),
         (GOOD.replace('"a"', '"a b"'), 2, "name", "1 to 128"),
         (GOOD.replace(HASH, "secret"), 3, "hash", "is neither a $sha256$ nor an argon2id hash"),
         (GOOD.replace("argon2id", "argon2i"), 3, "hash", "must be argon2id"),
@@ -176,7 +176,7 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     write_last_use(tmp_path, {"ci": 1_795_248_000_000})
     capsys.readouterr()
     assert main(["keys", "revoke", "ops", *where]) == 0
-    assert "ops is revoked. What it has sent is withheld" in capsys.readouterr().out
+    assert "ops is revoked. Its messages are withheld" in capsys.readouterr().out
     assert main(["keys", "ls", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:5] == ["ci", "schedule", "5", "70", "3"]

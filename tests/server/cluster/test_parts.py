@@ -127,7 +127,7 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
             await reports.tell(member("a", 1), "")
         await reports.close()
     lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert lines == [f"{url} does not take reports: its cluster.key is another than this node's"] * 2
+    assert lines == [f"report: refused by {url}: its cluster.key differs from this node's"] * 2
 
 
 def test_a_bad_name_of_the_log_is_said_of_its_setting() -> None:

@@ -83,7 +83,7 @@ async def test_a_wrong_key_is_logged_and_then_held_back(
     async with asking(key) as url:
         for _ in range(FREE):
             assert await status(session, url, "Bearer wrong") == 401
-        assert list(warnings(caplog)) == ["a wrong cluster.key from 127.0.0.1"] * FREE
+        assert list(warnings(caplog)) == ["cluster.key: wrong key from 127.0.0.1"] * FREE
         assert all(
             one.__dict__["by"] == "127.0.0.1" for one in caplog.records if "cluster.key" in one.message
         )
@@ -137,7 +137,7 @@ def test_a_node_warns_before_it_shows_the_key_over_plain_http(
     for url in (plain, "https://10.0.0.3:8080", inside, "http://[::1]:80", "http://localhost", plain):
         assert key.headers(url) == {"Authorization": f"Bearer {SECRET}"}
     (line,) = warnings(caplog)
-    assert line.startswith(f"cluster.key goes to {plain} over plain http")
+    assert line.startswith(f"cluster.key is sent to {plain} over plain http")
     assert caplog.records[0].name == shown_module.__name__
 
 

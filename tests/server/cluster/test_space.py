@@ -80,7 +80,7 @@ async def test_each_range_is_compacted_once_and_a_failure_ends_nothing(
     store.follow()
     await until(below.ranges, 3)
     assert below.ranges == [(b"a", b"b"), (b"c", b"d"), (b"e", b"f")]
-    assert "not compacted: told to fail" in caplog.text
+    assert "compaction: failed: told to fail" in caplog.text
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

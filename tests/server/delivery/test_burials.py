@@ -76,7 +76,7 @@ def test_what_is_dropped_is_counted_and_known(caplog: pytest.LogCaptureFixture) 
         disband(rig, is_dead=False)
     assert letters(rig) == []
     assert rig.core.burials.dropped == {"group deleted": 3}
-    assert "g: group deleted: 0 undone messages are dead letters now, 3 were dropped" in caplog.text
+    assert "g: group deleted: 0 unfinished messages became dead letters, 3 were dropped" in caplog.text
     assert [len(list(dropped_of(rig.store, name))) for name in ids(rig)] == [1, 1, 1]
 
 

@@ -17,7 +17,7 @@ from timeline.retention import passed_slices
 from timeline.session import Flight
 
 QUARTER_MS = 900_000
-TOLD = "sessions: kept too long: 0 undone messages are dead letters now, %d were dropped"
+TOLD = "sessions: kept too long: 0 unfinished messages became dead letters, %d were dropped"
 
 
 def ended(rig: Rig) -> Position:

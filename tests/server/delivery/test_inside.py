@@ -127,5 +127,5 @@ def test_it_shares_with_clients() -> None:
 
 
 def test_there_has_to_be_a_group() -> None:
-    with pytest.raises(UnknownGroup, match="there is no group"):
+    with pytest.raises(UnknownGroup, match="not found"):
         Rig().core.groups.enlist(FakeLink(), TEXT, name="pull")

@@ -369,7 +369,7 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
     assert asked == [("a", "c", b"no"), ("a", "c", b"yes")]
     assert owners.take_cost() == 2 * (ANSWER_COST + 1)
     assert owners.withheld == 3
-    assert [record.message for record in caplog.records] == ["withheld: a may not send to no"]
+    assert [record.message for record in caplog.records] == ["message withheld: a may not send to no"]
     owners.forget()
     assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
     assert len(asked) == 3

@@ -86,7 +86,7 @@ def test_a_session_whose_place_has_expired_goes_on_at_the_floor(
     assert 0 < len(got) < 8
     assert got == [str(n) for n in range(8 - len(got), 8)]
     assert rig.core.replay.lost == 1
-    assert "s has lost what expired" in caplog.text
+    assert "s: unread messages expired" in caplog.text
     # It is not stuck, and the loss is told once.
     rig.connected("p").publish1("t", "new")
     assert peer.take_all() == ["new"]

@@ -317,7 +317,7 @@ def test_a_lease_is_extended_from_now_on(qos: int) -> None:
     assert late is not None
     assert late.reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR
     assert late.properties is not None
-    assert "not yours any more" in (late.properties.reason_string or "")
+    assert "no longer leased" in (late.properties.reason_string or "")
 
 
 def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine() -> None:

@@ -139,7 +139,7 @@ def test_an_array_that_is_no_json_is_not_readable(raw: bytes) -> None:
 
 def test_json_that_is_no_array_is_refused() -> None:
     for raw in (GOOD, b"3", b'"x"'):
-        with pytest.raises(FieldError, match="an array of messages is expected"):
+        with pytest.raises(FieldError, match="must be an array of messages"):
             batch(raw, ARRAY)
     assert errors(b"[" + GOOD + b"]", LINES) == [(1, "")]
 

@@ -121,7 +121,7 @@ async def test_an_id_that_cannot_be_taken(server: Running, name: str, why: str) 
     answer = await put(server, [item], "?ids=true", 422)
     assert answer["errors"][0]["field"] == "id"
     assert why in answer["errors"][0]["detail"]
-    assert (await put(server, [item], "", 422))["errors"][0]["detail"].startswith("is given by the server")
+    assert (await put(server, [item], "", 422))["errors"][0]["detail"].startswith("is set by the server")
 
 
 async def test_keys_and_ids_go_together(server: Running) -> None:

@@ -251,7 +251,7 @@ async def test_a_key_has_so_many_groups_and_endpoints_and_no_more(keyed: Keyed) 
     ):
         answer = await keyed.call("boss", method, path, wish, status=429)
         assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
-        assert answer.body["detail"] == "the key boss has 2 groups and endpoints, 2 may be"
+        assert answer.body["detail"] == "key 'boss' has 2 groups and endpoints, its limit is 2"
     assert (await keyed.body("ops", "GET", "/v1/endpoints"))["endpoints"][0]["name"] == "a"
     assert len(keyed.server.app.core.groups) == 2
     await keyed.call("boss", "PUT", "/v1/endpoints/a", {**url, "rate": 1})

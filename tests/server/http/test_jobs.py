@@ -306,7 +306,7 @@ async def test_tokens_and_states(work: Work) -> None:
     await work.abort(job)
     refused = await work.commit(job, said, 409)
     assert refused["type"] == "/problems/wrong-state"
-    assert "it was asked to end" in refused["detail"]
+    assert "a client aborted it" in refused["detail"]
     listed = (await work.server.call("GET", "/v1/jobs")).body
     assert [one["id"] for one in listed["jobs"]] == [job["id"]]
     assert listed["next"] is None
@@ -515,7 +515,7 @@ async def test_a_start_gives_up_what_was_open(tmp_path: Path, config: Config, cl
     async with running(tmp_path / "data", config, clock) as server:
         work.server = server
         seen = await work.look(open_job)
-        assert (seen["state"], seen["detail"]) == ("aborted", "the server was started again")
+        assert (seen["state"], seen["detail"]) == ("aborted", "the server restarted")
         seen = await work.look(job)
         assert (seen["ended_at"], seen["children"]) == (ended["ended_at"], ended["children"])
         assert [piece["count"] for piece in await work.slices()] == [10, 10, 10]

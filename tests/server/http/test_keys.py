@@ -236,7 +236,7 @@ async def test_a_key_has_so_many_schedules_and_no_more(keyed: Keyed) -> None:
     body = {"every": "PT1H", "topic": "t", "payload": "x"}
     await keyed.call("boss", "PUT", "/v1/schedules/one", body, status=201)
     answer = await keyed.call("boss", "PUT", "/v1/schedules/two", body, status=429)
-    assert answer.body["detail"] == "the key boss has 1 schedules, 1 may be"
+    assert answer.body["detail"] == "key 'boss' has 1 schedules, its limit is 1"
     await keyed.call("boss", "PUT", "/v1/schedules/one", {**body, "payload": "y"})
     await keyed.call("ops", "PUT", "/v1/schedules/two", body, status=201)
     # Who changes a schedule has it from then on.
@@ -336,8 +336,8 @@ async def test_nor_does_that_of_a_page_that_is_cut_at_what_is_not_there(
         assert not any(f"{place:024x}"[:12] in text for place in hidden), text
     other = Cursors(b"another server's").text(START, is_hidden=True)
     for text, why in (
-        (other, "begin anew"),
-        ("0" * 56, "begin anew"),
+        (other, "begin without a cursor"),
+        ("0" * 56, "begin without a cursor"),
         ("0" * 26, "is not one"),
         ("x", "is not"),
     ):
@@ -353,9 +353,9 @@ def test_what_is_sealed_is_opened_by_who_has_sealed_it() -> None:
         assert sealed == one.text(place, is_hidden=True)
         for at in range(len(sealed)):
             bad = sealed[:at] + ("1" if sealed[at] == "0" else "0") + sealed[at + 1 :]
-            with pytest.raises(FieldError, match="begin anew"):
+            with pytest.raises(FieldError, match="begin without a cursor"):
                 one.place(bad)
-        with pytest.raises(FieldError, match="begin anew"):
+        with pytest.raises(FieldError, match="begin without a cursor"):
             other.place(sealed)
 
 
@@ -436,7 +436,7 @@ async def test_a_key_has_so_many_bytes_pending_and_no_more(keyed: Keyed) -> None
     body = {"topic": "t", "payload": "x" * 1_000, "deliver_in": 3_600}
     answer = await keyed.call("few", "POST", "/v1/messages:batch", [body] * 4, status=429)
     assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
-    assert answer.body["detail"] == "0 bytes of messages of few are pending, 3200 may be"
+    assert answer.body["detail"] == "key 'few' has 0 bytes pending, its limit is 3200"
     name, *_ = (await keyed.body("few", "POST", "/v1/messages:batch", [body] * 3, status=201))["ids"]
     await keyed.call("few", "POST", "/v1/messages", body, status=429)
     await keyed.schedule("few", "t")
@@ -456,7 +456,7 @@ async def test_a_key_has_so_many_messages_pending_and_no_more(keyed: Keyed) -> N
     body = {"topic": "t", "payload": "x", "deliver_in": 3_600}
     answer = await keyed.call("few", "POST", "/v1/messages:batch", [body] * 4, status=429)
     assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
-    assert answer.body["detail"] == "0 messages of few are pending, 3 may be"
+    assert answer.body["detail"] == "key 'few' has 0 messages pending, its limit is 3"
     assert (await keyed.body("few", "GET", "/v1/messages?count=true"))["count"] == 0, "none of it"
     name, *_ = (await keyed.body("few", "POST", "/v1/messages:batch", [body] * 3, status=201))["ids"]
     answer = await keyed.call("few", "POST", "/v1/messages", body, status=429)
@@ -654,7 +654,7 @@ async def test_a_key_has_so_many_connections_of_either_protocol(keyed: Keyed) ->
     assert [await ask(wires[0], call) for call in (post, post, get)] == [201, 201, 200]
     assert [await ask(wires[1], call) for call in (post, post, get)] == [429, 429, 429]
     assert await ask(wires[2], get) == 429
-    assert connections.refusal("few") == "the key few has 2 connections, 2 may be"
+    assert connections.refusal("few") == "key 'few' has 2 connections, its limit is 2"
     connections.add("few", -1)
     assert await ask(wires[1], post) == 201
     wires[0][1].close()

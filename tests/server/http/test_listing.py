@@ -242,7 +242,7 @@ async def test_a_bad_parameter_is_named(lasting: Running, parameter: str, value:
 
 async def test_a_parameter_stands_once(server: Running) -> None:
     answer = await server.call("GET", f"{LIST}?limit=1&limit=2", status=422)
-    assert answer.body["errors"] == [{"field": "limit", "detail": "is given twice"}]
+    assert answer.body["errors"] == [{"field": "limit", "detail": "must appear only once"}]
 
 
 async def test_pages_are_short_while_all_have_gathered_too_much(server: Running) -> None:

@@ -112,7 +112,7 @@ async def test_what_it_says_of_queries_holds(server: Running) -> None:
         async with server.http.request(method, f"{path}?nonsense=1") as response:
             assert response.status == 422, (method, path)
             detail = (await response.json())["errors"][0]["detail"]
-        assert detail.endswith(f"there are: {', '.join(call.query) or 'none'}")
+        assert detail.endswith(f"known are: {', '.join(call.query) or 'none'}")
 
 
 async def test_bodies_are_read_by_the_types_described(server: Running) -> None:

@@ -282,7 +282,7 @@ async def test_a_rule_that_was_put_while_the_clock_was_ahead_says_when_it_starts
     await server.app.quiet()
     (found,) = (await server.call("GET", SCHEDULES)).body["schedules"]
     assert found["silent"]["until"] == found["next"]["at"] == "2026-11-21T09:00:01.000Z"
-    assert "when the rule was put" in found["silent"]["why"]
+    assert "when the rule was saved" in found["silent"]["why"]
     resumed = (await server.call("POST", f"{SCHEDULES}/nightly:resume", {"from": "now"})).body
     assert (resumed["next"]["at"], resumed["silent"]) == ("2026-11-21T08:00:01.000Z", None)
 

@@ -134,7 +134,7 @@ async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Runn
     job = await app.expiries.create("caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
     await app.housekeeping.run_due()
-    with pytest.raises(JobRefused, match="not the oldest"):
+    with pytest.raises(JobRefused, match="no longer the oldest"):
         await app.expiries.commit(job.row.id, job.token, said)
 
 
@@ -238,7 +238,7 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     caplog.set_level(logging.WARNING)
     await work._expire()
     await app.leavings.sweep()
-    assert "cannot be read" in caplog.text
+    assert "unreadable" in caplog.text
     assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
     monkeypatch.setattr("server.jobs.leavings.LOOK_ROWS", 10)
     await app.leavings.walk()

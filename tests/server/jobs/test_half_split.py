@@ -50,7 +50,7 @@ async def test_it_opens_and_is_whole(data: Path) -> None:
         work = Work(server)
         assert [text for text in await work.listed() if text != "probe"] == THERE
         (job,) = (await server.call("GET", "/v1/jobs")).body["jobs"]
-        assert (job["state"], job["detail"]) == ("aborted", "the server was started again")
+        assert (job["state"], job["detail"]) == ("aborted", "the server restarted")
         pieces = (await server.call("GET", "/v1/slices")).body["slices"]
         assert [(one["count"], one["live"], one["generation"]) for one in pieces] == [
             (7, 4, 1),

@@ -289,7 +289,7 @@ async def test_without_spark_it_says_so(server: Running, monkeypatch: pytest.Mon
         "pyspark is not installed",
     )
     monkeypatch.setattr(launch, "missing", lambda _: "")
-    assert launcher.why_not() == ("no-spark", "the server does not listen yet")
+    assert launcher.why_not() == ("no-spark", "the server is not listening yet")
     launcher._spark = Spark(enabled="off")
     assert launcher.why_not() == ("no-spark", "spark.enabled is off")
 

@@ -136,7 +136,7 @@ async def test_who_leads_next_gives_up_what_was_open(
         other = Work(server)
         assert await other.listed() == EVERYTHING
         (job,) = (await server.call("GET", "/v1/jobs")).body["jobs"]
-        assert (job["state"], job["detail"]) == ("aborted", "the server was started again")
+        assert (job["state"], job["detail"]) == ("aborted", "the server restarted")
     check_rows(below)
 
 

@@ -122,7 +122,9 @@ def test_settings() -> None:
     assert [str(one) for one in config.limits.trusted_proxies] == ["10.0.0.0/8", "192.0.2.7/32"]
     with pytest.raises(ConfigError, match=r"limits.trusted_proxies: a network is"):
         load(None, {"FASTI__LIMITS__TRUSTED_PROXIES": "10.0.0.1/8"}, {})
-    with pytest.raises(ConfigError, match=r"limits.trusted_proxies: is needed: mqtt.proxy_protocol is set"):
+    with pytest.raises(
+        ConfigError, match=r"limits.trusted_proxies: is required, because mqtt.proxy_protocol is set"
+    ):
         load(None, {"FASTI__MQTT__PROXY_PROTOCOL": "true"}, {})
 
 

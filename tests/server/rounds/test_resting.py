@@ -68,7 +68,7 @@ async def test_what_fails_is_told_once_and_the_rest_is_given_back(
     assert await resting.after(2.0, 0.0, 0.0) == 1
     assert trimmed == [1]
     assert [record.getMessage() for record in caplog.records] == [
-        "memory that would be given back is kept: no space left"
+        "memory: cannot be given back: no space left"
     ]
 
 

@@ -331,7 +331,7 @@ def test_skip_leaves_out_the_next_one(rig: Rig) -> None:
         "neither comes back through a change, nor where it was moved"
     )
     rig.ask(lambda c: rig.schedules.pause(c, "s"))
-    with pytest.raises(Exception, match="nothing is pending"):
+    with pytest.raises(Exception, match="no occurrence is pending"):
         rig.ask(lambda c: rig.schedules.skip(c, "s"))
     assert rig.ask(lambda c: rig.schedules.skip(c, "nobody")) is None
 

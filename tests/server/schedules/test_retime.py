@@ -207,7 +207,7 @@ async def test_at_start(tmp_path: Path, india: Path, monkeypatch: pytest.MonkeyP
     async with serving(data) as server, http(server.url) as calls:
         shown = (await calls.call("GET", f"/v1/messages/{name}", status=200)).body
         assert (shown["deliver_at"], shown["local"]) == (f"{YEAR}-06-01T03:30:00.000Z", wish)
-        assert "time zones changed" in server.output
+        assert "time zones: changed" in server.output
         assert f"{name} {wish} moved from {YEAR}-06-01T06:00:00.000Z" in server.output
         assert f"schedule new-year: {YEAR}-01-01T09:00:00 moved from {made['at']}" in server.output
         now = (await calls.call("GET", "/v1/schedules/new-year", status=200)).body["next"]

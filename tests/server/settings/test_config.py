@@ -110,7 +110,7 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[http]\nlisen = 1", "http.lisen", "is http.listen meant"),
         ("[slices]\nretention_ms = 1", "slices.retention_ms", "is slices.retention meant"),
         ("[limits]\nx = 1", "limits.x", "is limits.[a-z_]+ meant"),
-        ("[http]\nlisten = 8080", "http.listen", "text is expected"),
+        ("[http]\nlisten = 8080", "http.listen", "must be a string"),
         ('[http]\nlisten = "8080"', "http.listen", "address"),
         ('[http]\nlisten = ":8080"', "http.listen", "address"),
         ('[http]\nlisten = "::1:8080"', "http.listen", "address"),
@@ -136,7 +136,7 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),
         ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
         ('[mqtt]\nallow_anonymous = "mqtt://127.0.0.1:9"', "mqtt.allow_anonymous", "not one of mqtt.listen"),
-        ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is needed"),
+        ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is required"),
         ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
         ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
         (
@@ -255,7 +255,7 @@ def test_mqtt_has_the_certificate_of_http_unless_it_has_its_own() -> None:
     assert load(None, http, {})[0].mqtt.tls_cert == ""
     mqtt = load(None, http | {"FASTI__MQTT__TLS_CERT": "own"}, tls)[0].mqtt
     assert (mqtt.tls_cert, mqtt.tls_key) == ("own", "")
-    with pytest.raises(ConfigError, match=r"mqtt\.tls_cert: is needed"):
+    with pytest.raises(ConfigError, match=r"mqtt\.tls_cert: is required"):
         load(None, http | {"FASTI__MQTT__TLS_KEY": "own"}, {})
 
 

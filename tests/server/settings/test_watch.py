@@ -83,7 +83,9 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
         for _ in range(3):
             await watched.watch.look(is_told=False)
     (said,) = caplog.messages
-    assert said.startswith(f"keys: what was read before stays: {watched.file.path}:1: hash: is missing")
+    assert said.startswith(
+        f"keys: not reloaded, the old content stays in force: {watched.file.path}:1: hash: is missing"
+    )
     assert watched.knows("a", watched.a)
     assert watched.reviews == 0
     watched.file.write()
@@ -151,7 +153,7 @@ async def test_last_uses_that_cannot_be_noted_are_not(
     watched.knows("a", watched.a)
     watched.last_use._folder = watched.folder / "nowhere"
     await watched.last_use.note()
-    assert "is not noted" in caplog.text
+    assert "not saved" in caplog.text
 
 
 @pytest.mark.process
@@ -190,7 +192,7 @@ def test_a_process_whose_file_is_bad_does_not_start(tmp_path: Path) -> None:
     file.write("[[key]]\nname = 3\n")
     ended = run("--data", str(tmp_path / "data"), settings={"auth.keys_file": file.path})
     assert ended.returncode == 2
-    assert f"{file.path}:2: name: text is expected" in ended.stdout + ended.stderr
+    assert f"{file.path}:2: name: must be a string" in ended.stdout + ended.stderr
 
 
 def test_a_check_of_the_settings_looks_at_the_files(

@@ -164,4 +164,4 @@ async def test_an_endpoint_whose_place_is_lost_begins_anew(tmp_path: Path) -> No
         async with serving(data, settings=SETTINGS) as server, http(server.url) as calls:
             await calls.schedule("a", "x", deliver_to="hook")
             await receiver.posts(1)
-            assert "has lost its place" in server.output
+            assert "read position lost" in server.output

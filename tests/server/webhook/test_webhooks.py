@@ -78,7 +78,7 @@ async def test_a_url_needs_no_endpoint(server: Running, receiver: Receiver) -> N
         ("nobody", "there is no endpoint 'nobody'"),
         ("a b", "must be an http(s) URL or the name"),
         ("ftp://x/", "must be an absolute URL"),
-        ("https://u:p@x/", "must not hold a user"),
+        ("https://u:p@x/", "must not contain a user"),
         ("https://x/" + "a" * 2_050, "has more than"),
     ],
 )
