@@ -1,4 +1,4 @@
-"""Where the server is: one address, or those of a cluster's nodes.
+"""Addresses of the server, or of a cluster's nodes.
 
 One node of a cluster leads, and any of its nodes says where: HTTP by 307 with the leader's URL, MQTT by a
 reference to another server. Both are followed, and who leads is remembered for the next call; when nobody is
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from yarl import URL
 
 HOPS = 5
-"""How often in a row a request, or a connection, is sent on."""
+"""Redirects that one request or connection follows in a row."""
 REDIRECTS = (301, 302, 307, 308)
 _MQTT_PORT = 1883
 
@@ -63,11 +63,11 @@ class Servers:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether who answers may be another one later."""
+        """Whether the leader may change, as in a cluster."""
         return len(self.given) > 1 or self._has_followed
 
     def turn(self, tried: str) -> None:
-        """`tried` was of no use: on to the next one, unless another call has gone on meanwhile."""
+        """Move from `tried` to the next address, unless another call already has."""
         if tried != self.current:
             return
         self._index, self._told = (self._index + 1) % len(self.given), None
@@ -121,7 +121,7 @@ class Brokers:
 
     @property
     def count(self) -> int:
-        """How many there are to go through; 1 until it is known."""
+        """Number of brokers to try; 1 until it is known."""
         return max(1, len(self._given))
 
     async def current(self) -> Broker:
@@ -133,11 +133,11 @@ class Brokers:
         return self._given[self._index]
 
     def turn(self) -> None:
-        """The current one was of no use."""
+        """Move from the current broker to the next one."""
         self._index, self._told = self._index + 1, None
 
     def follow(self, reference: str | None) -> bool:
-        """The current one sent us on. False: not to anywhere; stay."""
+        """Follow the reference of the current broker. False: it cannot be followed."""
         broker = _referred(reference)
         if broker is None:
             return False

@@ -1,4 +1,4 @@
-"""What the server tells of itself: sessions, slices and shards, info.
+"""Views of the server's state: sessions, slices, shards, info.
 
 Each value keeps the server's object in `raw`, so that a field which a newer server adds can be read without a
 newer client.
@@ -145,7 +145,7 @@ class Sessions:
         return answer.body if isinstance(answer.body, dict) else {}
 
     async def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
-        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return await skip(self._transport, _session(client_id), {}, to, undone)
 
 
@@ -176,7 +176,7 @@ class Server:
         self._transport = transport
 
     async def backup(self, directory: str) -> str:
-        """Have it write a consistent copy of its data into a new directory on its machine; gives its path.
+        """Write a consistent copy of the data into a new directory on the server's machine; returns its path.
 
         Raises Refused: the path is not below the server's `store.backups`, or something is there.
         """

@@ -1,4 +1,4 @@
-"""What `fasti.sync` is made of: an event loop in a thread of its own, and objects whose calls go to it."""
+"""The base of `fasti.sync`: an event loop in its own thread, and objects that forward calls to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and give the result; Ctrl-C cancels it."""
+        """Run to the end and return the result; Ctrl-C cancels it."""
         if self.is_closed:
             work.close()
             raise RuntimeError("the client is closed")
@@ -51,7 +51,7 @@ class Loop:
         return self._loop.is_closed()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run `last`, stop the loop and end the thread; the second time do nothing."""
+        """Run `last`, stop the loop and end the thread; a second call does nothing."""
         if self.is_closed:
             last.close()
             return

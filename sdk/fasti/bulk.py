@@ -1,4 +1,4 @@
-"""Millions of messages in, a batch in memory.
+"""Uploads any number of messages with only a batch or two in memory.
 
 The iterable is read as fast as the server takes: one batch is on its way while the next is encoded, so at
 most two are held (2 x 1,000 messages or 2 x 8 MiB). Batches go one after another, which keeps the order of
@@ -150,7 +150,7 @@ class _Sender:
         self._under_way: asyncio.Task[int] | None = None
 
     async def start(self, batch: _Batch) -> None:
-        """Wait for the one before, then send this one in the background."""
+        """Wait for the batch before, then send this one in the background."""
         await self.finish()
         self._under_way = asyncio.create_task(self._post(batch))
         await asyncio.sleep(0)  # let it reach the socket before the next one is encoded
@@ -165,7 +165,7 @@ class _Sender:
             self._on_progress(self.accepted)
 
     async def abandon(self) -> None:
-        """After a failure: the batch on its way ends, whatever came of it."""
+        """Wait for the batch in progress after a failure, and ignore its result."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)

@@ -93,7 +93,7 @@ class Client:
         return self._transport.url
 
     async def close(self) -> None:
-        """Finish what is being sent, close subscriptions and connections."""
+        """Finish requests in progress, then close subscriptions and connections."""
         await self.messages.close()
         for subscription in tuple(self._subscriptions):
             await subscription.aclose()
@@ -106,7 +106,7 @@ class Client:
         return Info.of((await self._transport.call("GET", "/v1/info")).object())
 
     async def advance(self, by: Span) -> datetime:
-        """Move a simulated clock on; gives the new time.
+        """Advance a simulated clock; returns the new time.
 
         Answers when all that became due on the way has been dispatched. Raises Refused on a server that
         runs on the system's clock.
@@ -123,7 +123,7 @@ class Client:
         `session` keeps the place while we are away, `group` shares the messages: all options are told of in
         `fasti.options.SubscribeOptions`. Errors come from the loop: Unreachable if the first connection
         fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
-        what cannot be meant, say an empty name or a group with `/`, `+` or `#` in it.
+        invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
         """
         return self._open([Wish(topic_filter, **options)])
 
@@ -156,7 +156,7 @@ class Client:
         return len(self._brokers) > 1 or (not self._brokers and self._transport.is_cluster)
 
     async def _find_brokers(self) -> tuple[Broker, ...]:
-        """Those given, else the server's own. A cluster is asked each time: another may lead by now."""
+        """The given brokers, or those of the server. A cluster is asked each time: its leader may change."""
         if self._brokers:
             return self._brokers
         try:

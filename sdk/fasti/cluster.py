@@ -1,4 +1,4 @@
-"""A server of several machines: who leads, and how far the others are.
+"""The nodes of a cluster: the leader and the lag of the others.
 
 Every node answers `GET /v1/cluster` for itself; the table of all nodes is the leader's, of which the others
 have the last one that they got.
@@ -91,5 +91,5 @@ class Cluster:
         self._transport = transport
 
     async def status(self) -> ClusterState:
-        """How the node that is asked sees the cluster. Raises NotFound: the server is a single one."""
+        """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster."""
         return ClusterState.of((await self._transport.call("GET", "/v1/cluster")).object())

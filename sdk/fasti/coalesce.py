@@ -1,4 +1,4 @@
-"""Many concurrent calls, one request.
+"""Coalescing: many concurrent calls share one request.
 
 A call adds what it has to say to the request that is being put together and waits for a future: nothing else
 is made of it, no task and no copy. What was put together goes at the end of the turn of the event loop if one
@@ -51,7 +51,7 @@ Answer = TypeVar("Answer")
 
 
 class _Request(Generic[Kind, Item, Answer]):
-    """Calls of one kind and who waits for them, index by index. `size`: bytes."""
+    """Calls of one kind and their futures, index by index. `size`: bytes."""
 
     __slots__ = ("futures", "items", "kind", "size")
 
@@ -84,7 +84,7 @@ class Outbox(Generic[Kind, Item, Answer]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a call has to wait for `room()` before it submits anything."""
+        """Whether a call must wait for `room()` before it submits an item."""
         return len(self._waiting) >= WAITING or bool(self._outside)
 
     async def room(self) -> None:
@@ -97,7 +97,7 @@ class Outbox(Generic[Kind, Item, Answer]):
             is_full = len(self._waiting) >= WAITING
 
     def submit(self, kind: Kind, item: Item, size: int) -> asyncio.Future[Answer]:
-        """Queue it, of so many bytes; the future gives its answer."""
+        """Queue an item of `size` bytes; the future returns its answer."""
         loop = asyncio.get_running_loop()
         request = self._open.get(kind)
         if request is None or len(request.items) >= MAX_ITEMS or request.size + size > MAX_BYTES:
@@ -111,7 +111,7 @@ class Outbox(Generic[Kind, Item, Answer]):
         return answer
 
     async def close(self) -> None:
-        """Wait for all that was submitted, and for who waits to."""
+        """Wait for all submitted items, and for callers that still wait to submit."""
         while self._outside or self._waiting or self._sending:
             await asyncio.sleep(0)
             await asyncio.gather(*self._sending, return_exceptions=True)

@@ -58,7 +58,7 @@ class Dead:
             yield DeadLetter.of(found)
 
     async def get(self, message_id: str) -> tuple[DeadLetter, ...]:
-        """Those of one message, one for each session or group that has given it up; empty: none has."""
+        """Dead letters of one message, one for each session or group that gave it up; may be empty."""
         return tuple([DeadLetter.of(found) async for found in self._entries.pages({"id": message_id})])
 
     async def requeue(
@@ -70,7 +70,7 @@ class Dead:
         dry_run: bool = False,
         **chosen: Unpack[DeadSelection],
     ) -> BulkResult:
-        """Have them sent again, each to the session or group that gave it up: at once, or after `delay`.
+        """Send dead letters again, each to the session or group that gave it up: at once, or after `delay`.
 
         Give `ids` (of all groups, or of `group`), or at least one of the others. `to`: another place gets
         them, `$share/{group}/{filter}` or an endpoint's name. `changed` leaves out those whose session or
@@ -89,6 +89,6 @@ class Dead:
         dry_run: bool = False,
         **chosen: Unpack[DeadSelection],
     ) -> BulkResult:
-        """Forget them. Chosen as for `requeue`. Raises Refused; not repeated when the connection is lost."""
+        """Delete them. Chosen as for `requeue`. Raises Refused; not repeated when the connection is lost."""
         check(_OPTIONS, chosen)
         return await self._entries.change("drop", ids, {"dry_run": dry_run}, chosen)

@@ -1,4 +1,4 @@
-"""One delivered message, in the subscriber's hands until `ack()` or `nack()`."""
+"""A delivered message that waits for `ack()` or `nack()`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .wire import Span, parse_instant, seconds
 from .wire import span as _span
 
 REASON_BYTES_MAX = 255
-"""Of a nack's reason, which is cut there."""
+"""Maximum length of a nack's reason; the rest is cut off."""
 NEVER_AGAIN = "never"
 """As the server calls it: a dead letter at once."""
 _OURS = frozenset(
@@ -32,7 +32,7 @@ _OURS = frozenset(
 
 
 class Received:
-    """A message and what the server says of its delivery. What a foreign broker does not say is None."""
+    """A message with the details of its delivery. Details that another broker does not send are None."""
 
     __slots__ = ("_came", "_said")
 
@@ -54,7 +54,7 @@ class Received:
 
     @property
     def retain(self) -> bool:
-        """Whether it is a retained message that came because of the subscription."""
+        """Whether this is a retained message, sent because of the subscription."""
         return self._came.retain
 
     @property
@@ -68,7 +68,7 @@ class Received:
 
     @property
     def due(self) -> datetime | None:
-        """When it was to be delivered, UTC."""
+        """Due time, UTC."""
         text = self._said.get("fasti-due")
         return None if text is None else parse_instant(text)
 
@@ -85,17 +85,17 @@ class Received:
 
     @property
     def tries(self) -> tuple[Try, ...]:
-        """The failed tries before this one: the last ones, at most 20, in the order of time."""
+        """The last failed attempts before this one, at most 20, oldest first."""
         return tries_of({"tries": json.loads(self._said.get("fasti-tries", "[]"))})
 
     @property
     def schedule(self) -> str | None:
-        """The name of the recurring schedule that wrote it; None: none did."""
+        """Name of the recurring schedule that created it, or None."""
         return self._said.get("fasti-schedule")
 
     @property
     def ack_timeout(self) -> timedelta | None:
-        """For how long it is ours before the server gives it to another; None: for as long as we are here."""
+        """Time to ack before the server gives it to another member; None: until the connection ends."""
         text = self._said.get(ACK_TIMEOUT)
         return None if text is None else timedelta(milliseconds=int(text))
 
@@ -144,7 +144,7 @@ class Delivery(Received):
         self._told: bool | None = None
 
     async def ack(self) -> bool:
-        """Say that the message is done with; the server will not send it to this session or group again.
+        """Finish the message; the server does not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
         does not read. False: nothing was acked and nothing will be, because that connection has ended, be
@@ -165,7 +165,7 @@ class Delivery(Received):
         return await self._tell("ack", None)
 
     async def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
-        """Say that it is not done: this session or group gets it again after `delay`, nobody else does.
+        """Return the message: this session or group, and no other, gets it again after `delay`.
 
         Without a delay after the back-off of the subscription, which grows from try to try. It waits on the
         server's timeline, and survives restarts of either side. After the subscription's `max_attempts` tries
@@ -177,14 +177,14 @@ class Delivery(Received):
         return await self._tell("nack", refusal(delay, reason))
 
     async def reject(self, reason: str | None = None) -> bool:
-        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+        """Give the message up: it becomes a dead letter at once, with `reason`.
 
         True and False as for `nack`.
         """
         return await self._tell("reject", refusal(None, reason, retry=NEVER_AGAIN))
 
     async def extend(self, span: Span) -> bool:
-        """Hold on to it: the server gives it to nobody else before `span` from now has passed.
+        """Extend the lease: the server gives the message to no other member until `span` has passed.
 
         Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
         ours any more, as that time was over, or its connection has ended. Raises Refused for more than 12 h,
@@ -204,7 +204,7 @@ class Delivery(Received):
 
 
 class Giver(Protocol):
-    """Where a delivery came from, and its answer goes to."""
+    """The source of a delivery, which takes its answer."""
 
     async def _answer(self, incoming: Incoming, refusal: Said | None) -> bool: ...
 

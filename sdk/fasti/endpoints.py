@@ -1,4 +1,4 @@
-"""`client.endpoints`: where messages are posted to that say `deliver_to`.
+"""`client.endpoints`: webhook endpoints, the targets of messages with `deliver_to`.
 
     await c.endpoints.put("billing", "https://billing.example.org/hook", secret="whsec_...", concurrency=4)
     await c.messages.schedule(payload={"order": 17}, deliver_to="billing", delay=3600)
@@ -33,7 +33,7 @@ _TERMS: Mapping[str, Spell] = {
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """How an endpoint's last `of` tries went: `share` of them failed, the last one for `last_reason`."""
+    """Failures of an endpoint: `share` of its last `of` attempts failed, the last with `last_reason`."""
 
     share: float
     of: int
@@ -80,7 +80,7 @@ class Endpoints:
         self._transport = transport
 
     async def list(self) -> AsyncIterator[Endpoint]:
-        """All endpoints in order of their names."""
+        """All endpoints, sorted by name."""
         async for found in self._transport.pages("/v1/endpoints", "endpoints"):
             yield Endpoint.of(found)
 
@@ -89,7 +89,7 @@ class Endpoints:
         return Endpoint.of((await self._transport.call("GET", _path(name))).object())
 
     async def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
-        """Make it, or change it in place. All options are told of in `fasti.options.EndpointOptions`.
+        """Create or change an endpoint. `fasti.options.EndpointOptions` describes the options.
 
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
@@ -100,27 +100,27 @@ class Endpoints:
         return Endpoint.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
     async def delete(self, name: str, *, undone: Fate | None = None) -> None:
-        """Forget it and its place. `undone`, and what it raises: as for a group."""
+        """Delete the endpoint with its read position. `undone` and errors are as for a group."""
         await delete(self._transport, _path(name), {}, undone)
 
     async def pause(self, name: str) -> Endpoint:
-        """Post nothing; its place stays. Raises NotFound."""
+        """Pause the endpoint; it keeps its read position. Raises NotFound."""
         return await self._ask(name, "pause")
 
     async def resume(self, name: str) -> Endpoint:
-        """Go on where it stood. Raises NotFound."""
+        """Resume at the kept read position. Raises NotFound."""
         return await self._ask(name, "resume")
 
     async def replay(self, name: str, since: When | timedelta) -> Endpoint:
-        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
         return await self._ask(name, "replay", {"from": moment(since)})
 
     async def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
-        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return await skip(self._transport, _path(name), {}, to, undone)
 
     async def test(self, name: str) -> Json:
-        """Have the server post a message for trial now, beside the queue. Raises NotFound.
+        """Post a test message now, without the queue. Raises NotFound.
 
         Gives what came of it: `{"ok", "status", "latency_ms", "reason"}`.
         """

@@ -1,4 +1,4 @@
-"""What `client.dead` and `client.retries` have in common: a message beside the place that has it.
+"""The common part of `client.dead` and `client.retries`: a message with its session, group or endpoint.
 
 One message may be listed for several groups and sessions: its id and its group name one entry. Entries are
 chosen by ids or by a filter, and `dry_run` only counts them.
@@ -17,14 +17,14 @@ from .transport import PAGE_MAX, Transport
 from .wire import Json, dumps, get_headers, get_payload, instant, key_text, parse_instant
 
 IDS_MAX = 1_000
-"""Ids in one request."""
+"""Maximum number of ids in one request."""
 _TIMES = {"died_from": "from", "died_to": "to", "retry_from": "from", "retry_to": "to"}
 """As the server calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One delivery that began `at`, to the client or endpoint `by`: what came of it, and in how long."""
+    """A delivery attempt that began `at`, to the client or endpoint `by`, with its outcome and duration."""
 
     at: datetime
     by: str
@@ -44,7 +44,7 @@ class Try:
 
 
 def tries_of(said: Mapping[str, Any]) -> tuple[Try, ...]:
-    """The last ones, at most 20, in the order of time."""
+    """The last attempts, at most 20, oldest first."""
     return tuple(Try.of(each) for each in said.get("tries") or ())
 
 
@@ -94,7 +94,7 @@ class Entry:
 
 
 class Entries:
-    """Lists and changes the entries of one path."""
+    """Calls that list and change the entries of one path."""
 
     def __init__(self, transport: Transport, path: str, name: str) -> None:
         """`name`: of the list in an answer."""
@@ -132,7 +132,7 @@ class Entries:
 
 
 def _some(ids: Iterable[str]) -> Iterator[list[str]]:
-    """As many as one request takes."""
+    """The ids in portions that fit one request."""
     rest = iter(ids)
     while some := list(islice(rest, IDS_MAX)):
         yield some

@@ -8,7 +8,7 @@
         StillUndone       409 `undone` (places.py): a group or endpoint is not deleted over its backlog
       Unreachable         no answer, after the retries
 
-    BadArgument (a ValueError, no Error: nothing was sent) names the argument that cannot be meant.
+    BadArgument (a ValueError, no Error: nothing was sent) names the argument that is wrong.
 
 The server says why in `application/problem+json` with a stable `type` of the form `/problems/<slug>`; code
 should branch on `slug`, people should read `detail`.
@@ -25,7 +25,7 @@ SLUG_PREFIX = "/problems/"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the answer was no.
+    """Why the server refused.
 
     `slug` is the last part of the problem's type, `errors` names fields and lines of a refused body,
     `raw` is the whole problem as it came.
@@ -54,12 +54,12 @@ class Error(Exception):
 
     @property
     def slug(self) -> str:
-        """The problem's stable name, such as `already-dispatched`; empty where the server gave none."""
+        """The problem's stable name, such as `already-dispatched`; empty if the server gave none."""
         return self.problem.slug
 
     @property
     def detail(self) -> str:
-        """One sentence for people."""
+        """One sentence for human readers."""
         return self.problem.detail
 
     @property
@@ -69,7 +69,7 @@ class Error(Exception):
 
 
 class BadArgument(ValueError):
-    """A call that cannot be meant as it stands; `argument` is the name of what is wrong in it."""
+    """Invalid arguments. `argument` names the one that is wrong."""
 
     def __init__(self, argument: str, problem: str) -> None:
         super().__init__(f"{argument} {problem}")
@@ -77,11 +77,11 @@ class BadArgument(ValueError):
 
 
 class NotFound(Error):
-    """The server knows nothing of that name or id, or (`slug` is "gone") nothing but that it was there."""
+    """No object has this name or id. If `slug` is "gone", it existed earlier."""
 
 
 class AlreadyDispatched(Error):
-    """The message counts as dispatched: it can be neither cancelled nor moved any more."""
+    """The message counts as dispatched. It can no longer be cancelled or moved."""
 
     @property
     def dispatched_at(self) -> str | None:
@@ -96,7 +96,7 @@ class AlreadyDispatched(Error):
 
 
 class Refused(Error):
-    """The server answered, and the answer is no.
+    """The server refused the request.
 
     `reason_code` is the MQTT 5 reason code where the no came over MQTT.
     """
@@ -114,13 +114,13 @@ class KeyCancelled(Refused):
 
     @property
     def id(self) -> str | None:
-        """The message that was cancelled, if the server names it."""
+        """Id of the cancelled message, if the server names it."""
         found = (self.problem.raw or {}).get("id")
         return found if isinstance(found, str) else None
 
 
 class Unreachable(Error):
-    """No server there, or it went away before it answered."""
+    """The server cannot be reached, or the connection ended before the answer."""
 
 
 def problem_of(body: object, status: int | None = None) -> Problem:

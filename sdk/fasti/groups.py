@@ -1,4 +1,4 @@
-"""`client.groups`: shared subscriptions, each with a place of its own in the timeline.
+"""`client.groups`: shared subscriptions, each with its own read position.
 
     await c.groups.put("workers", "jobs/#", max_attempts=5, backoff=["1s", "30s", "5m"])
     await c.groups.pause("workers")
@@ -27,7 +27,7 @@ TERMS: Mapping[str, Spell] = {
     "backoff": lambda spans: [span(each) for each in spans],
     "rate": as_is,
 }
-"""How a group's options are said."""
+"""The field names of a group's options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Groups:
             yield Group.of(found)
 
     async def get(self, name: str) -> tuple[Group, ...]:
-        """Those of one name, one for each filter. Raises NotFound."""
+        """The groups of one name, one for each filter. Raises NotFound."""
         return _groups((await self._transport.call("GET", _path(name))).object())
 
     async def put(self, name: str, topic_filter: str, **options: Unpack[GroupOptions]) -> Group:
-        """Make it ahead of its first member, from now on, or change its terms.
+        """Create the group before its first member joins, starting from now, or change its options.
 
         All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
         again. Raises Refused.
@@ -91,7 +91,7 @@ class Groups:
         return Group.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
     async def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
-        """Forget its place; its members get nothing more. Raises NotFound.
+        """Delete the group; its members receive nothing more. Raises NotFound.
 
         Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
         "dead" or "drop".
@@ -99,17 +99,17 @@ class Groups:
         await delete(self._transport, _path(name), _chosen(topic_filter), undone)
 
     async def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
-        """Give out nothing, also after a restart; its place stays. Raises NotFound."""
+        """Pause the group, also over restarts; it keeps its read position. Raises NotFound."""
         return await self._ask(name, "pause", topic_filter)
 
     async def resume(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
-        """Go on where it stood. Raises NotFound."""
+        """Resume at the kept read position. Raises NotFound."""
         return await self._ask(name, "resume", topic_filter)
 
     async def replay(
         self, name: str, since: When | timedelta, topic_filter: str | None = None
     ) -> tuple[Group, ...]:
-        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
         return await self._ask(name, "replay", topic_filter, {"from": moment(since)})
 
     async def skip(
@@ -119,7 +119,7 @@ class Groups:
         undone: Fate = "dead",
         topic_filter: str | None = None,
     ) -> Skipped:
-        """Leave the backlog behind: go on at `to`, an instant or how far back. Raises NotFound, Refused.
+        """Skip the backlog: continue at `to`, an instant or a duration back. Raises NotFound, Refused.
 
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """

@@ -1,4 +1,4 @@
-"""`client.jobs`: work on whole slices that the server has done by Spark: split one, expire old ones.
+"""`client.jobs`: Spark jobs on whole slices: split one, expire old ones.
 
 A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
 """
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """Whether it has ended, done or aborted."""
         return self.state in ENDED
 
 
@@ -55,7 +55,7 @@ class Jobs:
         self._transport = transport
 
     async def split(self, start: When, *, parts: int | None = None) -> Job:
-        """Have the server cut a slice into narrower ones. `start`: its first instant.
+        """Split a slice into narrower ones. `start`: its first instant.
 
         Raises NotFound; Refused with the slug `too-near`, `job-active` or `no-spark`.
         """
@@ -63,7 +63,7 @@ class Jobs:
         return await self._start(body if parts is None else {**body, "parts": parts})
 
     async def expire(self) -> Job:
-        """Have the server archive and drop what is behind its retention. Raises Refused: nothing is."""
+        """Archive and drop the slices behind retention. Raises Refused if there are none."""
         return await self._start({"kind": "expire", "run": "server"})
 
     async def get(self, job_id: str) -> Job:
@@ -71,14 +71,14 @@ class Jobs:
         return Job.of((await self._transport.call("GET", f"/v1/jobs/{quoted(job_id)}")).object())
 
     async def list(self) -> AsyncIterator[Job]:
-        """Jobs that go on, and the last ones that ended."""
+        """Open jobs, and the last ones that ended."""
         async for found in self._transport.pages("/v1/jobs", "jobs"):
             yield Job.of(found)
 
     async def wait(
         self, job_id: str, *, on_progress: Callable[[Job], None] | None = None, poll_s: float = POLL_S
     ) -> Job:
-        """The job when it has ended, done or aborted; `on_progress` is told each time that we ask."""
+        """Wait until the job is done or aborted; each poll calls `on_progress`."""
         while True:
             job = await self.get(job_id)
             if on_progress is not None:

@@ -1,7 +1,7 @@
 """`client.messages`: schedule, look up, list, cancel and move single messages.
 
 A `Message` is a handle on one message: what the server last said of it, and the calls that concern it. It
-does not follow the message by itself; `refresh()` asks again. `ByKey` is one for who has kept nothing but the
+does not follow the message by itself; `refresh()` asks again. `ByKey` is one for callers that kept only the
 key that the message was scheduled under.
 """
 
@@ -78,7 +78,7 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """How many groups, endpoints and sessions would be sent the message, were it dispatched now."""
+    """Numbers of groups, endpoints and sessions that would receive the message now."""
 
     groups: int
     endpoints: int
@@ -87,28 +87,28 @@ class Claims:
 
 @dataclass(slots=True)
 class Message:
-    """A scheduled message, as the server last told of it."""
+    """A scheduled message, as of the server's last answer."""
 
     id: str
-    """The same for good, wherever the message is moved."""
+    """Message id; a move does not change it."""
     topic: str
-    """Where it goes."""
+    """Topic."""
     deliver_at: datetime
-    """When it is due, UTC."""
+    """Due time, UTC."""
     state: str
-    """What the server last said: pending, dispatched, cancelled or expired."""
+    """State in the last answer: pending, dispatched, cancelled or expired."""
     raw: Mapping[str, Any] = field(repr=False)
-    """The server's last object for it."""
+    """The message object of the last answer."""
     _calls: Messages = field(repr=False, compare=False)
     replayed: bool = False
-    """This `schedule()` made nothing new, the message was there under its key. See its `state`."""
+    """Whether the message existed under its key, so that `schedule()` created nothing. See `state`."""
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     @property
     def payload(self) -> Any:
-        """bytes, str or a JSON value, as it was given; None where the answer did not repeat it."""
+        """bytes, str or a JSON value, as given; None if the answer does not repeat it."""
         return get_payload(self.raw)
 
     @property
@@ -118,24 +118,24 @@ class Message:
 
     @property
     def schedule(self) -> str | None:
-        """The name of the recurring schedule that wrote it; None: none did."""
+        """Name of the recurring schedule that created it, or None."""
         found = self.raw.get("schedule")
         return found if isinstance(found, str) else None
 
     @property
     def dispatched_at(self) -> datetime | None:
-        """When it went out, or was dropped because it had expired or was late."""
+        """Time of dispatch, or of the drop because it had expired or was late."""
         return parsed(self.raw.get("dispatched_at"))
 
     @property
     def claims(self) -> Claims | None:
-        """Who would get it, as `schedule(..., claims=True)` was told; None: it was not asked."""
+        """Receivers counted by `schedule(..., claims=True)`; None if not requested."""
         found = self.raw.get("claims")
         return None if found is None else Claims(found["groups"], found["endpoints"], found["sessions"])
 
     @property
     def deliveries(self) -> tuple[Handling, ...]:
-        """With whom it is, once it was dispatched: each group, each session that has something left of it.
+        """Receivers after dispatch: each group, and each session that has not finished the message.
 
         As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
         came too late; 100 at most.
@@ -143,7 +143,7 @@ class Message:
         return tuple(Handling.of(one) for one in self.raw.get("deliveries", ()))
 
     async def cancel(self) -> bool:
-        """True: nobody will get it. False: it was already dispatched, `deliveries` says what is left."""
+        """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""
         try:
             await self._calls.cancel(self.id, strict=True)
         except AlreadyDispatched as error:
@@ -171,7 +171,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """The message under an idempotency key. Nothing is asked before a call; each finds the message anew.
+    """The message under an idempotency key. Each call looks the message up again.
 
     Each raises NotFound if nobody has used the key, or it has been forgotten, or its message is past the
     server's retention: then `error.slug` is "gone", and whether it went out is not known any more.
@@ -183,7 +183,7 @@ class ByKey:
     _calls: Messages = field(repr=False, compare=False)
 
     async def get(self) -> Message:
-        """The message as it is now, in whatever state."""
+        """The message in its current state."""
         return await self._calls._get(self._path)
 
     async def cancel(self, *, strict: bool = False) -> bool:
@@ -305,7 +305,7 @@ class Messages:
         return ByKey(text, f"/v1/messages/by-key/{quoted(text)}{door_asked}", self)
 
     async def explain(self, message_id: str) -> Json:
-        """Where it is stored: slice, shard, structure, position, when it enters RAM."""
+        """Storage details: slice, shard, structure, position, when it enters RAM."""
         answer = await self._transport.call("GET", _path(message_id) + "/explain")
         return answer.object()
 
@@ -327,7 +327,7 @@ class Messages:
         page: int = PAGE_MAX,
         **chosen: Unpack[Listed],
     ) -> AsyncIterator[Message]:
-        """Messages in order of time, pending ones unless `state` says otherwise ("all" for every one).
+        """Messages by due time; pending ones, unless `state` says otherwise ("all" for every state).
 
         `topic` is a topic filter, `limit` bounds the whole listing, `page` what one request asks for.
         """
@@ -336,7 +336,7 @@ class Messages:
             yield self._handle(message)
 
     async def count(self, **chosen: Unpack[Listed]) -> int:
-        """How many messages `list` would give, counted exactly by the server."""
+        """Exact number of messages that `list` would return."""
         params = _listed(**chosen)
         params.update(limit="1", count="true")
         answer = await self._transport.call("GET", "/v1/messages", params=params)
@@ -349,7 +349,7 @@ class Messages:
         on_progress: Progress | None = None,
         **chosen: Unpack[Selection],
     ) -> BulkResult:
-        """Cancel every pending message that matches; at least one of the three has to be given."""
+        """Cancel every pending message that matches; give at least one of the three."""
         found = selection(**chosen)
         return await sweep(self._transport, "cancel", found, dry_run=dry_run, on_progress=on_progress)
 
@@ -373,7 +373,7 @@ class Messages:
             yield item
 
     async def close(self) -> None:
-        """Wait for what is still being sent."""
+        """Wait for requests in progress."""
         await self._outbox.close()
 
     async def _get(self, path: str) -> Message:

@@ -117,7 +117,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether an ack can still go out. The socket knows of an end before paho does, and the loop last."""
+        """Whether an ack can still be sent. The socket notices an end before paho does, and the loop last."""
         is_there = self._ended is None and not self._is_closing and self._paho.socket() is not None
         return is_there and not self._is_hung_up()
 

@@ -81,7 +81,7 @@ class Pulled(Leased):
         self._leases = leases
 
     async def ack(self) -> bool:
-        """Say that the message is done with. True: it is, on the server's disk; nobody gets it again.
+        """Finish the message. True: it is finished, durably; nobody gets it again.
 
         False: it was finished before, say by another, or by an ack whose answer was lost on the way. Raises
         Unreachable, Refused.
@@ -89,7 +89,7 @@ class Pulled(Leased):
         return await self._leases.settle("ack", self.lease_id)
 
     async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
-        """Say that it is not done: the group gets it again after `delay`, without after its back-off.
+        """Return the message: the group gets it again after `delay`, by default after its back-off.
 
         True: it will, or is a dead letter as this was the last try; durable. False: it is not ours any more.
         Raises Unreachable, Refused, and ValueError for a negative delay.
@@ -100,7 +100,7 @@ class Pulled(Leased):
         return await self._leases.settle("nack", self.lease_id, terms)
 
     async def reject(self, reason: str | None = None) -> bool:
-        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+        """Give the message up: it becomes a dead letter at once, with `reason`.
 
         True and False, and what it raises, as for `nack`.
         """
@@ -110,7 +110,7 @@ class Pulled(Leased):
         return await self._leases.settle("nack", self.lease_id, terms)
 
     async def release(self) -> bool:
-        """Give it back untried: another worker gets it at once, and it does not count as a try.
+        """Release it untried: another worker gets it at once, and no attempt is counted.
 
         The first ten releases of a message are free; after them each counts. False: it is not ours any more.
         Raises Unreachable, Refused.
@@ -118,7 +118,7 @@ class Pulled(Leased):
         return await self._leases.settle("release", self.lease_id)
 
     async def extend(self, lease: Span) -> bool:
-        """Hold on to it for so long from now. False: it is not ours any more. Raises Unreachable, Refused."""
+        """Extend the lease to `span` from now. False: the lease is lost. Raises Unreachable, Refused."""
         return await self._leases.settle("extend", self.lease_id, {"lease": span(lease)})
 
 
@@ -218,7 +218,7 @@ class Pull:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the loop; what it has not got is given back at once."""
+        """End the loop; leased messages that it has not yielded are released at once."""
         self._closed.set()
         if self._poll is not None:
             self._poll.cancel()

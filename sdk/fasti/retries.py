@@ -49,7 +49,7 @@ class Retries:
             yield WaitingRetry.of(found)
 
     async def get(self, message_id: str) -> tuple[WaitingRetry, ...]:
-        """Those of one message, one for each session or group that will try it again; empty: none will."""
+        """Retries of one message, one for each session or group that will try it again; may be empty."""
         return tuple([found async for found in self.list(id=message_id)])
 
     async def try_(
@@ -61,7 +61,7 @@ class Retries:
         dry_run: bool = False,
         **chosen: Unpack[RetrySelection],
     ) -> BulkResult:
-        """Have them tried now, `deliver_in` from now, or at `deliver_at`.
+        """Move their next attempt to now, `deliver_in` from now, or `deliver_at`.
 
         Give `ids` (of all groups, or of `group`), or at least one of the others. Raises Refused; not repeated
         when the connection is lost.
@@ -75,7 +75,7 @@ class Retries:
         dry_run: bool = False,
         **chosen: Unpack[RetrySelection],
     ) -> BulkResult:
-        """Make dead letters of them. Chosen, and raises, as `try_`."""
+        """Turn them into dead letters. Selection, errors: as `try_`."""
         return await self._change("bury", ids, {"dry_run": dry_run}, **chosen)
 
     async def drop(
@@ -85,7 +85,7 @@ class Retries:
         dry_run: bool = False,
         **chosen: Unpack[RetrySelection],
     ) -> BulkResult:
-        """Forget them: that session or group will not get them again. Chosen, and raises, as `try_`."""
+        """Delete them: that session or group does not get them again. Selection, errors: as `try_`."""
         return await self._change("drop", ids, {"dry_run": dry_run}, **chosen)
 
     async def _change(

@@ -1,4 +1,4 @@
-"""`client.schedules`: messages that come again and again.
+"""`client.schedules`: recurring messages.
 
     await c.schedules.put("nightly", cron="0 2 * * *", timezone="Europe/Bucharest", topic="jobs/nightly")
 
@@ -46,7 +46,7 @@ _TIMING: Mapping[str, Spell] = {
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """One time at which a schedule fires. `local`: what the clocks there show; `note`: what DST changed."""
+    """One fire of a schedule. `local`: local wall time; `note`: effect of DST."""
 
     at: datetime
     local: str
@@ -86,10 +86,10 @@ class Schedule:
     rrule: str | None
     timezone: str
     last: Fire | None
-    """What went out last; None: nothing yet, or the server does not say."""
+    """The last fire; None: nothing yet, or the server does not tell."""
     next: Fire | None
     next_id: str | None
-    """The id of the message that is written for the next fire."""
+    """Id of the pending message of the next fire."""
     silent: Silence | None
     """The clock was ahead and has sent what comes before `next`; `resume(name, from_="now")` ends that."""
     raw: Mapping[str, Any] = field(repr=False)
@@ -131,7 +131,7 @@ class Schedules:
     async def put(
         self, name: str, *, topic: str = "", payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
-        """Make the schedule, or change it in place. Give one of `cron`, `every` and `rrule`.
+        """Create or change the schedule. Give one of `cron`, `every` and `rrule`.
 
         `timezone` is required for cron and rrule; all options are told of in `fasti.options.ScheduleOptions`.
         Raises Refused, whose `errors` name the field.
@@ -148,20 +148,20 @@ class Schedules:
         return Schedule.of((await self._transport.call("GET", _path(name))).object())
 
     async def list(self) -> AsyncIterator[Schedule]:
-        """All schedules in order of their names."""
+        """All schedules, sorted by name."""
         async for found in self._transport.pages("/v1/schedules", "schedules"):
             yield Schedule.of(found)
 
     async def delete(self, name: str) -> None:
-        """Forget the schedule and cancel its pending occurrence. Raises NotFound."""
+        """Delete the schedule and cancel its pending occurrence. Raises NotFound."""
         await self._transport.call("DELETE", _path(name))
 
     async def pause(self, name: str) -> Schedule:
-        """Take the pending occurrence back and fire no more. Raises NotFound."""
+        """Pause it: cancel the pending occurrence and fire no more. Raises NotFound."""
         return Schedule.of((await self._transport.call("POST", _path(name) + ":pause")).object())
 
     async def resume(self, name: str, *, from_: Literal["now"] | None = None) -> Schedule:
-        """Go on with the first fire after now that was not sent. Raises NotFound.
+        """Resume with the first fire after now that was not sent. Raises NotFound.
 
         `from_="now"`: with the first fire after now, whatever a clock that was ahead has sent; paused or not.
         """
@@ -169,17 +169,17 @@ class Schedules:
         return Schedule.of((await self._transport.call("POST", _path(name) + ":resume", body=body)).object())
 
     async def skip(self, name: str) -> Schedule:
-        """Leave the next fire out and cancel its message. Not repeated. Raises NotFound, Refused."""
+        """Skip the next fire and cancel its message. Not repeated. Raises NotFound, Refused."""
         answer = await self._transport.call("POST", _path(name) + ":skip", repeatable=False)
         return Schedule.of(answer.object())
 
     async def trigger(self, name: str) -> str:
-        """Send its message now, beside the plan; gives the message's id. Not repeated. Raises NotFound."""
+        """Send its message now, beside the plan; returns its id. Not repeated. Raises NotFound."""
         answer = await self._transport.call("POST", _path(name) + ":trigger", repeatable=False)
         return str(answer.object()["id"])
 
     async def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
-        """The first fires of a schedule that need not be saved. `name` matters for jitter only."""
+        """The first fires of a schedule, saved or not. `name` matters for jitter only."""
         check(Timing.__optional_keys__, when)
         body = _timing(when)
         body["count"] = count
@@ -196,7 +196,7 @@ class Schedules:
 
 
 def _timing(options: Mapping[str, Any]) -> Json:
-    """The part of a schedule's body that says when."""
+    """The timing fields of a schedule's body."""
     body = spelled(_TIMING, options)
     dst = {name: options[name] for name in ("gap", "overlap") if options.get(name)}
     return {**body, "dst": dst} if dst else body

@@ -65,13 +65,13 @@ from .wire import Qos, Span, When, moment, seconds, span
 
 DEFAULT_IN_FLIGHT = 64
 LATE_S = 30.0
-"""How long an ack waits for the next connection."""
+"""Time for which an ack waits for the next connection."""
 _OVERDUE = refusal(None, "waited too long in a member's buffer")
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to subscribe to, and as whom: the options of a subscription with their defaults."""
+    """The options of a subscription with their defaults."""
 
     topic_filter: str
     qos: Qos = 1
@@ -122,7 +122,7 @@ class Wish:
 
     @property
     def is_member(self) -> bool:
-        """Whether it shares the messages with others."""
+        """Whether it is a shared subscription."""
         return self.group is not None or self.topic_filter.startswith("$share/")
 
     @property
@@ -189,14 +189,14 @@ class Ledger:
         return True
 
     async def nack(self, incoming: Incoming, refusal: Said) -> bool:
-        """True: it went out, and the packet id is free again."""
+        """Send a nack. True: it was sent, and the packet id is free again."""
         if self._held.get(incoming.mid) is not incoming:
             return False
         del self._held[incoming.mid]
         return await incoming.connection.ack(incoming, refusal)
 
     async def ack(self, incoming: Incoming) -> bool:
-        """True: the ack went out, or is kept and goes out when the message comes again."""
+        """Ack. True: it was sent, or is kept until the message is redelivered."""
         mid = incoming.mid
         if self._held.get(mid) is incoming:
             del self._held[mid]
@@ -259,7 +259,7 @@ class Subscription:
 
     @property
     def connections(self) -> int:
-        """How many network connections have come up."""
+        """Number of network connections opened so far."""
         return self._established
 
     def __aiter__(self) -> Self:
@@ -314,7 +314,7 @@ class Subscription:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Disconnect for good, after the acks given so far are sent. A loop that waits for messages ends."""
+        """Send the acks given so far, then disconnect for good. Loops that wait for messages end."""
         self._shut()
         if self._connection is not None:
             await self._end(self._connection)
@@ -442,14 +442,14 @@ class Subscription:
             await connection.subscribe(wish.wire_filter, wish.qos, said, 0 if is_one else number)
 
     def _sort_out(self, session_present: bool) -> None:
-        """What becomes of the messages of the connection before this one."""
+        """Decide about the messages of the connection before this one."""
         if not session_present:
             self._ledger.clear()
             self._orphans.extend(self._set_aside)
         self._set_aside.clear()
 
     async def _left(self, connection: Connection, ended: Ended) -> Error | None:
-        """After the end of a connection. Gives why there is no point in another."""
+        """Handle the end of a connection. Returns why reconnecting is pointless, if it is."""
         error, is_ours = ended.error, self._connection is connection
         if isinstance(error, SentOn):
             goes_on = not is_ours or self._brokers.follow(error.reference)

@@ -1,4 +1,4 @@
-"""`client.timeline`: what lies ahead, in numbers."""
+"""`client.timeline`: counts of pending messages by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP with retries: the one place that speaks to aiohttp.
+"""HTTP with retries; the only user of aiohttp.
 
 A request is sent again after a broken connection and after 503 or 429, with exponential waits and jitter,
 or after as long as `Retry-After` says. That is safe because every request of this package either changes
@@ -34,7 +34,7 @@ from .errors import BadArgument, Error, Refused, Unreachable, error_of, problem_
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
 PAGE_MAX = 1_000
-"""Most objects of a listing in one answer."""
+"""Maximum number of objects of a listing in one answer."""
 _WAIT_AND_RETRY = (429, 503)
 _TAKEOVER_WAIT_S = 1.0
 _NO_LEADER = "no-leader"
@@ -76,7 +76,7 @@ class Answer:
 
 
 class _Course:
-    """One call on its way: whom it asks, and whether and when again."""
+    """One call in progress: its server, and whether and when to retry."""
 
     def __init__(self, servers: Servers, retry: Retry, path: str, limit_s: float) -> None:
         """`limit_s`: how long a takeover is waited for."""
@@ -157,7 +157,7 @@ class Transport:
         await self.close()
 
     async def close(self) -> None:
-        """Drop all connections. A later call opens new ones."""
+        """Close all connections. A later call opens new ones."""
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
@@ -169,7 +169,7 @@ class Transport:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether who answers may be another one later."""
+        """Whether the leader may change, as in a cluster."""
         return self._servers.is_cluster
 
     def _open(self) -> aiohttp.ClientSession:
@@ -254,7 +254,7 @@ class Transport:
             left = None if left is None else left - len(answer[name])
 
     async def lines(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The lines of a streamed answer, as they come. It is asked for once: half of it cannot be unsaid.
+        """The lines of a streamed answer as they arrive. Not retried, because lines were already yielded.
 
         Raises Refused, Unreachable, also in the middle.
         """

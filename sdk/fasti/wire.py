@@ -246,7 +246,7 @@ _OPTIONAL = tuple(one.name for one in fields(NewMessage) if one.name not in ("to
 def message_body(topic: str, payload: object, options: Mapping[str, Any]) -> Json:
     """The object of `POST /v1/messages`; `options` as `fasti.options.MessageOptions` has them.
 
-    Raises BadArgument if there is nowhere to go, ValueError for a time that cannot be meant.
+    Raises BadArgument if there is nowhere to go, ValueError for an invalid time.
     """
     body: Json = {"topic": topic} if topic else where(topic, options.get("deliver_to"))
     put_payload(body, payload)

@@ -10,7 +10,7 @@ What stands lower here imports what stands higher. First what is handed about:
     subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives
     terms.py         what a subscription may ask for, and what holds where it says nothing
     pace.py          how fast a group is given messages
-    rota.py          whose turn it is in a shared subscription
+    rota.py          picks a member of a shared subscription for each message
     shared.py        a shared subscription: a session that sends through its members
 
 then who has what:
@@ -19,7 +19,7 @@ then who has what:
     owners.py        whether who sent a message may send it now, or else nobody gets it
     forms.py         the forms of filters: how many of an owner can match one topic
     quota.py         how many subscriptions there are, and the bytes of their filters
-    owed.py          what was not stored and could not be sent at once, for those it was promised to
+    owed.py          spill buffer: unstored messages that were acknowledged but not sent yet
     session_rows.py  sessions as rows, and back
     cursors.py       where sessions stand, written along with every group commit
     sessions.py      every session: found, opened, restored, over

@@ -1,4 +1,4 @@
-"""Places that end, or leave something behind, and had not finished all: nothing of it ends without a word.
+"""Burials: places (sessions, groups, endpoints) that end or skip with unfinished messages.
 
 What was undone is noted (shards/burials.py) in the batch in which the place ends or moves on, and settled in
 steps after that (settling/burying.py): as dead letters of the place, or dropped and counted.
@@ -41,7 +41,7 @@ SESSIONS = 0
 
 
 class Burials(Rider):
-    """What is to be settled of places, by number."""
+    """Pending burials by number."""
 
     def __init__(self, store: Store, horizon: Horizon, retries: Retries, writer: Writer) -> None:
         """Raises Corrupt, StoreFailed."""
@@ -50,7 +50,7 @@ class Burials(Rider):
         self._retries = retries
         self.active: dict[int, BurialRow] = dict(burials(store))
         self._fresh: set[int] = set()
-        """Not in a batch yet."""
+        """Burials that are not in a batch yet."""
         self.dropped: Counter[str] = Counter()
         """Messages that nobody has finished and that are no dead letters, by reason."""
         last = self.active.get(SESSIONS)
@@ -62,7 +62,7 @@ class Burials(Rider):
 
     @property
     def floor(self) -> Position:
-        """None of them needs what is before."""
+        """Position before which no burial needs anything."""
         return min((row.floor for row in self.active.values()), default=END)
 
     @property
@@ -72,13 +72,13 @@ class Burials(Rider):
         return self.passed if row is None else keys.place_of(row.upto)
 
     def ready(self) -> list[int]:
-        """Those that are stored, and can be worked through."""
+        """Stored burials, which can be processed."""
         return [number for number in self.active if number not in self._fresh]
 
     # -- what comes
 
     def end_group(self, group: Group, reason: str, over: Iterable[Position], *, is_dead: bool) -> None:
-        """The group is there no more: what it had in flight itself, had not read, and its retries, without
+        """A group has ended: bury what it had in flight itself, had not read, and its retries, without
         those that are `over`."""
         read = group.session.read_at(self._horizon.position)
         self._retries.forget(group)
@@ -94,7 +94,7 @@ class Burials(Rider):
             self._add(row, flights=flights, has_retries=has_retries)
 
     def end_session(self, subscriber: Subscriber) -> None:
-        """A session is over: what it had in flight is counted, its retries go with it."""
+        """A session has ended: count what it had in flight and delete its retries."""
         horizon, flights = self._horizon.position, subscriber.session.flights.values()
         self._retries.forget(subscriber)
         self.dropped[SESSION_ENDED] += sum(one.is_stored and not one.is_of_group for one in flights)
@@ -194,5 +194,5 @@ class Burials(Rider):
         return done
 
     def recover(self) -> None:
-        """What was written may be gone."""
+        """A write was lost: write everything again."""
         self._fresh.update(self.active)

@@ -63,7 +63,7 @@ class Clients:
         self.connections = connections
 
     def restore(self) -> None:
-        """At start: publish the wills of the clients that were connected when the server died."""
+        """At start, publish the wills of the clients that were connected when the server died."""
         for subscriber in list(self._sessions):
             if subscriber.will is not None:
                 self._wills.publish(subscriber, at_once=False)
@@ -169,13 +169,13 @@ class Clients:
             done(True)
 
     def resume(self, subscriber: Subscriber) -> None:
-        """The client has its CONNACK: send again what was in flight, then read on."""
+        """After the CONNACK: resend what was in flight, then continue reading."""
         subscriber.connected_ms = self._clock.wall_ms()
         self._replay.begin(subscriber)
         self._groups.meet(subscriber)
 
     def leave(self, subscriber: Subscriber, *, is_clean: bool) -> None:
-        """The connection has ended. A persistent session stays where it is; any other session ends.
+        """Handle the end of the connection: a persistent session stays where it is, any other ends.
 
         `is_clean`: the client has said that it goes, or the server stops: the client has not failed.
         """
@@ -260,7 +260,7 @@ class Clients:
         self._cursors.erase(name)
 
     def _forget(self, subscriber: Subscriber) -> None:
-        """The session ends, in RAM. The next batch deletes its rows."""
+        """End the session in RAM. The next batch deletes its rows."""
         self._groups.forget(subscriber)
         self._burials.end_session(subscriber)
         self._sessions.drop(subscriber)
@@ -275,4 +275,4 @@ class Clients:
 
 
 def _drop(_: object) -> None:
-    """Nobody waits for this answer."""
+    """Ignore the answer."""

@@ -1,4 +1,4 @@
-"""Where sessions stand, written along with every batch of the writer, that is with each group commit. (A
+"""Cursors of sessions, written along with every batch of the writer, that is with each group commit. (A
 *group* is a shared subscription in this room; it has a cursor like a session's.)
 
 Nothing here is a request of its own that the writer could refuse: what is to be stored is state of this
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 CURSOR_INTERVAL_S = 0.1
 IDLE_CURSOR_S = 60.0
 OWN_BYTES_PER_S = 4 << 20
-"""What a session may have written of itself, on and on."""
+"""Sustained write rate of one session's cursors."""
 BURST_S = 0.5
-"""How long it may be in debt for that."""
+"""Maximum debt of a session, in seconds of that rate."""
 ROW_COST = 16
 """What a row costs besides the flights (subscriptions) that it holds, ..."""
 SUBSCRIPTION_COST = 6
@@ -65,7 +65,7 @@ NEVER = float("inf")
 
 
 class Cursors(Rider):
-    """What sessions and groups want stored."""
+    """Collects what sessions and groups have to store, and writes it with each batch."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Cursors(Rider):
         self._clock = clock
         self._writer = writer
         self.dirty: set[Subscriber] = set()
-        """Whose cursor on disk is behind."""
+        """Sessions whose cursor on disk is behind (dirty)."""
         self._ended: dict[str, bool] = {}
         """Names whose rows are to go; True: they are gone when the batches that are open are durable. No more
         than there were sessions, as only what has been stored has to go."""
@@ -94,9 +94,9 @@ class Cursors(Rider):
         self._now: dict[Subscriber, None] = {}
         """Whose cursors have to be in the batch that is open."""
         self._wanted_at = NEVER
-        """When a batch is wanted for somebody who waits, s of monotonic time."""
+        """Time by which a waiting session needs a batch, s of monotonic time."""
         self._is_nudged = False
-        """The writer has been asked for a batch."""
+        """Whether the writer has been asked for a batch."""
         self._round: deque[Subscriber] = deque()
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
@@ -106,7 +106,7 @@ class Cursors(Rider):
         writer.carry(self)
 
     def recover(self) -> None:
-        """Nothing of what was written may have survived: all of it again, in turns."""
+        """After a store failure: mark everything dirty again, in turns."""
         for subscriber in chain(self._sessions.values(), self._groups.values()):
             self.outdate(subscriber)
             subscriber.is_entangled = bool(subscriber.groups)
@@ -114,7 +114,7 @@ class Cursors(Rider):
         self._round_at = -NEVER
 
     def finish(self) -> None:
-        """The server stops: everything goes with the next batch, whatever it costs."""
+        """At shutdown: write everything with the next batch, at any cost."""
         self._is_last = True
         self.recover()
 
@@ -126,7 +126,7 @@ class Cursors(Rider):
         )
 
     def secure(self, subscriber: Subscriber, done: Secured) -> None:
-        """Have a session made durable as it is by then. Who asks meanwhile shares the batch."""
+        """Persist a session in its state at that time. Later requests share the batch."""
         self._asked.setdefault(subscriber, []).append(done)
         self._want(subscriber.even_at - BURST_S)
 
@@ -158,7 +158,7 @@ class Cursors(Rider):
             done(-1)
 
     def _withdraw(self, subscriber: Subscriber, done: Secured) -> bool:
-        """`done` waits no longer; whether it did."""
+        """Remove `done` from the waiting; whether it was there."""
         waiting = self._asked.get(subscriber, [])
         if done not in waiting:
             return False
@@ -204,7 +204,7 @@ class Cursors(Rider):
         self.erase(name)
 
     def forget(self, subscriber: Subscriber) -> None:
-        """The session is over: its rows go with the next batch."""
+        """Delete the rows of an ended session with the next batch."""
         self.dirty.discard(subscriber)
         if subscriber.is_stored:
             self.erase(subscriber.session.client_id)
@@ -215,13 +215,13 @@ class Cursors(Rider):
         return name in self._ended or (known is not None and known.is_stored)
 
     def asks(self, subscriber: Subscriber) -> int:
-        """How many wait for the session to be durable."""
+        """Number of requests that wait for the session to be durable."""
         return len(self._asked.get(subscriber, ()))
 
     # -- when
 
     def step(self) -> None:
-        """Have a batch written if somebody waits for one who may be written now."""
+        """Ask for a batch if a waiting session may be written now."""
         if self._is_nudged or self._clock.mono() < self._wanted_at:
             return
         try:
@@ -247,7 +247,7 @@ class Cursors(Rider):
             self._refuse_asked()
 
     def _refuse_asked(self) -> None:
-        """The store takes nothing. What has ended goes with the first batch that it takes."""
+        """The store takes no writes: fail the waiting. The first batch it takes deletes ended sessions."""
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
         for waiting in asked.values():
             for done in waiting:
@@ -336,7 +336,7 @@ class Cursors(Rider):
         return cost, answers
 
     def _write_dirty(self, commit: Commit, cost: int) -> None:
-        """Those whom nobody waits for, as many as there is room for; the next batches go on with the rest."""
+        """Write dirty sessions that nobody waits for, as many as fit; later batches write the rest."""
         started = self._clock.mono()
         if not self._is_last and (started < self._lazy_from or cost >= LAZY_COST):
             return
@@ -415,7 +415,7 @@ class Cursors(Rider):
         return session.is_persistent and self._named(session.client_id) is subscriber
 
     def _named(self, name: str) -> Subscriber | None:
-        """The session or group whose rows have that name."""
+        """The session or group with this row name."""
         if name.startswith(GROUP_PREFIX):
             return self._groups.get(name.removeprefix(GROUP_PREFIX))
         return self._sessions.get(name)

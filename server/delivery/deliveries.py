@@ -1,4 +1,4 @@
-"""What has become of a dispatched message with each who was to get it: made up when somebody asks.
+"""Deliveries of a dispatched message, one for each receiver; computed on request.
 
 The writer asks one thing of it, in less time and of all who are not done: whether anything is undone
 (`is_undone`).
@@ -61,28 +61,28 @@ May = Callable[[Iterable[str]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What has become of a message with one session or group."""
+    """State of a message at one session or group."""
 
     name: str
-    """The client id, or the group as people call it."""
+    """Client id or group name."""
     filter: str | None
-    """What the group subscribes to; None: it is a session."""
+    """The group's filter; None: it is a session."""
     state: DeliveryState
     attempts: int | None = None
-    """Deliveries so far; None: nobody has counted them any more."""
+    """Deliveries so far; None: no longer counted."""
     retry_ms: int | None = None
     reason: str = ""
-    """Why the last attempt came to nothing, if that is known."""
+    """Reason why the last attempt failed, if known."""
     by: str = ""
-    """Who has it; empty: nobody, or it is the session itself."""
+    """The member that has it; empty: none, or the session itself."""
     until_ms: int | None = None
-    """How long who has it may keep it, wall ms; None: for as long as it takes."""
+    """End of the holder's lease, wall ms; None: no limit."""
     tries: Sequence[TryRow] = ()
-    """The last that came to nothing."""
+    """The last failed attempts."""
 
 
 class Deliveries:
-    """Looks it up. Changes nothing."""
+    """Read-only lookup."""
 
     def __init__(
         self,

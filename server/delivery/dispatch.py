@@ -1,4 +1,4 @@
-"""Advances the horizon and hands on what it passes.
+"""Dispatch: advances the horizon and hands the passed messages to subscribers.
 
 One turn: ask how far the horizon may go, take the due entries from the wheel and the plain publishes that
 wait for the horizon, merge them in position order, give each to the sessions that are tailing, move the
@@ -68,14 +68,14 @@ COST_BITS = 12
 """So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
 _PARENT = PARENT.encode()
 OWN_TOPICS = (b"$SYS/", b"$dead/")
-"""What the server's own messages begin with."""
+"""Topic prefix of the server's own messages."""
 RUN_MIN = 16
 """Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What dispatch has done since the start."""
+    """Counters since the start."""
 
     dispatched: int = 0
     expired: int = 0
@@ -87,13 +87,13 @@ class Counts:
     """Lateness of the messages of the last turns, for the histogram."""
 
     def take_late(self) -> list[int]:
-        """`late_ms`, which begins anew."""
+        """Return `late_ms` and reset it."""
         late_ms, self.late_ms = self.late_ms, []
         return late_ms
 
 
 class Dispatch(Rider):
-    """The horizon's mover."""
+    """Moves the horizon."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Dispatch(Rider):
 
     @property
     def live(self) -> int:
-        """How many plain publishes wait for the horizon."""
+        """Number of plain publishes that wait for the horizon."""
         return len(self._live)
 
     @property
@@ -419,6 +419,6 @@ class Dispatch(Rider):
             log.error("retained message not updated: the stored one is unreadable: %s", error)
 
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:
-        """The session reads the message, and what comes after it, by itself."""
+        """Let the session read this message and later ones from the store."""
         subscriber.session.fall_behind(Position(message.position - 1))
         self._ready.wake(subscriber)

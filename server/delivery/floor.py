@@ -1,4 +1,4 @@
-"""Who keeps the retention floor where it is: groups and endpoints that have not done what is old.
+"""Retention floor: groups and endpoints with old unfinished messages hold it back.
 
 The floor is one position: the oldest slice that somebody needs keeps all that come after it. So a place that
 nobody looks after is moved over what is not for it, and is given up in the end:
@@ -45,7 +45,7 @@ FILTERS = 1_000
 
 
 class Floor:
-    """Of one server."""
+    """The retention floor of one server."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Floor:
 
     @property
     def free(self) -> Position:
-        """What is before may go: nobody needs it, and what sessions had undone is settled."""
+        """Position before which everything may be dropped: unneeded and settled."""
         return min(self.needed, self.settled if len(self._sessions) else END)
 
     @property

@@ -30,13 +30,13 @@ class Forms:
         """By owner, of its forms; none is 0."""
 
     def has_room(self, owner: str, topic_filter: str) -> bool:
-        """Whether the owner may have one more filter of this form."""
+        """Whether the owner may add a filter of this form."""
         form = _form(topic_filter)
         is_known = not form or form in self._counts.get(owner, ())
         return is_known or self._levels[owner] + _levels(form) <= LEVELS_MAX
 
     def add(self, owner: str, topic_filter: str) -> None:
-        """The owner has one more filter."""
+        """Count one more filter of the owner."""
         form = _form(topic_filter)
         if form:
             counts = self._counts.setdefault(owner, Counter())
@@ -45,7 +45,7 @@ class Forms:
                 self._levels[owner] += _levels(form)
 
     def discard(self, owner: str, topic_filter: str) -> None:
-        """The owner has this filter no more."""
+        """Count one filter of the owner less."""
         form = _form(topic_filter)
         counts = self._counts.get(owner)
         if counts is None or not counts[form]:
@@ -58,7 +58,7 @@ class Forms:
             del self._counts[owner], self._levels[owner]
 
     def move(self, before: str, after: str, topic_filter: str) -> None:
-        """The filter is another owner's."""
+        """Move the filter to another owner."""
         self.discard(before, topic_filter)
         self.add(after, topic_filter)
 

@@ -37,11 +37,11 @@ END_MEMBERS = 500
 
 
 class UnknownGroup(LookupError):
-    """There is no group with this text."""
+    """No group has this text."""
 
 
 class TooManyGroups(Refused):
-    """What `limits.memory` has room for, or the bound of a key."""
+    """The limit of `limits.memory` or of a key is reached."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("over-quota", detail)
@@ -80,7 +80,7 @@ class Membership:
         self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
         self._paces = Paces(mono)
         self.returned = Returned(limits.returned)
-        """What no member has."""
+        """Returned messages that no member holds."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
         """Those that clients can name, by what stands between `$share/` and the filter; none is empty."""
@@ -102,11 +102,11 @@ class Membership:
         return self._by_text.get(text)
 
     def of_name(self, name: str) -> list[Group]:
-        """Those that share a name, each with another filter."""
+        """Groups with this name, each with a different filter."""
         return list(self._by_name.get(name, {}).values())
 
     def named(self, name: str) -> Subscriber | None:
-        """The session or group whose rows have that name, if there is one."""
+        """The session or group with this row name, or None."""
         if name.startswith(KEY_PREFIX):
             return self._by_text.get(name.removeprefix(KEY_PREFIX))
         return self._sessions.get(name)
@@ -161,7 +161,7 @@ class Membership:
         ]
 
     def _restore(self, text: str, row: GroupRow) -> None:
-        """A group as its row has it."""
+        """Restore a group from its row."""
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
@@ -175,7 +175,7 @@ class Membership:
         self._sessions.restore_cursor(group)
 
     def review(self) -> None:
-        """Keys are others now: of a group whose key counts no more, what the one of that name may now."""
+        """The keys file has changed: give a group of an old key the rights of the new key of that name."""
         for group in self._by_text.values():
             if group.rights is not None and not group.rights.is_live:
                 group.rights = self._sessions.rights_of(group.owner, group.client)
@@ -195,7 +195,7 @@ class Membership:
         return why
 
     def _give(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
-        """The group belongs to another key, or to none. No rights limit what is posted to an endpoint."""
+        """Give the group to another key, or to none. Rights do not limit what is posted to an endpoint."""
         self._share.move(group.owner, owner)
         self._forms.move(group.owner, owner, parse_share(group.text)[1])
         group.owner, group.client = owner, client
@@ -268,7 +268,7 @@ class Membership:
     def join(
         self, member: Subscriber, text: str, subscription: Subscription, keeping: Keeping = UNSAID
     ) -> bool:
-        """Make a session a member; True if it was not one before."""
+        """Add a session as a member; True if it was not one before."""
         group = self._by_text.get(text)
         if group is None:
             group = self._open(text, subscription.since)
@@ -383,7 +383,7 @@ class Membership:
             self._ready.wake(group)
 
     def read_on(self, subscriber: Subscriber) -> None:
-        """The session, or a group that it is a member of, may have room again."""
+        """Continue reading: the session, or one of its groups, may have room again."""
         self._ready.wake(subscriber)
         if subscriber.groups:
             self.meet(subscriber)
@@ -441,7 +441,7 @@ class Membership:
         return late
 
     def over(self, member: Subscriber, lent: Flight) -> None:
-        """A member's client will never take the message: the group has room for one more."""
+        """The member's client will never take the message: free its slot in the group."""
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
         if group is not None:
             group.returned(member, lent)
@@ -466,13 +466,13 @@ class Membership:
             self.leave(member, text, is_given_up=False)
 
     def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
-        """End a flight that its client has not acked and will not be sent again."""
+        """Give up an unacked flight that will not be sent again."""
         subscriber.session.give_up(flight)
         if flight.loan is not None:
             self.over(subscriber, flight)
 
     def step(self) -> None:
-        """Wake those who were given messages as fast as may be, when they may have more."""
+        """Wake groups that were held back by their rate, when they may have more."""
         for group in self._paces.due():
             if self.named(group.session.client_id) is group:
                 self._ready.wake(group)
@@ -483,11 +483,11 @@ class Membership:
                 self._ready.wake(group)
 
     def wait_s(self) -> float:
-        """Seconds until `step` has something to do."""
+        """Seconds until `step` has work."""
         return self._paces.wait_s()
 
     def pause(self, commit: Commit, group: Group, *, is_paused: bool) -> None:
-        """In the writer: send its members nothing from now on, or again. They keep what they have."""
+        """In the writer: pause or resume the group. Members keep what they have."""
         group.is_paused = is_paused
         self._look(group)
         self._cursors.outdate(group)

@@ -20,7 +20,7 @@ from shards.record import decode, id_at, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
 OVERHEAD_BYTES = 600
-"""What a message costs in RAM besides its topic, payload and properties."""
+"""RAM of a message besides its topic, payload and properties, bytes."""
 SHARED_MS = 1_000
 """For so long after its dispatch a message goes out as it was then, one object for all."""
 
@@ -88,11 +88,11 @@ class Message:
         """When it was due; of a plain publish, when it came. `asked_ms`: 0 for that."""
         self.late_ms = late_from_ms - due_ms if late_from_ms > due_ms else 0
         self.wire: dict[int, tuple[bytes, bytes]] | None = None
-        """None: not encoded yet."""
+        """Encoded forms; None: not encoded yet."""
 
     @property
     def record(self) -> Record:
-        """All that is known of it."""
+        """The full record."""
         record = self._record
         if record is None:
             record = self._record = decode(self._value)
@@ -105,7 +105,7 @@ class Message:
 
     @property
     def body_bytes(self) -> int:
-        """Bytes that go to a subscriber, about."""
+        """Approximate bytes on the wire."""
         record = self._record
         return len(self.topic) + len(self._value) - self._body_at if record is None else record.size
 
@@ -145,12 +145,12 @@ class Message:
         return OVERHEAD_BYTES + 2 * len(record.payload) + record.size
 
     def id(self, node: int) -> MessageId:
-        """What users call it."""
+        """Message id."""
         stored = 0 if self.is_usual else self.record.id
         return id_at(self.position, max(self.shard, 0), node, stored)
 
     def id_text(self, node: int) -> str:
-        """The message id as users know it."""
+        """Message id as text."""
         return id_text(self.id(node))
 
     @property

@@ -1,4 +1,4 @@
-"""What was not stored and could not be sent at once: kept for the sessions that it was promised to.
+"""Spill buffer: unstored messages that were acknowledged but could not be sent yet.
 
 A plain publish is not stored when everybody who subscribes to it at QoS 1 or 2 is there, caught up and has
 room. That is judged when the writer gives it a position; it is sent when the horizon reaches that position,
@@ -28,7 +28,7 @@ from .message import Message
 from .subscriber import Subscriber
 
 PUT_OFF_BYTES = 120
-"""What it costs in RAM to note that a message at QoS 0 was put off."""
+"""RAM for the note that a message at QoS 0 was put off, bytes."""
 
 
 class Owed:
@@ -39,11 +39,11 @@ class Owed:
         self.bytes = 0
         self._by_subscriber: dict[Subscriber, list[Message]] = {}
         self._owing: dict[Message, int] = {}
-        """How many are still owed a message."""
+        """Number of subscribers that are still owed a message."""
         self._put_off: dict[Position, int] = {}
         """Of QoS 0: how many had no room and have not read it since; in position order."""
         self.dropped = 0
-        """Deliveries at QoS 0 that went that way."""
+        """Dropped deliveries at QoS 0."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_subscriber.values()))
@@ -57,7 +57,7 @@ class Owed:
             self.bytes += message.size()
 
     def of(self, subscriber: Subscriber) -> Sequence[Message]:
-        """What the subscriber has still to be sent."""
+        """Messages that the subscriber is still owed."""
         return self._by_subscriber.get(subscriber, ())
 
     def passed(self, subscriber: Subscriber, read: Position) -> None:
@@ -73,7 +73,7 @@ class Owed:
             del self._by_subscriber[subscriber]
 
     def forget(self, subscriber: Subscriber) -> None:
-        """The session is over."""
+        """The session has ended: forget what it was owed."""
         for message in self._by_subscriber.pop(subscriber, ()):
             self._settle(message)
 

@@ -1,4 +1,4 @@
-"""Whether what somebody has sent may be handed out: only if he may send it now.
+"""Rights of a message's owner at delivery: it is handed out only if the owner may send it now.
 
 A message has an owner, the name of the key that sent it (shards/record.py). Between sending and delivery lie
 days: it is delayed, retained, missed by a session, replayed. Rules change meanwhile and keys are revoked, so
@@ -57,7 +57,7 @@ def posting_topic(deliver_to: bytes) -> bytes:
 
 
 class Auth(Bounds, Protocol):
-    """Who may do what, as the files have it now."""
+    """Current rights, as the files define them."""
 
     def rights_of(self, name: str, client_id: str) -> Rights | None: ...
 
@@ -67,12 +67,12 @@ class Auth(Bounds, Protocol):
 
 
 class Open:
-    """Where there are no keys."""
+    """Rights on a server without keys."""
 
     is_open = True
 
     def rights_of(self, name: str, client_id: str) -> None:
-        """Everything."""
+        """No restriction."""
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:  # noqa: ARG002
         return True, 0

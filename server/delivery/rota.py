@@ -1,4 +1,4 @@
-"""Whose turn it is in a shared subscription: a member is chosen for each message.
+"""Picker: chooses a member of a shared subscription for each message, by least outstanding requests.
 
 The member that has the least in proportion to what it has *shown* it can take: SHOWN_FIRST at first, one more
 with each ack, its window at most. More than that nobody is given, so that one that has stalled, however large
@@ -34,7 +34,7 @@ LOOKED_AT = 8
 UNABLE_MAX = 100
 """Members that are asked for one message whether their clients take its size, where nobody takes all."""
 STALE_MAX = 16
-"""Places in a line that count no more: so many, and as many as there are members in it."""
+"""Stale heap entries tolerated before a rebuild, in addition to one per member."""
 
 Place = tuple[float, int, Subscriber]
 """(share, turn, member). No two of a line are equal in share and turn: told apart by these, as a tuple has no

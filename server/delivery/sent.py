@@ -1,4 +1,4 @@
-"""The message of a flight: what was sent is not kept, it is read again where it stands.
+"""Messages in flight: not kept in RAM, but read again from where they are stored.
 
 stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
 a retry         its row in `retries`
@@ -37,7 +37,7 @@ class Sent:
         self.lost = 0
 
     def message(self, flight: Flight) -> Message | None:
-        """None if it is nowhere any more, or cannot be read."""
+        """The message, or None if it is gone or unreadable."""
         if flight.shard < 0:
             return self._in_tail(flight.position)
         try:

@@ -28,7 +28,7 @@ NO_LOCAL, RETAIN_AS_PUBLISHED = 1, 2
 
 
 def session_row(subscriber: Subscriber) -> bytes:
-    """What a session is, apart from where it stands."""
+    """Row of a session, without its read position."""
     session = subscriber.session
     rows = [_subscription_row(s) for s in session.subscriptions.values()]
     will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
@@ -49,7 +49,7 @@ def session_row(subscriber: Subscriber) -> bytes:
 
 
 def group_row(group: Group) -> bytes:
-    """What a group is, apart from where it stands."""
+    """Row of a group, without its read position."""
     (subscription,) = group.session.subscriptions.values()
     row = GroupRow(
         _subscription_row(subscription),
@@ -159,7 +159,7 @@ def _flight_row(flight: Flight) -> bytes:
 
 
 def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
-    """Let a session stand where its cursor says."""
+    """Set a session to the state in its cursor."""
     session = subscriber.session
     subscriber.asked.restore(session.subscriptions.values(), cursor.asked, cursor.topic)
     session.retire(cursor.retired)

@@ -91,15 +91,15 @@ class Group(Subscriber):
         self._leases = leases
         self.paces = paces
         self.pace = paces.of(keeping.rate)
-        """None: it is given messages as fast as can be."""
+        """Rate limiter; None: no rate limit."""
         self.all_returned = all_returned
         self.settings = settings
         self.keeping = keeping
-        """What was said of how long it stays and how fast it is."""
+        """Requested expiry and rate."""
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False
-        """Nobody is sent anything; its place stays."""
+        """Paused: members are sent nothing; the read position stays."""
         self.client = ""
         """Its last member, whose `owner` and `rights` it has while it has none. Before there was a last one,
         who created it. An endpoint has an owner, for whom it counts; it belongs to no key."""
@@ -112,16 +112,16 @@ class Group(Subscriber):
         are no members any more too; nobody with none."""
         self.rota = Rota(self.members, self.lent)
         self.in_force = in_force(self.terms, settings, is_group=True)
-        """What its terms and the settings come to."""
+        """Terms in force: the group's own, else the settings."""
         self._follow()
 
     @property
     def terms(self) -> Terms:
-        """Those of its subscription."""
+        """Terms of its subscription."""
         return next((one.terms for one in self.session.subscriptions.values()), USUAL)
 
     def agree(self, terms: Terms, keeping: Keeping) -> None:
-        """Take over terms, all of them."""
+        """Replace all terms."""
         for one in self.session.subscriptions.values():
             one.terms = terms
         self.in_force = in_force(terms, self.settings, is_group=True)
@@ -134,7 +134,7 @@ class Group(Subscriber):
         self._follow()
 
     def hear(self, terms: Terms, keeping: Keeping) -> None:
-        """Take over what is said; what is not stays as it is."""
+        """Change the given terms; the others stay."""
         if terms != USUAL or keeping != UNSAID:
             agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
             if agreed != (self.terms, self.keeping):
@@ -158,7 +158,7 @@ class Group(Subscriber):
         self.session.keep_for(max(self.session.expiry_s, member.session.expiry_s))
 
     def leave(self, member: Subscriber) -> bool:
-        """The member gives up the subscription; True if it was the last one."""
+        """Remove a member; True if it was the last one."""
         self.members.pop(member, None)
         self.rota.part(member)
         kept_s = self.session.expiry_s
@@ -273,11 +273,11 @@ class Group(Subscriber):
         return self.members
 
     def lent_to(self, member: Subscriber) -> int:
-        """How many of the group's messages the member has in flight."""
+        """Number of the group's messages that the member has in flight."""
         return len(self.lent.get(member, ()))
 
     def note_loan(self, member: Subscriber, lent: Flight) -> None:
-        """The member has the message in flight."""
+        """Note that the member has the message in flight."""
         theirs = self.lent.get(member)
         if theirs is None:
             theirs = self.lent[member] = {}

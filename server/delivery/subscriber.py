@@ -1,4 +1,4 @@
-"""A session in the server: where it stands on the timeline, and the connection it has at the moment.
+"""A session in the server: its read position on the timeline, and its current connection.
 
 QoS 2 to a session that outlives its connection must be known to the disk before it is on the wire: the
 packet id and the position. Such a delivery waits at the *gate* until a batch with the session's cursor is
@@ -52,21 +52,21 @@ class Closing(Enum):
     """Why the server ends a connection."""
 
     TAKEN_OVER = auto()
-    """Its client has connected anew."""
+    """The client has connected again."""
     DROPPED = auto()
-    """Its session was ended from outside."""
+    """The session was deleted."""
     STORE_FAILED = auto()
-    """Something that the client waits for cannot be made durable."""
+    """A write that the client waits for cannot be made durable."""
     FAILED = auto()
-    """Nothing can be sent to it: a fault of the server."""
+    """Sending failed: a fault of the server."""
     STOPPING = auto()
     """The server stops."""
     MOVED = auto()
-    """Another server is to serve it: this one leads no more."""
+    """This server no longer leads; another one serves the client."""
     TIMED_OUT = auto()
-    """Nothing has come for longer than was agreed."""
+    """Keep alive timeout."""
     REVOKED = auto()
-    """Its key counts no more."""
+    """The key is no longer valid."""
 
 
 PERHAPS = 0
@@ -84,11 +84,11 @@ class Link(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """False while the socket takes no more: send nothing, wait for a wake-up."""
+        """False while the socket is full: send nothing and wait for a wake-up."""
 
     @property
     def is_limited(self) -> bool:
-        """Its client does not take every packet."""
+        """Whether the client limits the packet size."""
 
     def takes(
         self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
@@ -96,7 +96,7 @@ class Link(Protocol):
         """Whether the client takes a delivery of this size; `send` drops one that it does not."""
 
     def close(self, why: Closing) -> None:
-        """End the connection, and say why where there is a way to."""
+        """Close the connection, and send the reason if the protocol has a way."""
 
     def send(
         self,
@@ -203,21 +203,21 @@ class Subscriber:
         self.reads_next = False
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
-        """The server's set of those whose cursor on disk is behind."""
+        """The server's set of dirty sessions: the cursor on disk is behind."""
         self.secure = secure
         self.link: Link | None = None
         self.owner = owner
-        """The name of the key that its client has shown; empty: none."""
+        """Name of the client's key; empty: none."""
         self.rights = rights
         """What its client may, here or away; None: everything, as nobody is asked for keys."""
         self.is_ready = False
         """Waits in `Ready` for its turn to read on."""
         self.stored_at = 0.0
-        """When the cursor was last written, s of monotonic time."""
+        """Time of the last cursor write, s of monotonic time."""
         self.stored_changes = -1
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
-        """It has rows on disk."""
+        """Whether it has rows on disk."""
         self.asked = Asked()
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
@@ -237,13 +237,13 @@ class Subscriber:
         self.groups: dict[str, Subscriber] = {}
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will = will
-        """What to publish if the connection ends without a word."""
+        """The will: published if the connection ends without DISCONNECT."""
         self.former_will: Will | None = None
         """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
         """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = will_id
-        """The delayed will that waits on the timeline, while the client is away."""
+        """Message id of the delayed will on the timeline, while the client is away."""
         self.left_ms = self.left_running_ms = 0
         """When its last connection ended, by the wall clock and in running time; 0: it is there."""
         self.doubt = Position(0)
@@ -254,7 +254,7 @@ class Subscriber:
         """When its last connection ended, wall ms; 0: it has had none, or the server was killed meanwhile."""
         self.delivered = 0
         self.redelivered = 0
-        """Messages that had to come again."""
+        """Number of redelivered messages."""
 
     @property
     def whose(self) -> bytes:
@@ -312,12 +312,12 @@ class Subscriber:
 
     @property
     def is_reachable(self) -> bool:
-        """Somebody could be sent something."""
+        """Whether the session or a member is connected and has room."""
         return self.link is not None
 
     @property
     def is_here(self) -> bool:
-        """It is connected, or one of a group's members is."""
+        """Whether it, or one of the group's members, is connected."""
         return self.link is not None
 
     @property
@@ -326,7 +326,7 @@ class Subscriber:
         return self.rights is not None
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether it may be sent what goes to this topic, as the rules are now."""
+        """Whether current rules allow it to receive messages of this topic."""
         return self.rights is None or self.rights.may_receive(topic)
 
     @property
@@ -336,7 +336,7 @@ class Subscriber:
 
     @property
     def can_resend(self) -> bool:
-        """Whether there is room to send one more message again."""
+        """Whether there is room to resend one more message."""
         link, session = self.link, self.session
         if link is None or not link.has_room:
             return False
@@ -539,7 +539,7 @@ class Subscriber:
         subscriptions: tuple[Subscription, ...],
         is_retained: bool,
     ) -> None:
-        """Put a delivery at the gate."""
+        """Hold a delivery at the write barrier (gate)."""
         self.gate.append((message, qos, packet_id, subscriptions, is_retained))
         self.gate_bytes += message.body_bytes
         self._plan_gate()

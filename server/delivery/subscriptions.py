@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Denial(Enum):
-    """Why a filter may not be subscribed to."""
+    """Reason why a subscription is refused."""
 
     NOT_ALLOWED = auto()
     OVER_QUOTA = auto()
@@ -129,13 +129,13 @@ class Subscriptions:
         subscriber.asked.add(subscription)
 
     def send_retained(self, subscriber: Subscriber) -> None:
-        """The client has the answer to its SUBSCRIBE: retained messages may go out."""
+        """After the SUBACK: send the retained messages."""
         subscriber.unanswered -= 1
         if not subscriber.session.tailing:
             self._groups.read_on(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
-        """End a subscription. False: there was none."""
+        """Remove a subscription. False: there was none."""
         if not subscriber.session.unsubscribe(topic_filter):
             return False
         self._sessions.quota.discard((topic_filter,), subscriber.owner)
@@ -192,4 +192,4 @@ class Subscriptions:
 
 
 def _drop(_: object) -> None:
-    """Nobody waits for this answer."""
+    """Ignore the answer."""

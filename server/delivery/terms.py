@@ -1,4 +1,4 @@
-"""What a subscription may ask for, and what holds where it says nothing.
+"""Terms of a subscription: what it may ask for, and the settings that apply otherwise.
 
     said by a client      ack-timeout 30s, backoff 1s,5s      Terms(30_000, None, (1_000, 5_000))
     sessions.*            ack_timeout 0, max_attempts "auto"
@@ -31,7 +31,7 @@ _RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
 
 
 class TermsError(ValueError):
-    """What cannot be asked for; `name`: of what, as HTTP spells it (`ack_timeout`)."""
+    """An invalid term; `name`: the field as HTTP spells it (`ack_timeout`)."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name} {detail}")
@@ -64,7 +64,7 @@ LASTING = Keeping(NEVER_S)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What holds for a session or group."""
+    """Terms in force for a session or group."""
 
     ack_timeout_ms: int
     """0: for ever."""
@@ -74,7 +74,7 @@ class InForce:
 
 
 def in_force(terms: Terms, settings: Sessions, *, is_group: bool) -> InForce:
-    """What holds: the terms where they say something, else the settings."""
+    """The terms in force: the given ones, else the settings."""
     attempts = settings.group_attempts if is_group else settings.session_attempts
     return InForce(
         settings.ack_timeout_ms if terms.ack_timeout_ms is None else terms.ack_timeout_ms,

@@ -20,12 +20,12 @@ from ..settings.times import format_ms
 from .message import Message
 
 TRIES_MAX = 20
-"""Tries that are remembered of a message."""
+"""Maximum number of remembered tries of a message."""
 SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
 """Outcomes of a try: a nack or a post without success; no answer in time; the connection or the server was
 lost; it was returned in order, more often than is free."""
 UNANSWERED = "no answer before the connection or the server ended"
-"""Why a try came to nothing of which no more is known."""
+"""Reason of a failed try without a known reason."""
 BYTES_MAX = 4_096
 """Of the JSON: the last tries that fit."""
 _encode = msgspec.json.Encoder().encode

@@ -1,24 +1,24 @@
-"""What becomes of a publish, for who has sent it."""
+"""The outcome of a publish, for its sender."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 
 
 class Verdict(IntEnum):
-    """What has become of a publish."""
+    """Outcome of a publish."""
 
     TAKEN = 0
-    """It is durable, or has been handed to whoever subscribes now."""
+    """Durable, or handed to the current subscribers."""
     UNWANTED = 1
-    """It has been handed on, and nobody subscribes to it."""
+    """Accepted, but nobody subscribes to it."""
     OVER_QUOTA = 2
-    """Refused: one of the server's bounds is reached."""
+    """Refused: a limit of the server is reached."""
     REFUSED = 3
     """Refused: its key belongs to another message, or cannot be read."""
     UNAVAILABLE = 4
-    """Not taken: nothing can be made durable at the moment."""
+    """Not accepted: nothing can be made durable now."""
     CANCELLED = 5
-    """It was there under its key, and has been cancelled: nobody gets it."""
+    """The message under its key was cancelled: nobody gets it."""
 
 
 Answer = Callable[[Verdict, int], None]

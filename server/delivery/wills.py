@@ -1,4 +1,4 @@
-"""Wills: what is published when a connection ends without a word, at once or on the timeline.
+"""Wills: published when a connection ends without DISCONNECT, at once or on the timeline.
 
 A will was accepted with CONNECT, so it has to come out: `limits.pending` is for what clients ask now, and one
 that finds the queue full, the store broken or no room in the directory is kept and tried again each second.
@@ -50,7 +50,7 @@ Submit = Callable[[], bool]
 
 @dataclass(slots=True, eq=False)
 class Leaving:
-    """A will on its way to a place. `due_ms` 0: at once."""
+    """A will on its way to a position. `due_ms` 0: at once."""
 
     subscriber: Subscriber
     will: Will
@@ -98,11 +98,11 @@ class Wills:
         return len(self._kept)
 
     def accept(self, subscriber: Subscriber, will: Will | None) -> None:
-        """A connection has come with this will, or with none."""
+        """Set the will of a new connection, or None."""
         subscriber.will = will
 
     def withdraw(self, subscriber: Subscriber) -> None:
-        """The client has said that it goes: nothing is to be published."""
+        """Discard the will after a DISCONNECT."""
         subscriber.will = None
 
     def displace(self, subscriber: Subscriber, *, is_resumed: bool) -> None:
@@ -167,7 +167,7 @@ class Wills:
             self._try(partial(self._recall, wanted, at_once=at_once), OVERHEAD_BYTES)
 
     def step(self) -> None:
-        """Try those again that could not be placed."""
+        """Retry wills that could not be placed."""
         if not self._kept or self._clock.mono() < self._retry_at:
             return
         self._retry_at = self._clock.mono() + RETRY_S
@@ -182,12 +182,12 @@ class Wills:
         return submit() or self._later(submit, size)
 
     def _forget(self, leaving: Leaving) -> None:
-        """It has come to its end, whichever."""
+        """Forget a finished will."""
         if self._underway.get(leaving.subscriber) is leaving.will:
             del self._underway[leaving.subscriber]
 
     def _later(self, submit: Submit, size: int) -> bool:
-        """Keep what cannot be done now; False: it is lost, beyond the bound."""
+        """Keep a will for a retry; False: lost, because the bound is reached."""
         limits = self._limits
         if len(self._kept) >= limits.connections or self._kept_bytes + size > limits.queued_bytes:
             self.lost += 1

@@ -1,4 +1,4 @@
-"""What a client wants published: now or later, or when it is gone.
+"""Publish requests: messages that a client wants published now, later, or after it is gone.
 
 A file of its own, because what uses it may be compiled, and a Struct must not be.
 """
@@ -10,7 +10,7 @@ from shards.fields import Record
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False):
-    """A publish, read: the record to store or hand on, and what was asked for."""
+    """A parsed publish request: the record, and the options that were asked for."""
 
     record: Record
     is_scheduled: bool = False

@@ -391,7 +391,7 @@ def _told(error: Exception) -> str:
         case TooManyInterim():
             said = f"more than {INTERIM_MAX} interim answers (1xx)"
         case TooLong():
-            said = "the answer has no end that HTTP defines"
+            said = "the answer is not HTTP: its end is undefined"
         case aiohttp.ClientResponseError():
             said = "the answer is not HTTP"
         case aiohttp.InvalidURL():

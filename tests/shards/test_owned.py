@@ -364,7 +364,7 @@ def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
     held_by(opened, A, 60)
     assert refused(lambda: commit.put([of(A)] * 11)).startswith("key 'meter-7' has 60 messages pending")
     held_by(opened, A, 10)
-    text = "the key meter-7 has 70 messages pending, the rest of limits.pending is reserved for others"
+    text = "key 'meter-7' has 70 messages pending, the rest of limits.pending is reserved for others"
     assert refused(lambda: commit.put([of(A)])) == text
     held_by(opened, B, 5)
     held_by(opened, b"", 4)

@@ -18,7 +18,7 @@ _OWN = {
     USAGE: ("usage", "Invalid arguments"),
     UNREACHABLE: ("unreachable", "Server not reachable"),
 }
-"""Exit code -> slug and title of a problem that no server has told of."""
+"""Maps exit codes to a problem's slug and title, for errors raised on the client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Settles what places have left undone (burials.py), a step at a time.
+"""Settles the unfinished messages of ended places (burials.py), step by step.
 
     in flight     ──┐
     not read      ──┼──> a dead letter of the place, with the reason; or dropped, and counted
@@ -57,7 +57,7 @@ LOOK = 1_000
 
 
 class Burying:
-    """Works through the burials."""
+    """Processes the burials."""
 
     def __init__(
         self,

@@ -21,11 +21,11 @@ from ..shared import Group
 from ..subscriber import Inside
 
 NAME = "(pull)"
-"""How people see whoever leases over HTTP."""
+"""Display name of members that lease over HTTP."""
 
 
 class Former:
-    """Holds what was leased of each group when the server ended."""
+    """Holds the leases of each group from before the restart."""
 
     def __init__(self, groups: Membership, sent: Sent, running_ms: Callable[[], int]) -> None:
         self._groups = groups

@@ -114,7 +114,7 @@ class Late:
 
     @property
     def room(self) -> int:
-        """How many more may wait."""
+        """Number of late acks that may still be queued."""
         return WAITING_MAX - len(self._waiting)
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
@@ -216,4 +216,4 @@ def _origin(commit: Commit, message: MessageId, place: Position) -> Position:
 
 
 def _nobody(_: bool | None) -> None:
-    """Nobody waits for the answer."""
+    """Ignore the answer."""

@@ -338,7 +338,7 @@ async def test_nor_does_that_of_a_page_that_is_cut_at_what_is_not_there(
     for text, why in (
         (other, "begin without a cursor"),
         ("0" * 56, "begin without a cursor"),
-        ("0" * 26, "is not one"),
+        ("0" * 26, "was not issued"),
         ("x", "is not"),
     ):
         answer = await keyed.call("a", "GET", f"/v1/messages?cursor={text}", status=422)

@@ -156,7 +156,7 @@ def test_topics_that_begin_with_a_dollar_are_like_others(topic: str) -> None:
         ({"key": ""}, "key", "1 to 256"),
         ({"key": "k" * 257}, "key", "has 257"),
         ({"key": "a\n"}, "key", "control"),
-        ({"delay": 5}, "delay", "not known"),
+        ({"delay": 5}, "delay", "unknown field"),
     ],
 )
 def test_a_refusal_names_the_field(fields: dict[str, Any], field: str, said: str) -> None:

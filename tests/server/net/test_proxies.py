@@ -120,7 +120,7 @@ def test_nothing_else_is_raised() -> None:
 def test_settings() -> None:
     config, _ = load(None, {"FASTI__LIMITS__TRUSTED_PROXIES": "10.0.0.0/8,192.0.2.7"}, {})
     assert [str(one) for one in config.limits.trusted_proxies] == ["10.0.0.0/8", "192.0.2.7/32"]
-    with pytest.raises(ConfigError, match=r"limits.trusted_proxies: a network is"):
+    with pytest.raises(ConfigError, match=r"limits.trusted_proxies: a network must be"):
         load(None, {"FASTI__LIMITS__TRUSTED_PROXIES": "10.0.0.1/8"}, {})
     with pytest.raises(
         ConfigError, match=r"limits.trusted_proxies: is required, because mqtt.proxy_protocol is set"

@@ -122,7 +122,7 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[limits]\nmemory = "16MB"', "limits.memory", '"auto" or a size'),
         ('[limits]\nmemory = "255MiB"', "limits.memory", "at least 256MiB"),
         ("[mqtt]\nmaximum_qos = 3", "mqtt.maximum_qos", "from 0 to 2"),
-        ('[mqtt]\nallow_anonymous = "yes"', "mqtt.allow_anonymous", "true or false"),
+        ('[mqtt]\nallow_anonymous = "yes"', "mqtt.allow_anonymous", "must be true, false"),
         ('[mqtt]\ndeny_subscribe = ["a#"]', "mqtt.deny_subscribe", "whole level"),
         ("[mqtt]\ndeny_subscribe = [1]", "mqtt.deny_subscribe", "list of topic filters"),
         ('[mqtt]\nkeep_alive = "90500ms"', "mqtt.keep_alive", "whole seconds"),
@@ -134,11 +134,11 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[slices]\nexpire_by = "me"', "slices.expire_by", "one of server, job"),
         ('[limits]\nmax_payload = "16MiB"', "limits.max_payload", "limits.memory bounds that"),
         ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),
-        ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
+        ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from other machines"),
         ('[mqtt]\nallow_anonymous = "mqtt://127.0.0.1:9"', "mqtt.allow_anonymous", "not one of mqtt.listen"),
         ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is required"),
         ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
-        ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
+        ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from other machines"),
         (
             '[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"\nurl = "127.0.0.1:8080"',
             "cluster.url",
@@ -229,7 +229,7 @@ def test_who_has_keys_lets_nobody_in_without_unless_told(tmp_path: Path, file: s
     assert some.lets_anybody(plain)
     assert not some.lets_anybody(tls)
     for told in ("true", '["mqtts://0.0.0.0:8883"]'):
-        with pytest.raises(ConfigError, match="reached from elsewhere") as caught:
+        with pytest.raises(ConfigError, match="reached from other machines") as caught:
             made(both.replace("tls_cert", f"allow_anonymous = {told}\ntls_cert"))
         assert caught.value.key == "mqtt.allow_anonymous"
     assert Config().lets_anybody(plain)

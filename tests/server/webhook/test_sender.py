@@ -212,7 +212,7 @@ REASONS = {
     "the URL is not usable",
     "the address is private or reserved",
     "the answer is not HTTP",
-    "the answer has no end that HTTP defines",
+    "the answer is not HTTP: its end is undefined",
     "more than 2 interim answers (1xx)",
     "the connection was closed without an answer",
     "the connection was lost",
@@ -390,7 +390,7 @@ async def test_of_an_answer_that_does_not_end_little_is_read(behave: Behave, sta
     """Thousands of small parts a second would keep the loop of the server."""
     reply = await post_to(behave)
     assert reply.status == status
-    assert reply.fault == ("" if status else "the answer has no end that HTTP defines")
+    assert reply.fault == ("" if status else "the answer is not HTTP: its end is undefined")
     assert reply.latency_ms < 1_000
 
 
