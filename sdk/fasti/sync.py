@@ -93,7 +93,7 @@ __all__ = [
 
 
 class ByKey(Value[_messages.ByKey]):
-    """The message under an idempotency key. Nothing is asked before a call; each finds the message anew.
+    """The message under an idempotency key. Each call looks the message up again.
 
     Each raises NotFound if nobody has used the key, or it has been forgotten, or its message is past the
     server's retention: then `error.slug` is "gone", and whether it went out is not known any more.
@@ -105,7 +105,7 @@ class ByKey(Value[_messages.ByKey]):
         return self._inner.key
 
     def get(self) -> Message:
-        """The message as it is now, in whatever state."""
+        """The message in its current state."""
         return Message(self._loop, self._loop.run(self._inner.get()))
 
     def cancel(self, *, strict: bool = False) -> bool:
@@ -167,7 +167,7 @@ class Client(Facade[_client.Client]):
         return self._inner.url
 
     def close(self) -> None:
-        """Finish what is being sent, close subscriptions and connections."""
+        """Finish requests in progress, then close subscriptions and connections."""
         self._loop.close(self._inner.close())
 
     def info(self) -> Info:
@@ -175,7 +175,7 @@ class Client(Facade[_client.Client]):
         return self._loop.run(self._inner.info())
 
     def advance(self, by: Span) -> datetime:
-        """Move a simulated clock on; gives the new time.
+        """Advance a simulated clock; returns the new time.
 
         Answers when all that became due on the way has been dispatched. Raises Refused on a server that
         runs on the system's clock.
@@ -188,7 +188,7 @@ class Client(Facade[_client.Client]):
         `session` keeps the place while we are away, `group` shares the messages: all options are told of in
         `fasti.options.SubscribeOptions`. Errors come from the loop: Unreachable if the first connection
         fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
-        what cannot be meant, say an empty name or a group with `/`, `+` or `#` in it.
+        invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
         """
         return Subscription(self._loop, self._inner.subscribe(topic_filter, **options))
 
@@ -215,7 +215,7 @@ class Cluster(Facade[_cluster.Cluster]):
     """Calls on `/v1/cluster`."""
 
     def status(self) -> ClusterState:
-        """How the node that is asked sees the cluster. Raises NotFound: the server is a single one."""
+        """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster."""
         return self._loop.run(self._inner.status())
 
 
@@ -237,7 +237,7 @@ class Dead(Facade[_dead.Dead]):
         return self._loop.iterate(self._inner.list(reason=reason, limit=limit, page=page, **chosen))
 
     def get(self, message_id: str) -> tuple[DeadLetter, ...]:
-        """Those of one message, one for each session or group that has given it up; empty: none has."""
+        """Dead letters of one message, one for each session or group that gave it up; may be empty."""
         return self._loop.run(self._inner.get(message_id))
 
     def requeue(
@@ -249,7 +249,7 @@ class Dead(Facade[_dead.Dead]):
         dry_run: bool = False,
         **chosen: Unpack[DeadSelection],
     ) -> BulkResult:
-        """Have them sent again, each to the session or group that gave it up: at once, or after `delay`.
+        """Send dead letters again, each to the session or group that gave it up: at once, or after `delay`.
 
         Give `ids` (of all groups, or of `group`), or at least one of the others. `to`: another place gets
         them, `$share/{group}/{filter}` or an endpoint's name. `changed` leaves out those whose session or
@@ -260,7 +260,7 @@ class Dead(Facade[_dead.Dead]):
     def drop(
         self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[DeadSelection]
     ) -> BulkResult:
-        """Forget them. Chosen as for `requeue`. Raises Refused; not repeated when the connection is lost."""
+        """Delete them. Chosen as for `requeue`. Raises Refused; not repeated when the connection is lost."""
         return self._loop.run(self._inner.drop(ids, dry_run=dry_run, **chosen))
 
 
@@ -275,7 +275,7 @@ class Delivery(Received):
         self._inner = inner
 
     def ack(self) -> bool:
-        """Say that the message is done with; the server will not send it to this session or group again.
+        """Finish the message; the server does not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
         does not read. False: nothing was acked and nothing will be, because that connection has ended, be
@@ -296,7 +296,7 @@ class Delivery(Received):
         return self._loop.run(self._inner.ack())
 
     def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
-        """Say that it is not done: this session or group gets it again after `delay`, nobody else does.
+        """Return the message: this session or group, and no other, gets it again after `delay`.
 
         Without a delay after the back-off of the subscription, which grows from try to try. It waits on the
         server's timeline, and survives restarts of either side. After the subscription's `max_attempts` tries
@@ -308,14 +308,14 @@ class Delivery(Received):
         return self._loop.run(self._inner.nack(delay, reason))
 
     def reject(self, reason: str | None = None) -> bool:
-        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+        """Give the message up: it becomes a dead letter at once, with `reason`.
 
         True and False as for `nack`.
         """
         return self._loop.run(self._inner.reject(reason))
 
     def extend(self, span: Span) -> bool:
-        """Hold on to it: the server gives it to nobody else before `span` from now has passed.
+        """Extend the lease: the server gives the message to no other member until `span` has passed.
 
         Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
         ours any more, as that time was over, or its connection has ended. Raises Refused for more than 12 h,
@@ -328,7 +328,7 @@ class Endpoints(Facade[_endpoints.Endpoints]):
     """Calls on `/v1/endpoints`."""
 
     def list(self) -> Iterator[Endpoint]:
-        """All endpoints in order of their names."""
+        """All endpoints, sorted by name."""
         return self._loop.iterate(self._inner.list())
 
     def get(self, name: str) -> Endpoint:
@@ -336,34 +336,34 @@ class Endpoints(Facade[_endpoints.Endpoints]):
         return self._loop.run(self._inner.get(name))
 
     def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
-        """Make it, or change it in place. All options are told of in `fasti.options.EndpointOptions`.
+        """Create or change an endpoint. `fasti.options.EndpointOptions` describes the options.
 
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
         return self._loop.run(self._inner.put(name, url, **options))
 
     def delete(self, name: str, *, undone: Fate | None = None) -> None:
-        """Forget it and its place. `undone`, and what it raises: as for a group."""
+        """Delete the endpoint with its read position. `undone` and errors are as for a group."""
         self._loop.run(self._inner.delete(name, undone=undone))
 
     def pause(self, name: str) -> Endpoint:
-        """Post nothing; its place stays. Raises NotFound."""
+        """Pause the endpoint; it keeps its read position. Raises NotFound."""
         return self._loop.run(self._inner.pause(name))
 
     def resume(self, name: str) -> Endpoint:
-        """Go on where it stood. Raises NotFound."""
+        """Resume at the kept read position. Raises NotFound."""
         return self._loop.run(self._inner.resume(name))
 
     def replay(self, name: str, since: When | timedelta) -> Endpoint:
-        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
         return self._loop.run(self._inner.replay(name, since))
 
     def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
-        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return self._loop.run(self._inner.skip(name, to, undone))
 
     def test(self, name: str) -> Json:
-        """Have the server post a message for trial now, beside the queue. Raises NotFound.
+        """Post a test message now, without the queue. Raises NotFound.
 
         Gives what came of it: `{"ok", "status", "latency_ms", "reason"}`.
         """
@@ -378,11 +378,11 @@ class Groups(Facade[_groups.Groups]):
         return self._loop.iterate(self._inner.list())
 
     def get(self, name: str) -> tuple[Group, ...]:
-        """Those of one name, one for each filter. Raises NotFound."""
+        """The groups of one name, one for each filter. Raises NotFound."""
         return self._loop.run(self._inner.get(name))
 
     def put(self, name: str, topic_filter: str, **options: Unpack[GroupOptions]) -> Group:
-        """Make it ahead of its first member, from now on, or change its terms.
+        """Create the group before its first member joins, starting from now, or change its options.
 
         All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
         again. Raises Refused.
@@ -390,7 +390,7 @@ class Groups(Facade[_groups.Groups]):
         return self._loop.run(self._inner.put(name, topic_filter, **options))
 
     def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
-        """Forget its place; its members get nothing more. Raises NotFound.
+        """Delete the group; its members receive nothing more. Raises NotFound.
 
         Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
         "dead" or "drop".
@@ -398,23 +398,23 @@ class Groups(Facade[_groups.Groups]):
         self._loop.run(self._inner.delete(name, topic_filter, undone=undone))
 
     def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
-        """Give out nothing, also after a restart; its place stays. Raises NotFound."""
+        """Pause the group, also over restarts; it keeps its read position. Raises NotFound."""
         return self._loop.run(self._inner.pause(name, topic_filter))
 
     def resume(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
-        """Go on where it stood. Raises NotFound."""
+        """Resume at the kept read position. Raises NotFound."""
         return self._loop.run(self._inner.resume(name, topic_filter))
 
     def replay(
         self, name: str, since: When | timedelta, topic_filter: str | None = None
     ) -> tuple[Group, ...]:
-        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
         return self._loop.run(self._inner.replay(name, since, topic_filter))
 
     def skip(
         self, name: str, to: When | timedelta = "now", undone: Fate = "dead", topic_filter: str | None = None
     ) -> Skipped:
-        """Leave the backlog behind: go on at `to`, an instant or how far back. Raises NotFound, Refused.
+        """Skip the backlog: continue at `to`, an instant or a duration back. Raises NotFound, Refused.
 
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
@@ -425,14 +425,14 @@ class Jobs(Facade[_jobs.Jobs]):
     """Calls on `/v1/jobs`."""
 
     def split(self, start: When, *, parts: int | None = None) -> Job:
-        """Have the server cut a slice into narrower ones. `start`: its first instant.
+        """Split a slice into narrower ones. `start`: its first instant.
 
         Raises NotFound; Refused with the slug `too-near`, `job-active` or `no-spark`.
         """
         return self._loop.run(self._inner.split(start, parts=parts))
 
     def expire(self) -> Job:
-        """Have the server archive and drop what is behind its retention. Raises Refused: nothing is."""
+        """Archive and drop the slices behind retention. Raises Refused if there are none."""
         return self._loop.run(self._inner.expire())
 
     def get(self, job_id: str) -> Job:
@@ -440,52 +440,52 @@ class Jobs(Facade[_jobs.Jobs]):
         return self._loop.run(self._inner.get(job_id))
 
     def list(self) -> Iterator[Job]:
-        """Jobs that go on, and the last ones that ended."""
+        """Open jobs, and the last ones that ended."""
         return self._loop.iterate(self._inner.list())
 
     def wait(
         self, job_id: str, *, on_progress: Callable[[Job], None] | None = None, poll_s: float = POLL_S
     ) -> Job:
-        """The job when it has ended, done or aborted; `on_progress` is told each time that we ask."""
+        """Wait until the job is done or aborted; each poll calls `on_progress`."""
         return self._loop.run(self._inner.wait(job_id, on_progress=on_progress, poll_s=poll_s))
 
 
 class Message(Value[_messages.Message]):
-    """A scheduled message, as the server last told of it."""
+    """A scheduled message, as of the server's last answer."""
 
     @property
     def id(self) -> str:
-        """The same for good, wherever the message is moved."""
+        """Message id; a move does not change it."""
         return self._inner.id
 
     @property
     def topic(self) -> str:
-        """Where it goes."""
+        """Topic."""
         return self._inner.topic
 
     @property
     def deliver_at(self) -> datetime:
-        """When it is due, UTC."""
+        """Due time, UTC."""
         return self._inner.deliver_at
 
     @property
     def state(self) -> str:
-        """What the server last said: pending, dispatched, cancelled or expired."""
+        """State in the last answer: pending, dispatched, cancelled or expired."""
         return self._inner.state
 
     @property
     def raw(self) -> Mapping[str, Any]:
-        """The server's last object for it."""
+        """The message object of the last answer."""
         return self._inner.raw
 
     @property
     def replayed(self) -> bool:
-        """This `schedule()` made nothing new, the message was there under its key. See its `state`."""
+        """Whether the message existed under its key, so that `schedule()` created nothing. See `state`."""
         return self._inner.replayed
 
     @property
     def payload(self) -> Any:
-        """bytes, str or a JSON value, as it was given; None where the answer did not repeat it."""
+        """bytes, str or a JSON value, as given; None if the answer does not repeat it."""
         return self._inner.payload
 
     @property
@@ -495,22 +495,22 @@ class Message(Value[_messages.Message]):
 
     @property
     def schedule(self) -> str | None:
-        """The name of the recurring schedule that wrote it; None: none did."""
+        """Name of the recurring schedule that created it, or None."""
         return self._inner.schedule
 
     @property
     def dispatched_at(self) -> datetime | None:
-        """When it went out, or was dropped because it had expired or was late."""
+        """Time of dispatch, or of the drop because it had expired or was late."""
         return self._inner.dispatched_at
 
     @property
     def claims(self) -> Claims | None:
-        """Who would get it, as `schedule(..., claims=True)` was told; None: it was not asked."""
+        """Receivers counted by `schedule(..., claims=True)`; None if not requested."""
         return self._inner.claims
 
     @property
     def deliveries(self) -> tuple[Handling, ...]:
-        """With whom it is, once it was dispatched: each group, each session that has something left of it.
+        """Receivers after dispatch: each group, and each session that has not finished the message.
 
         As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
         came too late; 100 at most.
@@ -518,7 +518,7 @@ class Message(Value[_messages.Message]):
         return self._inner.deliveries
 
     def cancel(self) -> bool:
-        """True: nobody will get it. False: it was already dispatched, `deliveries` says what is left."""
+        """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""
         return self._loop.run(self._inner.cancel())
 
     def reschedule(self, **when: Unpack[Due]) -> Self:
@@ -608,7 +608,7 @@ class Messages(Facade[_messages.Messages]):
         return ByKey(self._loop, self._inner.by_key(key, door=door))
 
     def explain(self, message_id: str) -> Json:
-        """Where it is stored: slice, shard, structure, position, when it enters RAM."""
+        """Storage details: slice, shard, structure, position, when it enters RAM."""
         return self._loop.run(self._inner.explain(message_id))
 
     def cancel(self, message_id: str, *, strict: bool = False) -> bool:
@@ -625,7 +625,7 @@ class Messages(Facade[_messages.Messages]):
     def list(
         self, *, limit: int | None = None, page: int = PAGE_MAX, **chosen: Unpack[Listed]
     ) -> Iterator[Message]:
-        """Messages in order of time, pending ones unless `state` says otherwise ("all" for every one).
+        """Messages by due time; pending ones, unless `state` says otherwise ("all" for every state).
 
         `topic` is a topic filter, `limit` bounds the whole listing, `page` what one request asks for.
         """
@@ -635,13 +635,13 @@ class Messages(Facade[_messages.Messages]):
         )
 
     def count(self, **chosen: Unpack[Listed]) -> int:
-        """How many messages `list` would give, counted exactly by the server."""
+        """Exact number of messages that `list` would return."""
         return self._loop.run(self._inner.count(**chosen))
 
     def cancel_where(
         self, *, dry_run: bool = False, on_progress: Progress | None = None, **chosen: Unpack[Selection]
     ) -> BulkResult:
-        """Cancel every pending message that matches; at least one of the three has to be given."""
+        """Cancel every pending message that matches; give at least one of the three."""
         return self._loop.run(self._inner.cancel_where(dry_run=dry_run, on_progress=on_progress, **chosen))
 
     def shift(
@@ -660,7 +660,7 @@ class Messages(Facade[_messages.Messages]):
         return self._loop.iterate(self._inner.export(ids=ids, **chosen))
 
     def close(self) -> None:
-        """Wait for what is still being sent."""
+        """Wait for requests in progress."""
         self._loop.run(self._inner.close())
 
 
@@ -687,7 +687,7 @@ class Pull(Facade[_pull.Pull]):
         self.close()
 
     def close(self) -> None:
-        """End the loop; what it has not got is given back at once."""
+        """End the loop; leased messages that it has not yielded are released at once."""
         self._loop.run(self._inner.aclose())
 
 
@@ -702,7 +702,7 @@ class Pulled(Leased):
         self._inner = inner
 
     def ack(self) -> bool:
-        """Say that the message is done with. True: it is, on the server's disk; nobody gets it again.
+        """Finish the message. True: it is finished, durably; nobody gets it again.
 
         False: it was finished before, say by another, or by an ack whose answer was lost on the way. Raises
         Unreachable, Refused.
@@ -710,7 +710,7 @@ class Pulled(Leased):
         return self._loop.run(self._inner.ack())
 
     def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
-        """Say that it is not done: the group gets it again after `delay`, without after its back-off.
+        """Return the message: the group gets it again after `delay`, by default after its back-off.
 
         True: it will, or is a dead letter as this was the last try; durable. False: it is not ours any more.
         Raises Unreachable, Refused, and ValueError for a negative delay.
@@ -718,14 +718,14 @@ class Pulled(Leased):
         return self._loop.run(self._inner.nack(delay, reason))
 
     def reject(self, reason: str | None = None) -> bool:
-        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+        """Give the message up: it becomes a dead letter at once, with `reason`.
 
         True and False, and what it raises, as for `nack`.
         """
         return self._loop.run(self._inner.reject(reason))
 
     def release(self) -> bool:
-        """Give it back untried: another worker gets it at once, and it does not count as a try.
+        """Release it untried: another worker gets it at once, and no attempt is counted.
 
         The first ten releases of a message are free; after them each counts. False: it is not ours any more.
         Raises Unreachable, Refused.
@@ -733,7 +733,7 @@ class Pulled(Leased):
         return self._loop.run(self._inner.release())
 
     def extend(self, lease: Span) -> bool:
-        """Hold on to it for so long from now. False: it is not ours any more. Raises Unreachable, Refused."""
+        """Extend the lease to `span` from now. False: the lease is lost. Raises Unreachable, Refused."""
         return self._loop.run(self._inner.extend(lease))
 
 
@@ -747,7 +747,7 @@ class Retries(Facade[_retries.Retries]):
         return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
 
     def get(self, message_id: str) -> tuple[WaitingRetry, ...]:
-        """Those of one message, one for each session or group that will try it again; empty: none will."""
+        """Retries of one message, one for each session or group that will try it again; may be empty."""
         return self._loop.run(self._inner.get(message_id))
 
     def try_(
@@ -759,7 +759,7 @@ class Retries(Facade[_retries.Retries]):
         dry_run: bool = False,
         **chosen: Unpack[RetrySelection],
     ) -> BulkResult:
-        """Have them tried now, `deliver_in` from now, or at `deliver_at`.
+        """Move their next attempt to now, `deliver_in` from now, or `deliver_at`.
 
         Give `ids` (of all groups, or of `group`), or at least one of the others. Raises Refused; not repeated
         when the connection is lost.
@@ -771,13 +771,13 @@ class Retries(Facade[_retries.Retries]):
     def bury(
         self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[RetrySelection]
     ) -> BulkResult:
-        """Make dead letters of them. Chosen, and raises, as `try_`."""
+        """Turn them into dead letters. Selection, errors: as `try_`."""
         return self._loop.run(self._inner.bury(ids, dry_run=dry_run, **chosen))
 
     def drop(
         self, ids: Iterable[str] | None = None, *, dry_run: bool = False, **chosen: Unpack[RetrySelection]
     ) -> BulkResult:
-        """Forget them: that session or group will not get them again. Chosen, and raises, as `try_`."""
+        """Delete them: that session or group does not get them again. Selection, errors: as `try_`."""
         return self._loop.run(self._inner.drop(ids, dry_run=dry_run, **chosen))
 
 
@@ -787,7 +787,7 @@ class Schedules(Facade[_schedules.Schedules]):
     def put(
         self, name: str, *, topic: str = "", payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
-        """Make the schedule, or change it in place. Give one of `cron`, `every` and `rrule`.
+        """Create or change the schedule. Give one of `cron`, `every` and `rrule`.
 
         `timezone` is required for cron and rrule; all options are told of in `fasti.options.ScheduleOptions`.
         Raises Refused, whose `errors` name the field.
@@ -799,34 +799,34 @@ class Schedules(Facade[_schedules.Schedules]):
         return self._loop.run(self._inner.get(name))
 
     def list(self) -> Iterator[Schedule]:
-        """All schedules in order of their names."""
+        """All schedules, sorted by name."""
         return self._loop.iterate(self._inner.list())
 
     def delete(self, name: str) -> None:
-        """Forget the schedule and cancel its pending occurrence. Raises NotFound."""
+        """Delete the schedule and cancel its pending occurrence. Raises NotFound."""
         self._loop.run(self._inner.delete(name))
 
     def pause(self, name: str) -> Schedule:
-        """Take the pending occurrence back and fire no more. Raises NotFound."""
+        """Pause it: cancel the pending occurrence and fire no more. Raises NotFound."""
         return self._loop.run(self._inner.pause(name))
 
     def resume(self, name: str, *, from_: Literal["now"] | None = None) -> Schedule:
-        """Go on with the first fire after now that was not sent. Raises NotFound.
+        """Resume with the first fire after now that was not sent. Raises NotFound.
 
         `from_="now"`: with the first fire after now, whatever a clock that was ahead has sent; paused or not.
         """
         return self._loop.run(self._inner.resume(name, from_=from_))
 
     def skip(self, name: str) -> Schedule:
-        """Leave the next fire out and cancel its message. Not repeated. Raises NotFound, Refused."""
+        """Skip the next fire and cancel its message. Not repeated. Raises NotFound, Refused."""
         return self._loop.run(self._inner.skip(name))
 
     def trigger(self, name: str) -> str:
-        """Send its message now, beside the plan; gives the message's id. Not repeated. Raises NotFound."""
+        """Send its message now, beside the plan; returns its id. Not repeated. Raises NotFound."""
         return self._loop.run(self._inner.trigger(name))
 
     def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
-        """The first fires of a schedule that need not be saved. `name` matters for jitter only."""
+        """The first fires of a schedule, saved or not. `name` matters for jitter only."""
         return self._loop.run(self._inner.preview(count=count, name=name, **when))
 
     def upcoming(self, name: str, count: int = 10) -> Fires:
@@ -838,7 +838,7 @@ class Server(Facade[_admin.Server]):
     """Calls that concern the server itself."""
 
     def backup(self, directory: str) -> str:
-        """Have it write a consistent copy of its data into a new directory on its machine; gives its path.
+        """Write a consistent copy of the data into a new directory on the server's machine; returns its path.
 
         Raises Refused: the path is not below the server's `store.backups`, or something is there.
         """
@@ -865,7 +865,7 @@ class Sessions(Facade[_admin.Sessions]):
         return self._loop.run(self._inner.replay(client_id, since))
 
     def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
-        """Leave the backlog behind, as a group does. Raises NotFound, Refused."""
+        """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return self._loop.run(self._inner.skip(client_id, to, undone))
 
 
@@ -896,7 +896,7 @@ class Subscription(Facade[_subscribe.Subscription]):
 
     @property
     def connections(self) -> int:
-        """How many network connections have come up."""
+        """Number of network connections opened so far."""
         return self._inner.connections
 
     def __iter__(self) -> Self:
@@ -915,7 +915,7 @@ class Subscription(Facade[_subscribe.Subscription]):
         self.close()
 
     def close(self) -> None:
-        """Disconnect for good, after the acks given so far are sent. A loop that waits for messages ends."""
+        """Send the acks given so far, then disconnect for good. Loops that wait for messages end."""
         self._loop.run(self._inner.aclose())
 
 

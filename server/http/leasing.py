@@ -126,7 +126,7 @@ class Leasing:
         """The group of that name and filter, whether or not it is there. Raises Problem, FieldError."""
         text = text_of(name, topic_filter, self._config)
         if not self._subscriptions.may_ask(topic_filter, rights):
-            raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
+            raise Problem("forbidden", f"The filter {topic_filter[:128]!r} may not be subscribed to.")
         return text
 
     def is_there(self, text: str) -> bool:
@@ -141,7 +141,7 @@ class Leasing:
             if is_own(rights, group) and _may_lease(rights, parse_share(group.text)[1])
         ]
         if not texts:
-            raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")
+            raise Problem("not-found", f"Group {name[:128]!r} not found; give `filter` to create it.")
         first = self._first % len(texts)
         some = (texts[first:] + texts[:first])[:GROUPS_MAX]
         self._first += len(some) if len(some) < len(texts) else 1

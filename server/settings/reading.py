@@ -253,7 +253,7 @@ def _check_together(config: Config) -> None:
         raise ConfigError(
             "auth.allow_open",
             f"must be true, or auth.keys_file set: http.listen {config.http.listen} can be reached from"
-            " elsewhere",
+            " other machines",
         )
     for listener in config.mqtt.listen:
         if not listener.is_loopback and config.lets_anybody(listener):

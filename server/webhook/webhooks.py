@@ -267,7 +267,7 @@ class Webhooks(Rider):
         if not self._config.enabled:
             return "webhooks are disabled (webhook.enabled)"
         if not is_url(target):
-            return "" if self.registry.get(target) else f"there is no endpoint {target!r}"
+            return "" if self.registry.get(target) else f"endpoint {target!r} not found"
         try:
             check_allowed(checked_url(target), self._config)
         except TargetError as error:

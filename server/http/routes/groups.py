@@ -118,7 +118,7 @@ class GroupRoutes:
 
         group, is_new = await asked(self._places.ask, make)
         if group is None:
-            raise Problem("forbidden", f"the filter {wish.filter[:128]!r} is not to be asked for here")
+            raise Problem("forbidden", f"The filter {wish.filter[:128]!r} may not be subscribed to.")
         await self._places.turns.of(request).begin()
         answer = json_answer(
             group_view(group, self._places.progress(group, LOOK_ROWS)), 201 if is_new else 200

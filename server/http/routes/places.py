@@ -62,7 +62,9 @@ class Kind(Generic[P]):
     query: Query | None = None
 
     def unknown(self, request: web.Request) -> Problem:
-        return Problem("not-found", f"there is no {self.noun} {request.match_info[self.name][:128]!r}")
+        return Problem(
+            "not-found", f"{self.noun.capitalize()} {request.match_info[self.name][:128]!r} not found."
+        )
 
 
 class Places:

@@ -127,4 +127,4 @@ class SessionRoutes:
         where = ELSEWHERE.get(prefix + slash)
         if where is None:
             return self._kind.unknown(request)
-        return Problem("not-found", f"groups and endpoints are no sessions: see {where}")
+        return Problem("not-found", f"Groups and endpoints are not sessions: see {where}.")

@@ -75,7 +75,7 @@ async def test_a_url_needs_no_endpoint(server: Running, receiver: Receiver) -> N
 @pytest.mark.parametrize(
     ("deliver_to", "why"),
     [
-        ("nobody", "there is no endpoint 'nobody'"),
+        ("nobody", "endpoint 'nobody' not found"),
         ("a b", "must be an http(s) URL or the name"),
         ("ftp://x/", "must be an absolute URL"),
         ("https://u:p@x/", "must not contain a user"),
