@@ -58,7 +58,7 @@ class Share:
         return f"{who} {mine} {self._what}, the rest of {self._by} is reserved for others"
 
     def add(self, owner: str, count: int = 1) -> None:
-        """The owner has so many more; fewer, if negative."""
+        """Add `count` to what the owner has; it may be negative."""
         count = max(count, -self._held[owner])
         self.taken += count
         self._held[owner] += count

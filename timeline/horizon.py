@@ -32,7 +32,7 @@ from collections import deque
 from .position import END, SEQ_BITS, Position, at_of, before
 
 BOUND_MS = 2_000
-"""How far beyond T each group lets dispatch go: a heartbeat must reach the disk within it."""
+"""Reach of the bound beyond T, ms: a heartbeat must reach the disk within it."""
 STEP_MS = 1_000
 """Clock steps back up to this are waited out."""
 HELD = -1
@@ -42,7 +42,7 @@ SEQ_GAP = 1 << 20
 
 
 class Horizon:
-    """Dispatch cursor of one node. Positions in, positions out."""
+    """Dispatch cursor of one node."""
 
     def __init__(self, *, position: Position, bound_ms: int, seq: int, wall_ms: int) -> None:
         """Resume from what was stored. T = max(wall, the stored horizon's ms)."""
@@ -60,7 +60,7 @@ class Horizon:
         self._composed = END
 
     def observe(self, wall_ms: int) -> None:
-        """The wall clock shows `wall_ms`."""
+        """Observe the wall clock."""
         if wall_ms > self.clock_ms:
             self.clock_ms = wall_ms
 
@@ -97,7 +97,7 @@ class Horizon:
         return self.written_bound_ms
 
     def close_group(self) -> None:
-        """The oldest open group is durable."""
+        """Note that the oldest open group is durable."""
         _, self.bound_ms = self._open.popleft()
 
     def drop_groups(self, stored_bound_ms: int) -> None:
@@ -106,7 +106,7 @@ class Horizon:
         self.bound_ms = self.written_bound_ms = stored_bound_ms
 
     def marked(self, bound_ms: int) -> None:
-        """The bound is durable without a group."""
+        """Note that the bound was marked durably without a group."""
         self.bound_ms = max(self.bound_ms, bound_ms)
         self.unbounded = False
 

@@ -28,7 +28,7 @@ from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
 
 PACKET_ID_MAX = 65_535
 LOSSES_MAX = 8
-"""Lost tries of which a flight knows more; it must stay small."""
+"""Maximum number of lost tries with details in a flight; must stay small."""
 LOSS = Struct(">HII")
 """When a try was lost, wall ms in 48 bits, and how long it had been in hand, ms."""
 MS_MAX = 0xFFFFFFFF
@@ -53,11 +53,11 @@ class Flight:
     attempts: int = 1
     phase: int = 0
     loan: "Loan | None" = None
-    """It came by a shared subscription."""
+    """The loan, if it came by a shared subscription."""
     is_retained: bool = False
-    """It was sent because of a SUBSCRIBE, and is again so."""
+    """Whether it is a retained message, sent because of a SUBSCRIBE."""
     size: int = 0
-    """What it counts for in `Session.flight_bytes`."""
+    """Its bytes in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
     """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
     returns: int = 0
@@ -77,7 +77,7 @@ class Flight:
 
     @property
     def is_stored(self) -> bool:
-        """Its message can be read again."""
+        """Whether its message is stored and can be read again."""
         return self.shard >= 0
 
     @property
@@ -120,7 +120,7 @@ class Losses:
     """Of a flight that was sent again: its tries that were lost."""
 
     at_ms: int
-    """When it was last sent again, wall ms."""
+    """Time of the last resend, wall ms."""
     known: bytes = b""
     """Those of which more is known, the last LOSSES_MAX. In RAM only."""
 
@@ -147,13 +147,13 @@ class Loan:
     lease: int = 0
     """What the lease is called (server/delivery/settling/leases.py)."""
     is_overdue: bool = False
-    """It was not acked in time: the group goes on without it. The member may finish it all the same."""
+    """The ack timeout has passed: the group has taken it back. The member may still finish it."""
     message: int = 0
     """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
     number: int = 0
     """By which its lease id finds it (server/delivery/settling/leases.py); 0: it has none."""
     since_s: float = 0.0
-    """When the member was given it, s of monotonic time."""
+    """Time at which the member got it, s of monotonic time."""
 
 
 class Returned:
@@ -164,15 +164,15 @@ class Returned:
     def __init__(self, most: int) -> None:
         self.most = most
         self.waiting = 0
-        """Given back: the next member gets them."""
+        """Returned flights: the next member gets them."""
         self.failing = 0
-        """Failed, and what becomes of them is not written yet."""
+        """Failed flights whose outcome is not written yet."""
         self.is_missed = False
-        """Somebody has found it full, and wants to know when it is not."""
+        """Whether somebody waits for room."""
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may wait for the next member."""
+        """Whether one more flight may wait for the next member."""
         return self.waiting + self.failing < self.most
 
 
@@ -194,19 +194,19 @@ class Resends:
         return packet_id in self._ranks
 
     def add(self, flight: Flight, rank: int) -> None:
-        """Put a flight in its place; one that is here already stays where it is."""
+        """Insert a flight in order; one that is already here stays."""
         if self._ranks.setdefault(flight.packet_id, rank) == rank:
             before = len(self._flights)
             self._flights[rank, flight.packet_id] = flight
             self._count(len(self._flights) - before)
 
     def first(self) -> Flight:
-        """The one that is next. There must be one."""
+        """The next flight. There must be one."""
         flight: Flight = self._flights.peekitem(0)[1]
         return flight
 
     def discard(self, packet_id: int) -> None:
-        """It has been sent again, or is acked."""
+        """Remove a flight that was resent or acked."""
         rank = self._ranks.pop(packet_id, None)
         if rank is not None:
             del self._flights[rank, packet_id]
@@ -224,14 +224,14 @@ class Resends:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a subscription wants its deliveries tried; None: as the server's settings have it."""
+    """Retry options of a subscription; None: the server's settings."""
 
     ack_timeout_ms: int | None = None
-    """How long a delivery may stay unacked before it comes again; 0: for ever."""
+    """Ack timeout, after which a message is redelivered; 0: none."""
     max_attempts: int | None = None
-    """Deliveries after which an unacked message is dead; 0: never."""
+    """Maximum number of deliveries, after which a message is dead; 0: no limit."""
     backoff_ms: tuple[int, ...] | None = None
-    """How long after each failed attempt the next one comes; the last one holds for all that follow."""
+    """Waits after failed attempts; the last one repeats."""
 
     def changed_by(self, said: "Terms") -> "Terms":
         """These, but for what `said` says."""
@@ -247,7 +247,7 @@ USUAL = Terms()
 
 @dataclass(slots=True)
 class Subscription:
-    """A filter of a session; it matches positions later than `since`."""
+    """A filter of a session; matches positions later than `since`."""
 
     filter: str
     qos: int
@@ -267,7 +267,7 @@ class Subscription:
         self.is_plain = not (self.identifier or self.lease_ms)
 
     def lease_for(self, lease_ms: int) -> None:
-        """What is sent from now on may be kept for so long."""
+        """Set the lease of messages sent from now on."""
         self.lease_ms = lease_ms
         self.__post_init__()
 
@@ -299,7 +299,7 @@ class Session:
         self.tailing = False
         self.subscriptions: dict[str, Subscription] = {}
         self.filter_bytes = 0
-        """Size of their filters."""
+        """Total size of the filters, bytes."""
         self.flights: dict[int, Flight] = {}
         """By packet id, in the order in which they were first sent."""
         self.received: dict[int, bool] = {}
@@ -321,7 +321,7 @@ class Session:
         return self.expiry_s > 0
 
     def keep_for(self, expiry_s: int) -> None:
-        """How many seconds the session outlives its connection from now on; 0: it ends with it."""
+        """Set the session expiry in seconds; 0: the session ends with its connection."""
         self.expiry_s = expiry_s
 
     @property
@@ -331,11 +331,11 @@ class Session:
         return len(self.flights) < self.window
 
     def read_at(self, horizon: Position) -> Position:
-        """Up to where the session has read, when the horizon is there."""
+        """The read position, given the horizon."""
         return horizon if self.tailing else self.read
 
     def is_ahead(self, place: Position, horizon: Position) -> bool:
-        """Whether what stands there is still to be read, if it is asked for."""
+        """Whether a message at this position is still unread."""
         return place > self.read_at(horizon) and place not in self.finished
 
     # -- subscriptions
@@ -384,7 +384,7 @@ class Session:
     # -- reading
 
     def fall_behind(self, before: Position) -> None:
-        """Stop tailing: the session has read all up to `before`, but no more."""
+        """Stop tailing: the session has read everything before `before`, and nothing after."""
         if self.tailing:
             self.tailing = False
             self.read = before
@@ -400,13 +400,13 @@ class Session:
         return self.is_ahead(place, horizon) and self.finished.add(place)
 
     def forget_finished(self, horizon: Position) -> None:
-        """What has been read by now need not be remembered."""
+        """Forget finished positions that are behind the read position."""
         self.finished.forget(self.read_at(horizon))
 
     # -- in flight
 
     def take(self, position: Position, shard: int, qos: int, size: int = 0) -> int:
-        """Put a message in flight; its packet id. The caller has looked for room.
+        """Put a message in flight; returns its packet id. The caller has checked for room.
 
         `size`: its bytes, if `max_bytes` is to count them.
         """
@@ -416,7 +416,7 @@ class Session:
         return flight.packet_id
 
     def launch(self, position: Position, shard: int, qos: int) -> Flight:
-        """Put a message in flight that is not counted in bytes. The caller has looked for room."""
+        """Put a message in flight without counting bytes. The caller has checked for room."""
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
         while True:
@@ -449,7 +449,7 @@ class Session:
             self.flight_bytes += size
 
     def ack(self, packet_id: int) -> Flight | None:
-        """The subscriber has it: no longer in flight. None if it was not."""
+        """End the flight that the subscriber acked; None if it was not in flight."""
         self.resends.discard(packet_id)
         flight = self.flights.pop(packet_id, None)
         if flight is not None and flight.size:
@@ -481,7 +481,7 @@ class Session:
         return ended, True
 
     def give_up(self, flight: Flight) -> None:
-        """End a flight that the subscriber has not acked and will not be sent again.
+        """Give up an unacked flight that is not sent again.
 
         At QoS 2 its packet id stays out of use until the client has ended the exchange, or the session ends.
         """
@@ -501,7 +501,7 @@ class Session:
         self.window = min(window, PACKET_ID_MAX - len(self.retired))
 
     def restore(self, flights: list[Flight]) -> None:
-        """Take over what was in flight when the cursor was stored."""
+        """Restore the flights of a stored cursor."""
         self.flights = {flight.packet_id: flight for flight in flights}
         self.flight_bytes = 0
         self._last_id = flights[-1].packet_id if flights else 0

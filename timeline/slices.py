@@ -41,7 +41,7 @@ WATCH_MAX = 250_000
 
 
 class SlicesError(Exception):
-    """Something the directory refuses."""
+    """The directory refuses a change."""
 
 
 class TooManySlices(SlicesError):
@@ -56,7 +56,7 @@ class TooManyShards(SlicesError):
 
 
 class Home(NamedTuple):
-    """Under which slice a shard's rows are stored."""
+    """The slice under which a shard's rows are stored."""
 
     start_ms: int
     generation: int

@@ -54,7 +54,7 @@ class Tail(Generic[Item]):
             self._drop_oldest()
 
     def after(self, read: Position, limit: int) -> list[tuple[Position, Item]]:
-        """The next messages behind `read`, at most `limit`."""
+        """The next messages after `read`, at most `limit`."""
         low = bisect_right(self._places, read)
         high = low + limit
         return list(zip(self._places[low:high], self._items[low:high], strict=True))

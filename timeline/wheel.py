@@ -57,7 +57,7 @@ class Wheel(Generic[Item]):
         self.given_back = 0
         """How often `loaded` has moved back, so that what it held may have to be read again."""
         self._stale = 0
-        """Positions in slots whose entry was cancelled."""
+        """Cancelled positions that are still in slots."""
         self._now_ms = at_of(start)
         self._items: dict[Position, tuple[Item, int]] = {}
         self._fine: list[list[Position]] = [[] for _ in range(SLOTS)]
@@ -98,13 +98,13 @@ class Wheel(Generic[Item]):
         self._insert(place, item, size)
 
     def loaded_to(self, place: Position) -> None:
-        """The loader has brought everything up to `place`."""
+        """Note that the loader has loaded everything up to `place`."""
         assert place <= self.reach, "loaded beyond what the wheel can hold"
         if place > self.loaded:
             self.loaded = place
 
     def cancel(self, place: Position) -> None:
-        """Forget the entry at `place`, if there is one."""
+        """Remove the entry at `place`, if there is one."""
         found = self._items.pop(place, None)
         if found is not None:
             self.bytes -= found[1]
@@ -113,7 +113,7 @@ class Wheel(Generic[Item]):
                 self._rebuild()
 
     def clear(self, loaded: Position) -> None:
-        """Forget everything; the wheel is loaded up to `loaded` and no further."""
+        """Remove all entries; the wheel is loaded up to `loaded`."""
         self._items.clear()
         self._rebuild()
         self.loaded = loaded

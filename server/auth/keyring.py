@@ -43,7 +43,7 @@ from .rights import EVERY_SCOPE, Grant, Principal, Rights
 log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
-"""Keys that were right and need no check; the one that was checked longest ago makes room."""
+"""Maximum number of remembered valid keys; the least recently checked is evicted."""
 WRONG_REMEMBERED = 1_000
 """Keys that were wrong and are not checked again: a device that has lost its right tries for ever."""
 KEY_BYTES_MAX = 1_024
@@ -198,7 +198,7 @@ class Keyring:
             )
 
     def named(self, name: str) -> Principal | None:
-        """Whose name it is, for who has been told apart otherwise: by a certificate, say."""
+        """Rights by name, for clients that were authenticated another way, such as by a certificate."""
         return self._used(name) if name in self._entries else None
 
     def _held_s(self, shown: "_Shown") -> float:

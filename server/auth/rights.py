@@ -118,7 +118,7 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 
 
 class Principal:
-    """Somebody who has shown a key, or anybody. Only the keyring changes it."""
+    """The rights of a client, with or without a key. Only the keyring changes them."""
 
     __slots__ = ("_sends", "_shared", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
 
@@ -144,7 +144,7 @@ class Principal:
             self.bucket.resize(grant.rate)
 
     def revoke(self) -> None:
-        """The key counts no more."""
+        """The key is no longer valid."""
         self.is_live = False
         self.replace(NO_GRANT)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 MEMBERS_MAX = 16
-"""Beyond it the one that was heard longest ago is forgotten."""
+"""Maximum number of members; beyond it the least recently heard one is forgotten."""
 ALIVE_S = 5.0
 GONE = "gone"
 """The state of a node that is not heard: whether it leads or follows nobody knows."""

@@ -109,7 +109,7 @@ class Sessions:
         return subscriber
 
     def review(self) -> None:
-        """Keys are others now: of whose key counts no more, what the one of that name may now."""
+        """The keys file has changed: give sessions of an old key the rights of the new key of that name."""
         for subscriber in self._by_id.values():
             if subscriber.rights is not None and not subscriber.rights.is_live:
                 subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)

@@ -33,7 +33,7 @@ class SystemClock:
 
 
 class NotSimulated(Exception):
-    """The server runs on the system's clock, which nobody moves."""
+    """The server runs on the system's clock, which cannot be moved."""
 
 
 class SimulatedClock:

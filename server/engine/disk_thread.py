@@ -12,26 +12,26 @@ from queue import SimpleQueue
 from threading import Thread
 
 Work = Callable[[], Exception | None]
-"""What it returns, or raises, is why it has failed."""
+"""Work for the thread; returns or raises the reason of a failure."""
 Ended = Callable[[Exception | None], None]
 
 
 class DiskThread:
-    """Works from its first job to `stop`."""
+    """Runs jobs one after another until `stop`."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[asyncio.AbstractEventLoop, Work, Ended] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     def run(self, loop: asyncio.AbstractEventLoop, work: Work, ended: Ended) -> None:
-        """Have `work` done there, and `ended` called with its failure on the loop, if that still runs."""
+        """Run `work` there, then call `ended` with its failure on the loop, if the loop still runs."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="sync", daemon=True)
             self._thread.start()
         self._jobs.put((loop, work, ended))
 
     def stop(self) -> None:
-        """Blocks until all that it was given is done."""
+        """Block until all given work is done."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()

@@ -44,11 +44,11 @@ Answer = TypeVar("Answer")
 
 
 def _ignore(_: object) -> None:
-    """Nothing has to be looked up for a piece."""
+    """Do nothing before a piece."""
 
 
 class Errand(Generic[Item, Answer]):
-    """What one part of the server has to ask the writer for."""
+    """Queued writer requests of one part of the server."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Errand(Generic[Item, Answer]):
         self._paused_until = 0.0
         """The writer has failed: the source is not asked before."""
         self._spoiler: Item | None = None
-        """What made the writer give the group up."""
+        """Items that made the writer give a group up."""
 
     def __len__(self) -> int:
         """How many wait, also for being asked again, besides those that are with the writer."""
@@ -104,34 +104,34 @@ class Errand(Generic[Item, Answer]):
 
     @property
     def put_off(self) -> int:
-        """How many have failed and are to be asked for again."""
+        """Number of failed items that are retried later."""
         return len(self._put_off)
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is to be done but what the writer does not take now."""
+        """Whether all work is done, apart from what the writer does not take now."""
         if self._waiting or self._is_asked:
             return False
         return self._source is None or next(iter(self._source()), None) is None or self._is_paused()
 
     def wait_s(self) -> float:
-        """Seconds until `step` has something to do, as far as is known."""
+        """Seconds until `step` has work, as far as known."""
         if self._is_asked or not self._put_off or self._writer.broken is not None:
             return NEVER
         return max(0.0, min(islice(self._put_off.values(), self._most)) - self._clock.mono())
 
     def add(self, item: Item) -> None:
-        """Have it decided, behind its owner's others."""
+        """Queue an item behind the others of its owner."""
         self._enqueue(item)
         self.step()
 
     def clear(self) -> None:
-        """Forget what waits: its owner reads it again."""
+        """Drop the queue; its owner reads the items again."""
         self._waiting.clear()
         self._put_off.clear()
 
     def step(self) -> None:
-        """Hand on the next piece, when the one before has been answered."""
+        """Submit the next piece once the one before has been answered."""
         if self._is_asked:
             return
         if self._source is not None and not self._waiting and not self._is_paused():
@@ -233,7 +233,7 @@ class Errand(Generic[Item, Answer]):
         return answers
 
     def _answered(self, piece: list[Item], answer: object) -> None:
-        """They are durable, or have not been written."""
+        """Handle the answers: durable, or not written."""
         self._is_asked = False
         if isinstance(answer, list):
             for item, its in zip(piece, answer, strict=True):

@@ -25,19 +25,19 @@ STEP = 1_000
 
 
 class Held:
-    """Nothing to do is the usual case."""
+    """Releases held messages; usually there are none."""
 
     def __init__(self, opened: Opened, writer: Writer, clock: Clock) -> None:
         self._opened = opened
         self._clock = clock
         self._stuck: set[Position] = set()
-        """What cannot be read."""
+        """Unreadable rows."""
         self.errand: Errand[Position, None] = Errand(
             writer, clock, _release, _released, self._not_released, most=STEP, source=self._due
         )
 
     def _due(self) -> Iterator[Position]:
-        """What the wall clock shows as due."""
+        """Messages that are due by the wall clock."""
         if not self._opened.held:
             return iter(())
         wall_ms = self._clock.wall_ms()
@@ -58,4 +58,4 @@ def _release(commit: Commit, place: Position) -> None:
 
 
 def _released(_: Position, answer: None) -> None:
-    """It is on the timeline."""
+    """Note that the message is on the timeline now."""

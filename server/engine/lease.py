@@ -1,4 +1,4 @@
-"""How long a node may lead without a sign that it still does.
+"""The leader's lease: how long a node may lead without proof that it still does.
 
 Each group that comes into the log is that sign, a heartbeat where there is nothing else. The others wait for
 the time that a lease lasts, from when they have *seen* the last record, before one of them takes the lead; it

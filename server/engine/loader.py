@@ -34,7 +34,7 @@ class Loader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a step is worth while now."""
+        """Whether a step is worthwhile now."""
         wheel, clock_ms = self._wheel, self._horizon.clock_ms
         if wheel.is_full or wheel.loaded >= wheel.reach:
             return False
@@ -44,7 +44,7 @@ class Loader:
         return is_half_empty and wheel.loaded < before(clock_ms + AHEAD_MS // 2)
 
     def step(self, rows: int = STEP_ROWS) -> int:
-        """Load at most `rows` rows; how many were read."""
+        """Load at most `rows` rows; returns the number of rows read."""
         wheel = self._wheel
         if not len(wheel) and wheel.reach < before(self._horizon.clock_ms):
             self._skip()
@@ -71,7 +71,7 @@ class Loader:
         return count
 
     def _skip(self) -> None:
-        """The server was down, or the clock jumped: go straight to the first row that has to be fired."""
+        """Jump to the first row that must be fired, after a downtime or a clock jump."""
         wheel, now = self._wheel, before(self._horizon.clock_ms)
         rows = self._reader.read(Position(wheel.loaded + 1), now)
         first = min(next((place for place, _, _ in rows), now), self._reader.unreadable.barrier)

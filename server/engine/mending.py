@@ -1,4 +1,4 @@
-"""What the store cannot read any more: noted, kept out of the counts, dispatched late when it comes back.
+"""Quarantine: corrupt ranges are noted, left out of the counts, and dispatched late when readable again.
 
 A reader that meets an unreadable stretch of messages goes round it (shards/unreadable.py). Here is what
 has to be written about it, a step in each round:
@@ -43,14 +43,14 @@ LOOK_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Something that has to be written. `is_durable`: called when it is."""
+    """A pending write. `is_durable`: called once it is durable."""
 
     decide: Callable[[Commit], None]
     is_durable: Callable[[], None]
 
 
 class Mending:
-    """One task at a time; nothing to do is the usual case."""
+    """Handles corrupt ranges, one task at a time; usually there are none."""
 
     def __init__(self, opened: Opened, wheel: Wheel[Entry], writer: Writer, clock: Clock) -> None:
         self._opened = opened
@@ -77,7 +77,7 @@ class Mending:
         )
 
     def step(self) -> None:
-        """Look at what the horizon and the retention have passed."""
+        """Process what the horizon and the retention floor have passed."""
         if len(self._unreadable) and self._clock.mono() >= self._look_from:
             self._look_from = self._clock.mono() + LOOK_S
             self._recount()
@@ -85,7 +85,7 @@ class Mending:
             self._gone = [s for s in self._unreadable if s.is_of_messages and s.last < floor]
 
     def _tasks(self) -> Iterator[Task]:
-        """What has to be written next."""
+        """The next writes."""
         if not (self._owed or len(self._unreadable)) or self._clock.mono() < self._from:
             return
         if self._owed:
@@ -98,7 +98,7 @@ class Mending:
             yield self._forget(self._gone)
 
     def _put_off(self, _: Task, error: Exception) -> None:
-        """What is found then is tried in a second."""
+        """Retry in a second."""
         log.warning("corrupt range: not noted yet: %s", error)
         self._from = self._clock.mono() + RETRY_S
 
@@ -227,7 +227,7 @@ class Mending:
         return note.scope + keys.place(note.owed), min(note.end, until)
 
     def _found(self, note: Stretch, place: Position, value: bytes) -> Found | None:
-        """The message, unless there is none any more."""
+        """The message, or None if it is gone."""
         _, number = note.home
         piece = self._opened.directory.find(at_of(place))
         shard = piece.shard(number) if piece is not None else None

@@ -20,7 +20,7 @@ Request = tuple[int, int, bool, Callable[[Commit], Any], Done]
 
 
 class Requests:
-    """The queue."""
+    """The fair queue of requests."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Request]] = OrderedDict()
@@ -31,11 +31,11 @@ class Requests:
 
     @property
     def all(self) -> list[Request]:
-        """Each of them."""
+        """All requests."""
         return [request for line in self._lines.values() for request in line]
 
     def add(self, owner: str, request: Request) -> None:
-        """Let it wait behind what its owner has waiting."""
+        """Queue a request behind the others of its owner."""
         line = self._lines.get(owner)
         if line is None:
             self._lines[owner] = deque((request,))
@@ -61,5 +61,5 @@ class Requests:
 
     @property
     def writes_all(self) -> bool:
-        """Whether each owner's first one writes something."""
+        """Whether the first request of every owner writes."""
         return all([line[0][2] for line in self._lines.values()])  # noqa: C419 - a generator costs more

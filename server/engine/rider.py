@@ -1,4 +1,4 @@
-"""Who writes along with each group commit of the writer, or keeps in RAM what was decided in one.
+"""Riders (commit hooks): parts that write along with each group commit, or keep its decisions in RAM.
 
 A file of its own, because the writer may be compiled and not every rider is: what extends a compiled class is
 compiled too.
@@ -14,7 +14,7 @@ Done = Callable[[Any], None]
 
 
 class Rider:
-    """Who writes along with each group, or keeps in RAM what was decided in one. Each takes what it needs."""
+    """A commit hook of the writer. A rider implements the calls that it needs."""
 
     def write(self, commit: Commit) -> Done | None:
         """Called with each group before it is sealed. What it returns is called when that group is durable,

@@ -67,9 +67,9 @@ GROUP_MESSAGES = 1_000
 GROUP_BYTES = 4 << 20
 """The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
 DECIDE_S = 0.005
-"""How long requests are decided in one go; the last one may take longer, or a step of a large one."""
+"""Time for deciding requests in one go, s; the last one, or a step of a large one, may take longer."""
 BESIDE_S = 0.001
-"""For requests that write nothing, between the steps of a large one."""
+"""Time for requests that write nothing, between the steps of a large one, s."""
 END_OF_TIME = float("inf")
 LARGE = 250
 """From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms. And a
@@ -78,7 +78,7 @@ OPEN_GROUPS = 2
 GATHER_BYTES = 1 << 20
 """With so much under way the disk has to be kept busy while the next group is composed."""
 TURNS_MAX = 10_000
-"""Dispatch turns that may wait to be written to the journal."""
+"""Maximum number of dispatch turns that wait for the journal."""
 ENTRY_PAYLOAD_BYTES = 4_096
 """A wheel entry carries its record up to this; a larger one is read again when it is due."""
 ENTRY_OVERHEAD = 250
@@ -91,7 +91,7 @@ Answers = list[tuple[int, Done, Any]]
 
 
 class Ask(Protocol):
-    """Has a request decided in the writer: its answer, once it is durable."""
+    """Asks the writer to decide a request; returns its answer once it is durable."""
 
     async def __call__(self, decide: Decide, *, cost: int = 1, size: int = 0, owner: str = "") -> Any:
         """`cost`: messages' worth; `size`: bytes that nobody else counts; `owner`: see `Writer.submit`.
@@ -101,7 +101,7 @@ class Ask(Protocol):
 
 
 class Busy(Exception):
-    """The writer's queue is full, or the bytes that it holds are as many as may be."""
+    """The writer's queue is full, in requests or in bytes."""
 
 
 def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
@@ -112,11 +112,11 @@ def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
 
 
 def _nothing() -> None:
-    """Nobody has anything to do meanwhile."""
+    """Do nothing meanwhile."""
 
 
 class Deciding:
-    """What has been decided in the group that is open."""
+    """Decisions in the open group."""
 
     __slots__ = ("answers", "begun", "filled", "is_cut", "is_whole", "messages", "writes")
 
@@ -125,14 +125,14 @@ class Deciding:
         self.messages = 0
         self.filled = 0
         self.writes = False
-        """Whether a request wanted to write."""
+        """Whether a request wrote something."""
         self.is_whole = True
-        """Nothing has failed half way."""
+        """Whether no request failed half way."""
         self.begun: tuple[int, Done, tuple[int, int, int], Steps] | None = None
         """The last request, if it is half decided: its size and callback, the group's mark before it, and its
         steps."""
         self.is_cut = False
-        """It has been decided in several turns of the loop, or is being."""
+        """Whether it is decided over several turns of the loop."""
 
     @property
     def open_answers(self) -> Answers:
@@ -176,11 +176,11 @@ class Writer:
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.given_up = 0
-        """Groups that one request spoiled."""
+        """Number of groups that one request spoiled."""
         self.broken: ShardsError | None = None
-        """Why the store takes no writes at the moment; None when it does."""
+        """Reason why the store takes no writes now; None: it does."""
         self._is_reading = False
-        """It is broken but can be read, and the wheel has been loaded from it."""
+        """Whether the store is broken but readable, and the wheel is loaded from it."""
 
     @property
     def queued(self) -> int:
@@ -194,7 +194,7 @@ class Writer:
 
     @property
     def can_compose(self) -> bool:
-        """Whether `compose` would find something to do."""
+        """Whether `compose` has work."""
         if self._deciding is not None:
             return True
         if not self._queue or (self.broken is not None and not self._is_reading):
@@ -216,16 +216,16 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits to be written or synced."""
+        """Whether nothing waits to be written or synced."""
         return not self._queue and not self._open and self._deciding is None
 
     @property
     def is_deciding(self) -> bool:
-        """A request is half decided, or decided and not written."""
+        """Whether a request is half decided, or decided and not written."""
         return self._deciding is not None
 
     def carry(self, rider: Rider) -> None:
-        """Have a rider go along with each group from now on; in the order of their coming."""
+        """Add a commit hook, called for each group after the earlier ones."""
         self._riders.append(rider)
 
     def ran(self, passed_ms: int) -> None:
@@ -346,7 +346,7 @@ class Writer:
         return self._write(self._opened.commit, answers)
 
     def _pause(self, between: Callable[[], object]) -> ShardsError | None:
-        """What went wrong in it: then nothing that is open can be written."""
+        """The failure in the open group, which then cannot be written."""
         self._opened.horizon.hold(self._open_group.floor)
         try:
             between()
@@ -420,7 +420,7 @@ class Writer:
         return self._opened.horizon.mark_ms if self.broken is not None else None
 
     def marked(self, bound_ms: int, error: ShardsError | None) -> None:
-        """That has been tried."""
+        """Handle the result of marking the bound."""
         if error is None:
             self._opened.horizon.marked(bound_ms)
         elif self.broken is not None and not self._opened.horizon.unbounded:
@@ -510,7 +510,7 @@ class Writer:
         return True
 
     def _give_up(self, answers: Answers) -> None:
-        """The group that is being composed goes, with all that was decided in it."""
+        """Give up the open group with all its decisions."""
         self.given_up += 1
         self._retract(self._open_group.first_seq, self._opened.horizon.seq)
         try:
@@ -561,11 +561,11 @@ class Writer:
             rider.recover()
 
     def _passed_ms(self) -> int:
-        """Running time since it was last noted."""
+        """Running time since the last note, ms."""
         return int((self._clock.mono() - self._mono) * 1000)
 
     def _spoilt(self) -> GroupCommit:
-        """What stands for the open group when it could not be sealed."""
+        """The error for an open group that could not be sealed."""
         return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:

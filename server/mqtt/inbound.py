@@ -133,7 +133,7 @@ class Inbound:
         self.reach = 0
 
     def settle(self) -> None:
-        """All that was handed over has been waited for."""
+        """Every task handed over has finished."""
         self.is_settled = True
 
     def _check(self, packet: Publish, session: Session) -> None:

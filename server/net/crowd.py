@@ -148,7 +148,7 @@ class Ranked(Generic[One]):
         return next(iter(self._by_count[self.most])) if self.most else ""
 
     def idlest(self, name: str) -> One | None:
-        """The one that has been idle longest, of those that were looked at longest ago."""
+        """The longest idle connection, of the least recently checked ones."""
         named = self._by_name.get(name, {})
         seen = list(islice(named, SEARCHED))
         for one in seen:

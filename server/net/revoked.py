@@ -25,7 +25,7 @@ _PEM = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DO
 
 Name = tuple[bytes, ...]
 Revoked = Mapping[Name, frozenset[bytes]]
-"""Who has issued them -> serial numbers."""
+"""Issuer -> serial numbers of revoked certificates."""
 
 
 class Shown(NamedTuple):

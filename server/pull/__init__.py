@@ -1,4 +1,4 @@
-"""Pull, a door for who asks for work instead of being sent it: messages are leased, acked, given back.
+"""Pull: messages are leased over HTTP on request, then acked or returned.
 
 It knows no protocol: server/http/routes/leases.py speaks to it.
 

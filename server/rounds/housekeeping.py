@@ -219,7 +219,7 @@ class Housekeeping:
             await self._webhooks.end_expired(endpoints)
 
     async def _sweep_retained(self) -> None:
-        """Delete a step's worth of retained messages that have expired, so that they count no more."""
+        """Delete a step's worth of expired retained messages, so that they no longer count."""
         retained = self._core.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:

@@ -146,7 +146,7 @@ class Schedules(Rider):
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._stuck: dict[str, Position] = {}
-        """What cannot be followed: asked for no more, also when the rows are read again."""
+        """Stopped schedules: not asked again, also when the rows are read again."""
         self._unreadable: set[bytes] = set()
         """Keys of rows that were passed over: they are no schedules."""
         self.errand: Errand[tuple[Position, str], None] = Errand(
@@ -458,7 +458,7 @@ class Schedules(Rider):
             self._written.add((row.written_ms, entry))
 
     def _leave_alone(self, name: str, written_ms: int, place: Position) -> None:
-        """Ask for its next occurrence no more."""
+        """Stop asking for its next occurrence."""
         self._due.discard((place, name))
         self._held.discard((place, name))
         self._written.discard((written_ms, (place, name)))

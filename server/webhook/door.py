@@ -189,11 +189,11 @@ class Seat:
         return self._inside is not None
 
     def enter(self, door: Door) -> None:
-        """Become a member, for whom this door posts. Raises UnknownGroup."""
+        """Join the group as the member that posts its messages. Raises UnknownGroup."""
         self._inside = self._groups.enlist(Entrance(self, door), self.text, name=self.text)
 
     def leave(self) -> None:
-        """Be none any more: what is under way comes again."""
+        """Leave the group. Messages in flight are redelivered."""
         inside, self._inside = self._inside, None
         if inside is not None:
             self._settling.dismiss(inside, is_clean=True)

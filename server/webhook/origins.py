@@ -84,7 +84,7 @@ class _Parts:
         return part
 
     def _forget(self) -> None:
-        """At the bound the one that was asked for longest ago and has nothing under way."""
+        """Evicts the least recently used endpoint that is idle."""
         if len(self._known) > MOST:
             idle = next((key for key, one in self._known.items() if not one.open), None)
             if idle is not None:

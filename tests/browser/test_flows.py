@@ -24,7 +24,7 @@ async def test_schedule_see_move_cancel(console: Console) -> None:
     await console.write("Topic", "orders/17/remind")
     await console.write("In", "1h")
     await console.write("Payload", '{"id": 17, "big": 12345678901234567890}')
-    await page.get_by_label("It is").select_option("JSON")
+    await page.get_by_label("Payload type").select_option("JSON")
     await console.press("Schedule")
     await console.says("Scheduled for")
     await page.get_by_role("heading", name="orders/17/remind").wait_for()
@@ -344,7 +344,7 @@ async def test_dead_letters_go_again_or_go(console: Console) -> None:
     await console.open("dead?group=workers")
     await console.page.get_by_text("db is <b>down</b>").first.wait_for()
     await console.page.locator("tr", has_text="orders/0").get_by_role("button", name="Again").click()
-    await console.says("It is sent again")
+    await console.says("Sent again")
     await console.shown("dead")
     await console.press("Drop all of these…")
     await console.page.get_by_text("1 dead letters match").wait_for()
@@ -402,7 +402,7 @@ async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None
     assert await page.locator("tbody tr").count() == 5
     # One at once: it is leased and has a lease until the test ends.
     await page.locator("tr", has_text="orders/0").get_by_role("button", name="Try now").click()
-    await console.says("Its next try is now")
+    await console.says("Next try is now")
     lease = {"max": 10, "wait": "5s"}
     leased = await console.http.call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
     assert [(one["topic"], one["attempt"]) for one in leased.body["messages"]] == [("orders/0", 2)]

@@ -7,7 +7,7 @@ export const open = opener({
   path: "/v1/dead", member: "messages", title: "Dead letters", many: "dead letters",
   when: ["Died", (one) => one.died_at],
   actions: [
-    { verb: "requeue", name: "Again", act: "Send them again", done: "It is sent again", ask: () => field("To another group or endpoint", "to", { placeholder: "to who gave it up" }) },
-    { verb: "drop", name: "Drop", act: "Drop them", done: "It is dropped", kind: "danger" },
+    { verb: "requeue", name: "Again", act: "Send them again", done: "Sent again", ask: () => field("To another group or endpoint", "to", { placeholder: "to who gave it up" }) },
+    { verb: "drop", name: "Drop", act: "Drop them", done: "Dropped", kind: "danger" },
   ],
 });

@@ -15,7 +15,7 @@ export function openNew(root, { api, query, go }) {
     field("Key (optional)", "key", { placeholder: "order-17" }),
     field("Expires in (optional)", "expires_in", { placeholder: "1h after due" }),
     field("Payload", "payload", { type: "area", wide: true }),
-    field("It is", "as", { options: ["text", "JSON", "base64"] }),
+    field("Payload type", "as", { options: ["text", "JSON", "base64"] }),
     h("div", { class: "wide" }, said, h("button", { class: "act" }, "Schedule")));
   fill(root, h("h1", {}, "New message"), form);
 

@@ -7,8 +7,8 @@ export const open = opener({
   path: "/v1/retries", member: "retries", title: "Retries", many: "retries",
   when: ["Next try", (one) => one.retry_at],
   actions: [
-    { verb: "try", name: "Try now", act: "Try them", done: "Its next try is now", ask: () => field("Not now but in", "deliver_in", { placeholder: "PT10M, or nothing" }) },
-    { verb: "bury", name: "Bury", act: "Bury them", done: "It is a dead letter", kind: "danger" },
-    { verb: "drop", name: "Drop", act: "Drop them", done: "It is dropped", kind: "danger" },
+    { verb: "try", name: "Try now", act: "Try them", done: "Next try is now", ask: () => field("Not now but in", "deliver_in", { placeholder: "PT10M, or nothing" }) },
+    { verb: "bury", name: "Bury", act: "Bury them", done: "Moved to the dead letters", kind: "danger" },
+    { verb: "drop", name: "Drop", act: "Drop them", done: "Dropped", kind: "danger" },
   ],
 });

@@ -86,7 +86,7 @@ class Letters:
         return self._totals
 
     def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
-        """In the order of dying, those that died at or behind `start`; of one group or session if named."""
+        """By time of death, from `start` on; of one group or session if named."""
         if group is None:
             return DEAD.all(self._store, start)
         if group.startswith(SHARE_PREFIX):

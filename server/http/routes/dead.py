@@ -1,6 +1,6 @@
 """`/v1/dead`: messages that a session or group was sent too often, to look at, send again or drop.
 
-    GET  /v1/dead             pages in the order of dying
+    GET  /v1/dead             pages by time of death
     POST /v1/dead:requeue     the message again, to that session or group alone or `to` another place, at once
                               or in a while
     POST /v1/dead:drop        forget them

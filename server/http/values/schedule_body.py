@@ -39,7 +39,7 @@ def _empty() -> msgspec.Raw:
 
 
 class Dst(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of a time that the clocks skip or show twice."""
+    """Handling of a local time that does not exist or exists twice (DST)."""
 
     gap: Gap = "after"
     overlap: Overlap = "first"

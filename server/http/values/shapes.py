@@ -183,7 +183,7 @@ class DeadLetter(Kept):
 
 
 class DeadPage(KeptPage):
-    """Dead letters in the order of dying."""
+    """Dead letters, ordered by the time at which they died."""
 
     messages: list[DeadLetter]
 
@@ -380,7 +380,7 @@ class Fires(TypedDict):
 
 
 class DstPolicy(TypedDict):
-    """What becomes of a time that the clocks skip or show twice."""
+    """Handling of a local time that does not exist or exists twice (DST)."""
 
     gap: str
     overlap: str
