@@ -27,7 +27,7 @@ Place = Annotated[
 async def ls(
     client: fasti.Client,
     out: Printer,
-    reason: Annotated[str | None, typer.Option(help="Part of the reason.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Text that the reason contains.")] = None,
     limit: Limit = 100,
     **chosen: Unpack[DeadSelection],
 ) -> None:
@@ -41,7 +41,7 @@ async def show(
     client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
 ) -> None:
     """Show a dead letter; one for each session or group that has given the message up."""
-    print_each(out, await client.dead.get(message_id), f"there is no dead letter {message_id}")
+    print_each(out, await client.dead.get(message_id), f"dead letter {message_id} not found")
 
 
 @app.command()

@@ -41,7 +41,7 @@ COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 async def schedule(
     client: fasti.Client,
     out: Printer,
-    topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
+    topic: Annotated[str, typer.Argument(help="Optional with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
@@ -170,7 +170,7 @@ async def move(
 async def ls(
     client: fasti.Client,
     out: Printer,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")] = 100,
     **chosen: Unpack[Listed],
 ) -> None:
     """List messages in order of time."""

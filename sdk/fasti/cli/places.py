@@ -28,7 +28,7 @@ ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", autocompletion=ses
 GroupName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=group_names)]
 EndpointName = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
+    typer.Argument(metavar="NAME", help="Name: A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
 ]
 Expiry = Annotated[
     str | None, typer.Option(help="How long it stays without members: 2d, or never (the default).")
@@ -37,30 +37,32 @@ Expiry = Annotated[
 
 SINCE = option(
     "since",
-    Annotated[str, typer.Option("--from", help="An instant, or how far back (PT1H).")],
+    Annotated[str, typer.Option("--from", help="An instant, or a duration back (PT1H).")],
     NEEDED,
 )
 TO = option(
     "to",
-    Annotated[str, typer.Option("--to", help="Where it goes on: now, an instant, or how far back (PT1H).")],
+    Annotated[
+        str, typer.Option("--to", help="New read position: now, an instant, or a duration back (PT1H).")
+    ],
     "now",
 )
 LEFT = option(
     "undone",
-    Annotated[Fate, typer.Option("--undone", help="Make dead letters of what is left out, or drop it.")],
+    Annotated[Fate, typer.Option("--undone", help="Skipped messages: make dead letters, or drop.")],
     Fate.dead,
 )
 UNDONE = option(
     "undone",
     Annotated[
         Fate | None,
-        typer.Option("--undone", help="Make dead letters of what is undone, or drop it. Without: refuse."),
+        typer.Option("--undone", help="Unfinished messages: make dead letters, or drop. Default: refuse."),
     ],
 )
 FILTER = option(
     "topic_filter",
     Annotated[
-        str | None, typer.Option("--filter", help="Only the group of this filter, not all of the name.")
+        str | None, typer.Option("--filter", help="Only the group with this filter, not all with the name.")
     ],
 )
 SESSION_COLUMNS = (
@@ -130,23 +132,25 @@ endpoint.command("put", help="Make an endpoint, or change it in place.")(
             option("url", Annotated[str, typer.Argument(metavar="URL")], NEEDED),
             option(
                 "secret",
-                Annotated[str | None, typer.Option(help="whsec_ and base64: what requests are signed with.")],
+                Annotated[str | None, typer.Option(help="Signing secret: whsec_ and base64.")],
             ),
             option("headers", DECLARED["headers"]),
             option(
-                "concurrency", Annotated[int | None, typer.Option(min=1, help="So many requests at once.")]
+                "concurrency", Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")]
             ),
-            option("rate", Annotated[float | None, typer.Option(help="So many requests a second.")]),
-            option("timeout", Annotated[str | None, typer.Option(help="How long a request may take: 10s.")]),
+            option("rate", Annotated[float | None, typer.Option(help="Maximum requests a second.")]),
+            option("timeout", Annotated[str | None, typer.Option(help="Request timeout: 10s.")]),
             option(
                 "max_attempts",
-                Annotated[int | None, typer.Option(min=0, help="Tries before it is a dead letter.")],
+                Annotated[
+                    int | None, typer.Option(min=0, help="Attempts before a message becomes a dead letter.")
+                ],
             ),
             option(
                 "backoff",
                 Annotated[
                     str | None,
-                    typer.Option(help="How long to wait after each try: 1s,30s,5m; the last one repeats."),
+                    typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats."),
                 ],
             ),
             option("expiry", Expiry),

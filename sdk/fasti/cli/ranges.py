@@ -51,8 +51,8 @@ async def shift(
 async def export(
     client: fasti.Client,
     out: Printer,
-    file: Annotated[Path, typer.Argument(help="Where to; - for stdout.")] = Path("-"),
-    ids: Annotated[bool, typer.Option("--ids", help="With ids, for `message import --ids`.")] = False,
+    file: Annotated[Path, typer.Argument(help="Output file; - for stdout.")] = Path("-"),
+    ids: Annotated[bool, typer.Option("--ids", help="Include ids, for `message import --ids`.")] = False,
     **chosen: Unpack[Selection],
 ) -> None:
     """Write pending messages as NDJSON that `message import` takes back, while the server runs."""

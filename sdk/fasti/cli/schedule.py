@@ -34,7 +34,7 @@ FROM = option(
     "from_",
     Annotated[
         From | None,
-        typer.Option("--from", help="now: also what was sent already while the clock was ahead."),
+        typer.Option("--from", help="now: also send again what went out while the clock was ahead."),
     ],
 )
 COLUMNS = ("name", "state", "when", "timezone", "topic", "last", "next", "count")

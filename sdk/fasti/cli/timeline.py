@@ -32,8 +32,10 @@ def _group() -> None:
 async def density(
     client: fasti.Client,
     out: Printer,
-    ahead: Annotated[str, typer.Option("--next", help="How far: 24h, 90m, 7d.")] = "24h",
-    bucket: Annotated[str | None, typer.Option(help="How long a bar is: 15m; else what fits a page.")] = None,
+    ahead: Annotated[str, typer.Option("--next", help="Time span to show: 24h, 90m, 7d.")] = "24h",
+    bucket: Annotated[
+        str | None, typer.Option(help="Width of a bar: 15m. Default: what fits the page.")
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="Topic filter.")] = None,
 ) -> None:
     """Show how many messages are pending when, as a bar chart."""
