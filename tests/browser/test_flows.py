@@ -247,7 +247,7 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_pat
         await asked.wait_for()
         await console.write("Key", "fasti_reader_wrong")
         await console.press("Use it")
-        await page.get_by_text(re.compile("not one of this server")).wait_for()
+        await page.get_by_text(re.compile("does not know the key")).wait_for()
         await console.write("Key", key)
         await console.press("Use it")
         await console.shown("messages")

@@ -137,7 +137,7 @@ async def test_killed_at(tmp_path: Path, point: str) -> None:
             story.check(payloads)
             jobs = (await client.call("GET", "/v1/jobs", status=200)).body["jobs"]
             assert all(job["state"] in ("done", "aborted") for job in jobs)
-            assert not jobs or jobs[0]["state"] == "done" or "started again" in jobs[0]["detail"]
+            assert not jobs or jobs[0]["state"] == "done" or "restarted" in jobs[0]["detail"]
             await finish(client)
             assert [one["payload"] for one in await client.listed("state=pending")] == payloads
             await client.call("POST", "/v1/clock:advance", {"by": "P11D"}, status=200)
