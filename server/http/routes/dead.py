@@ -9,6 +9,7 @@ Requeued are those whose session or group is there too. How they are chosen, and
 kept.py.
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -19,7 +20,7 @@ from ...delivery.settling.letters import Letters
 from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask
-from ..access import Rights, changes, is_own, rights_of
+from ..access import Rights, is_own, rights_of
 from ..answers import json_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
@@ -29,7 +30,7 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import Delay, only_one
-from .kept import CHOSEN, Change, KeptRows, may_of, wait_of
+from .kept import CHOSEN, Change, KeptRows, wait_of
 
 
 class RequeueDead(Change):
@@ -89,9 +90,8 @@ class DeadRoutes:
     async def requeue(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _REQUEUE)
         due_ms = self._clock.wall_ms() + wait_of(wish.deliver_in, self._max_delay_ms)
-        may, requeue = may_of(rights_of(request), changes(request)), self._letters.requeue
         to = None if wish.to is None else self._named(wish.to, rights_of(request))
-        return await self._rows.change(request, wish, lambda commit, at: requeue(commit, at, due_ms, may, to))
+        return await self._rows.change(request, wish, partial(self._letters.requeue, due_ms=due_ms, to=to))
 
     @described(
         "Forget dead letters",
@@ -102,9 +102,7 @@ class DeadRoutes:
         problems=WRITES,
     )
     async def drop(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _DROP)
-        may, drop = may_of(rights_of(request), changes(request)), self._letters.drop
-        return await self._rows.change(request, wish, lambda commit, at: drop(commit, at, may))
+        return await self._rows.change(request, await body_of(request, _DROP), self._letters.drop)
 
     def _named(self, name: str, rights: Rights | None) -> Group:
         """The one group or endpoint that is called so. Raises FieldError."""

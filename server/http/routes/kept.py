@@ -10,8 +10,8 @@ what was found, `changed` what was still there. What has been kept since the cal
 that fails at once would be changed again for ever. A call that is refused half way says in its problem how
 far it came.
 
-A key sees what is kept of messages that it may see, by sessions and groups that are its own, as /v1/sessions
-has it, and changes what it may send to; with the scope admin that of all sessions.
+A key sees what is kept of messages that it may see, by sessions and groups that are its own, as their
+lists have it, and changes what it may send to; with the scope admin that of all sessions.
 """
 
 import logging
@@ -143,8 +143,8 @@ class Wanted:
 
 
 Places = list[Position]
-Act = Callable[[Commit, Position], bool]
-"""In the writer: change what is kept at that place, if it is there. Raises Refused, Corrupt."""
+Act = Callable[..., bool]
+"""In the writer: (commit, place, *, may), change what is kept there, if it is. Raises Refused, Corrupt."""
 
 
 class Source(Protocol):
@@ -301,7 +301,7 @@ class KeptRows:
                 places, following = step(wanted, following, may, turn)
                 done.matched += len(places)
                 if places and not wish.dry_run:
-                    each = partial(self._each, places, act)
+                    each = partial(self._each, places, act, may)
                     acted: Acted = await asked(self._ask, each, cost=len(places))
                     done.changed += acted.changed
                     if acted.refused is not None:
@@ -358,8 +358,9 @@ class KeptRows:
                 return places, index + looked
         return places, None
 
-    def _each(self, places: Places, act: Act, commit: Commit) -> Acted:
-        return change_each(places, partial(act, commit), lambda place: f"{self._name} at {place:024x}")
+    def _each(self, places: Places, act: Act, may: May, commit: Commit) -> Acted:
+        change = partial(act, commit, may=may)
+        return change_each(places, change, lambda place: f"{self._name} at {place:024x}")
 
 
 @dataclass(slots=True)

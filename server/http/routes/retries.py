@@ -9,6 +9,7 @@ What is in flight again, with who tries it, is none of these. How they are chose
 there: kept.py.
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -17,7 +18,6 @@ from aiohttp import web
 from ...delivery.settling.steering import Steering
 from ...engine.clock import Clock
 from ...engine.writer import Ask
-from ..access import changes, rights_of
 from ..answers import json_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
@@ -27,7 +27,7 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.message_body import due_of
 from ..values.scalars import Delay, When, not_both, only_one
-from .kept import CHOSEN, Change, KeptRows, may_of
+from .kept import CHOSEN, Change, KeptRows
 
 
 class TryRetries(Change):
@@ -92,8 +92,7 @@ class RetryRoutes:
         due_ms = now_ms
         if not is_now:
             due_ms = max(now_ms, due_of(wish.deliver_at, wish.deliver_in, now_ms, self._max_delay_ms))
-        may, try_ = may_of(rights_of(request), changes(request)), self._steering.try_
-        return await self._rows.change(request, wish, lambda commit, at: try_(commit, at, due_ms, may))
+        return await self._rows.change(request, wish, partial(self._steering.try_, due_ms=due_ms))
 
     @described(
         "Give up: make dead letters of retries",
@@ -104,9 +103,7 @@ class RetryRoutes:
         problems=WRITES,
     )
     async def bury(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _CHANGE)
-        may, bury = may_of(rights_of(request), changes(request)), self._steering.bury
-        return await self._rows.change(request, wish, lambda commit, at: bury(commit, at, may))
+        return await self._rows.change(request, await body_of(request, _CHANGE), self._steering.bury)
 
     @described(
         "Forget retries: nobody gets these messages again",
@@ -117,6 +114,4 @@ class RetryRoutes:
         problems=WRITES,
     )
     async def drop(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _CHANGE)
-        may, drop = may_of(rights_of(request), changes(request)), self._steering.drop
-        return await self._rows.change(request, wish, lambda commit, at: drop(commit, at, may))
+        return await self._rows.change(request, await body_of(request, _CHANGE), self._steering.drop)
