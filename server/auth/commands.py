@@ -58,8 +58,8 @@ def revoke(path: Path, name: str) -> str:
     """What that means, to be shown. Raises KeysFileError."""
     revoke_key(path, name)
     return (
-        f"{name} is revoked. Its messages are withheld from now on, delayed, retained or read again: they are "
-        f"delivered to nobody until there is a key {name} again that may send them."
+        f"{name} is revoked. Its messages are withheld from now on, delayed, retained or read again: "
+        f"nobody gets them until there is a key {name} again that may send them."
     )
 
 
