@@ -47,14 +47,16 @@ class Gathered:
         return len(self.batch) + sum(map(len, self._rows.values()))
 
     def pour_in_steps(self) -> Bits[None]:
-        """All that is gathered goes into the batch, in order."""
-        for table, rows in self._rows.items():
+        """All that is gathered goes into the batch, in order; what comes between the steps waits."""
+        gathered = [(table, rows.copy()) for table, rows in self._rows.items()]
+        for rows in self._rows.values():
+            rows.clear()
+        for table, rows in gathered:
             rows.sort(key=_key)
             for at in range(0, len(rows), STEP):
                 if at or table is not Table.MESSAGES:
                     yield
                 self._put(table, rows[at : at + STEP])
-            rows.clear()
 
     def pour(self) -> None:
         """The same in one go, as it has come."""

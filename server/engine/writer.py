@@ -329,7 +329,7 @@ class Writer:
 
     def _end(self, between: Callable[[], object], deciding: Deciding, large: int) -> GroupCommit | None:
         """All is decided: give it up, answer at once, or write."""
-        answers = deciding.answers
+        answers = deciding.open_answers
         if not deciding.is_whole or not self._is_countable():
             self._give_up(answers)
             return None

@@ -15,7 +15,7 @@ from shards.fields import Record
 from shards.memory import MemoryStore
 from shards.record import decode, encode
 from shards.recover import count_pending, read_directory
-from shards.steps import Bits, Steps
+from shards.steps import STEP, Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
@@ -465,6 +465,59 @@ class TestSteps:
         rig.sync()
         rig.compose()
         assert decided == ["plain", "row", "behind it"]
+
+    @pytest.mark.parametrize("steps_before", range(1, 9))
+    def test_what_writes_after_all_between_the_steps_is_written(self, steps_before: int) -> None:
+        """A subscriber has no room any more: a plain publish is stored, even while rows are sorted."""
+        rig = Rig()
+        drafts = [
+            Draft(NOW_MS + 60_000, b"many", encode(Record(b"many", b"x", NOW_MS + 60_000, 1)))
+            for _ in range(4 * STEP)
+        ]
+        rig.writer.submit(
+            lambda commit: Steps(commit.open_group.in_order(commit.put_in_steps(drafts))),
+            lambda answer: rig.answers.append(("many", answer)),
+            cost=len(drafts),
+        )
+        for _ in range(steps_before):
+            assert not self.step(rig)
+
+        def write(commit: Commit) -> object:
+            commit.row(Table.RECEIVED, b"key", b"")
+            return put_one(commit, "plain")
+
+        rig.submit("plain", write, writes=False)
+        self.turns(rig)
+        rig.sync()
+        if rig.writer.can_compose:  # it was too late to be decided between the steps
+            assert rig.compose()
+            rig.sync()
+        assert sorted((name, type(answer)) for name, answer in rig.answers) == [
+            ("many", list),
+            ("plain", list),
+        ]
+        assert stored(rig).count("many") == len(drafts)
+        assert stored(rig).count("plain") == 1
+        assert rig.store.get(Table.RECEIVED, b"key") == b""
+        check_counts(rig)
+
+    def test_one_that_fails_between_the_steps_spoils_the_group_and_all_are_answered(self) -> None:
+        rig = Rig()
+        self.put_many(rig, "many")
+        assert not self.step(rig)
+        rig.submit("bad", half, writes=False)
+        assert not self.step(rig)
+        assert [(name, type(answer)) for name, answer in rig.answers] == [
+            ("bad", ZeroDivisionError),
+            ("many", StoreFailed),
+        ]
+        assert rig.writer.is_idle
+        assert rig.writer.queued_bytes == 0
+        rig.put("after")
+        assert rig.compose()
+        rig.sync()
+        assert stored(rig) == ["after"]
+        check_counts(rig)
 
     def test_the_horizon_waits_for_what_is_reserved(self) -> None:
         rig = Rig()
