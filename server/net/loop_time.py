@@ -83,6 +83,8 @@ class LoopTime:
         self._known = Turns[Work]()
         self._strangers = Turns[Work]()
         """What waits, by owner."""
+        self._next, self._after_next = self._known, self._strangers
+        """The same; whose turn is next comes first, in a later turn of the loop too."""
         self._is_planned = False
 
     def begin(self, owner: str) -> float:
@@ -152,7 +154,7 @@ class LoopTime:
 
     def _work(self, now_s: float) -> None:
         """Do what waits, for as long as the turn has time: one work of each owner, then the next."""
-        first, second = self._known, self._strangers
+        first, second = self._next, self._after_next
         until_s, ended_s = now_s + self._budget_s, now_s
         while (first or second) and ended_s < until_s:
             if first:
@@ -164,6 +166,7 @@ class LoopTime:
                     log.exception("connection: work for a peer failed")
                 ended_s = self._mono()
             first, second = second, first
+        self._next, self._after_next = first, second
         self._spent_s = ended_s - now_s
 
 

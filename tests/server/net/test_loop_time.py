@@ -1,6 +1,7 @@
 """The loop's time: who has a turn when, and connections that wait for theirs."""
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -151,6 +152,22 @@ async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> No
     await turn()
     await turn()
     assert order == [KEY + "a", "10.0.0.1", KEY + "b", "10.0.0.2", KEY + "a", "10.0.0.1", "10.0.0.1"]
+
+
+async def test_strangers_have_their_turns_when_one_work_takes_all_the_time_of_a_turn() -> None:
+    time, order = Time(), list[str]()
+    loop_time = LoopTime(time.mono)
+
+    def work(owner: str) -> None:
+        time.now_s += 0.006
+        order.append(owner)
+        loop_time.wait(owner, partial(work, owner))
+
+    for owner in (KEY + "a", KEY + "b", "10.0.0.1"):
+        loop_time.wait(owner, partial(work, owner))
+    for _ in range(8):
+        await turn()
+    assert order == [KEY + "a", "10.0.0.1", KEY + "b", "10.0.0.1"] * 2
 
 
 @pytest.mark.parametrize("end", ["eof", "lost"])
