@@ -52,6 +52,9 @@ HOLD_BYTES = 16 << 20
 """Publishes that may wait before the server stops reading from publishers: about 30 ms of work."""
 SHARED_HOLD = 0.25
 """The part of those that may wait while several owners are there: what is decided in two turns."""
+PLACED_BOUNDS = 4
+"""So many times what may wait is remembered of who has published it: twice that may wait. Then it is halved:
+who has published for an hour would else be held back until another one has published as much."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
@@ -104,7 +107,8 @@ class Publishing:
         self.is_pressed = False
         """`is_congested` may be true of some owner; if not, it need not be asked."""
         self._placed: dict[str, int] = {}
-        """What waits by owner, here and for the horizon: all since nothing waited. While several come."""
+        """What waits by owner, here and for the horizon: all since nothing waited, and of what is long ago
+        the less. While several come."""
         self._placed_sum = 0
         self._dispatch = dispatch
         self._owed = owed
@@ -195,6 +199,9 @@ class Publishing:
                 self._placed_sum = 0
             placed[owner] = placed.get(owner, 0) + weight
             self._placed_sum += weight
+            if self._placed_sum > PLACED_BOUNDS * self._hold_messages:
+                self._placed = {one: count // 2 for one, count in placed.items() if count > 1}
+                self._placed_sum = sum(self._placed.values())
         self.waiting += weight
         self.waiting_bytes += size
         self.is_pressed = self.is_pressed or self.is_congested(owner)

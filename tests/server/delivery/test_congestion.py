@@ -4,7 +4,7 @@ import pytest
 
 from server.codec.encode import encode
 from server.codec.packets import Publish
-from server.delivery.publishing import HOLD_MESSAGES, SHARED_HOLD
+from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, SHARED_HOLD
 from server.mqtt.state import REACH_MAX
 from tests.support.rig import Rig
 
@@ -59,6 +59,23 @@ def test_shares_begin_anew_when_nothing_waits() -> None:
     publish(rig, "flood", HOLD_MESSAGES + 1)
     assert not rig.core.publishing.is_congested("honest")
     assert rig.core.publishing.is_congested("flood")
+
+
+def test_what_was_published_long_ago_holds_nobody_back_for_ever() -> None:
+    """Something waits all the time, so that shares never begin anew."""
+    rig = Rig()
+    shared(rig, 0.5)
+    publishing = rig.core.publishing
+    for _ in range(1_000):
+        publish(rig, "old", 1_000)
+        publishing._left(publishing.waiting - 1, 0)
+    turns = 0
+    while publishing.is_congested("old") or not turns:
+        while not publishing.is_congested("new"):
+            publish(rig, "new", 500)
+        publishing._left(1_000, 0)
+        turns += 1
+    assert turns <= 2 * PLACED_BOUNDS * HOLD_MESSAGES // 1_000, "a thousand in each of them"
 
 
 def test_one_publish_to_many_counts_as_many_while_several_owners_are_there() -> None:
