@@ -259,6 +259,7 @@ class Paced(Opening):
         kept = self._kept
         data = kept[0] if len(kept) == 1 else b"".join(kept)
         kept.clear()
+        is_eof, self._is_eof = self._is_eof, False
         if self._is_paused:
             # Before the bytes are handled: if the connection pauses on account of them, that counts.
             self._is_paused = False
@@ -270,7 +271,6 @@ class Paced(Opening):
                 inner.keep_unread(0)
             if data:
                 inner.data_received(data)
-            is_eof, self._is_eof = self._is_eof, False
             if is_eof and self._lost is None and not (inner.eof_received() or transport.is_closing()):
                 transport.close()
         except Exception:

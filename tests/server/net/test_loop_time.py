@@ -209,6 +209,25 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
     assert "could not be handled" in caplog.text
 
 
+async def test_one_that_fails_when_its_stream_has_ended_hears_of_its_loss() -> None:
+    time = Time()
+    loop_time = LoopTime(time.mono)
+
+    class Faulty(Connection):
+        def data_received(self, data: bytes) -> None:
+            raise ValueError(data)
+
+    inner = Faulty(time, "10.0.0.1")
+    connection, sock = paced(inner, loop_time)
+    use_up(time, loop_time)
+    connection.data_received(b"one")
+    assert connection.eof_received() is True
+    await turn()
+    assert sock.is_closed
+    connection.connection_lost(None)
+    assert inner.told == ["lost"]
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 async def test_what_follows_from_reading_counts_while_several_owners_are_there(is_shared: bool) -> None:
     time, done = Time(), list[int]()
