@@ -152,7 +152,7 @@ class Publishing:
             step = UNDONE_RUN
         for start in range(0, len(wishes), max(1, step)):
             part = wishes[start : start + step] if step < len(wishes) else wishes
-            self._publish(part, owner, max(len(part), reach), can_refuse)
+            self._publish(part, owner, max(len(part), reach * len(part) // len(wishes)), can_refuse)
 
     def _publish(
         self, wishes: Sequence[tuple[Wish, Answer | None]], owner: str, weight: int, can_refuse: bool

@@ -117,6 +117,8 @@ class Inbound:
         """Something has been handed over since `begin_turn`."""
         self.reach = 0
         """Deliveries of what was read since then, while several owners are there (net/loop_time.py)."""
+        self._reach_before = 0
+        """Of what of that has been handed over."""
 
     def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
         """What CONNECT says of who publishes. `rights`: what it may; None: everything."""
@@ -130,7 +132,7 @@ class Inbound:
     def begin_turn(self) -> None:
         """What is handed over from now on counts as published in this turn."""
         self.has_published = False
-        self.reach = 0
+        self.reach = self._reach_before = 0
 
     def settle(self) -> None:
         """Every task handed over has finished."""
@@ -362,7 +364,8 @@ class Inbound:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
-            self._publishing.publish(wishes, self.key, self.reach, can_refuse=self._level == 5)
+            reach, self._reach_before = self.reach - self._reach_before, self.reach
+            self._publishing.publish(wishes, self.key, reach, can_refuse=self._level == 5)
 
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []

@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec.encode import encode
-from server.codec.packets import Publish
+from server.codec.packets import Pingreq, Publish
 from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, SHARED_HOLD
 from server.mqtt.state import REACH_MAX
 from tests.support.rig import Rig
@@ -96,3 +96,17 @@ def test_one_publish_to_many_counts_as_many_while_several_owners_are_there() -> 
     for reader in readers:
         assert reader.payloads() == [str(number) for number in range(sent)]
     assert rig.core.publishing.waiting == rig.core.dispatch.reach == 0
+
+
+def test_what_is_handed_over_in_pieces_counts_once() -> None:
+    """A PINGREQ or PUBREL behind each of them ends a piece."""
+    rig = Rig()
+    for number in range(10):
+        rig.connected(f"reader {number}").subscribe("wide")
+    publisher = rig.connected("p")
+    shared(rig)
+    piece = encode(Publish(b"wide", b"x", 0), 5) + encode(Pingreq(), 5)
+    publisher.send_bytes(piece * 50, pump=False)
+    assert rig.core.publishing.waiting == 50 * 10
+    rig.pump()
+    assert rig.core.publishing.waiting == 0
