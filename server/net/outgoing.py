@@ -38,6 +38,11 @@ FILLING_MIN = 32
 """... but no fewer than these: they would have hundreds of deliveries each."""
 
 
+ANSWERS = 0.5
+"""The part of the time and of the connections of a piece that answers may have while deliveries wait: a flood
+of pings would else leave them one connection in a turn."""
+
+
 class Writes(Protocol):
     """A connection with something to send."""
 
@@ -77,12 +82,13 @@ class Outgoing:
 
     def flush(self) -> None:
         """Those whose turn it is, now."""
-        until = self._mono() + PIECE_S * self.part
+        now_s, for_s = self._mono(), PIECE_S * self.part
         self._bytes_left = int(PIECE_BYTES * self.part)
-        left = PIECE - self._write(self._answers, PIECE, until)
+        of_answers = ANSWERS if self._deliveries else 1.0
+        left = PIECE - self._write(self._answers, int(PIECE * of_answers), now_s + for_s * of_answers)
         if self.is_filling:
             left = min(left, max(FILLING_MIN, len(self._deliveries) // FILLING))
-        self._write(self._deliveries, left, until)
+        self._write(self._deliveries, left, now_s + for_s)
 
     def _write(self, line: "Line", most: int, until_s: float) -> int:
         """How many have written."""

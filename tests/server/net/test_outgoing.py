@@ -142,6 +142,26 @@ def test_answers_do_not_wait_for_more() -> None:
     asyncio.run(go())
 
 
+def test_deliveries_have_their_part_however_many_answers_there_are() -> None:
+    async def go() -> None:
+        clock = HandClock(0)
+        outgoing, sent = Outgoing(clock.mono), list[str]()
+
+        def write(what: str) -> None:
+            clock.mono_s += PIECE_S / 100
+            sent.append(what)
+
+        for number in range(4 * PIECE):
+            outgoing.press(Link(partial(write, "answer"), f"{number}"))
+        for number in range(PIECE):
+            outgoing.add(Link(partial(write, "delivery"), f"{number}"))
+        await _turn()
+        assert sent.count("answer") == pytest.approx(50, abs=1)
+        assert sent.count("delivery") == pytest.approx(50, abs=1)
+
+    asyncio.run(go())
+
+
 def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
     async def go() -> None:
         clock = HandClock(0)
