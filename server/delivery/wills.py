@@ -222,8 +222,8 @@ class Wills:
             if not (is_wanted and self._later(partial(self._submit, leaving), leaving.size)):
                 self._forget(leaving)
 
-        # Behind what its client has published.
-        owner = leaving.subscriber.owner
+        # Behind what its client has published, with its key or without; the session may be another's.
+        owner = leaving.will.record.owner.decode()
         return self._send(lambda commit: self._place(commit, leaving), done, writes=writes, owner=owner)
 
     def _send(self, decide: Decide, done: Done, *, writes: bool = True, owner: str = "") -> bool:

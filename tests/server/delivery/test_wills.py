@@ -439,6 +439,21 @@ def test_a_will_does_not_overtake_what_its_client_sent_before() -> None:
     assert watch.take_all() == ["online", "offline"]
 
 
+def test_nor_if_it_has_the_session_of_a_key_and_shows_none() -> None:
+    """On a listener that asks for none: what it publishes is nobody's."""
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.connected("a", will=Will(b"w", b"offline", 1), expiry=60)
+    subscriber = rig.core.sessions.get("a")
+    assert subscriber is not None
+    subscriber.owner = "sensors"
+    online = [f"online {number}" for number in range(3)]
+    for payload in online:
+        peer.publish("w", payload, 1, pump=False)
+    peer.drop()
+    assert watch.take_all() == [*online, "offline"]
+
+
 def test_a_delayed_will_is_a_plain_publish_for_its_receivers() -> None:
     """It waits on the timeline, where it can be listed and cancelled, and was not scheduled by anybody."""
     rig = Rig()
