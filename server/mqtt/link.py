@@ -506,25 +506,43 @@ class MqttLink(Opening):
         self._check_alive()
 
     def _check_alive(self) -> None:
-        """Close a client that has not connected, or has been silent for 1.5 times its keep alive."""
-        connection, transport = self._connection, self._transport
+        """Close a client that has not connected, or has been silent for 1.5 times its keep alive.
+
+        Behind what has come from it and waits for its owner's turn.
+        """
+        connection = self._connection
         if connection is None:  # the TLS handshake: it has the same time, to the millisecond
             self._timer = self._loop.call_later(HELD_CHECK_S, self._check_alive)
             return
-        if transport is None:
+        if self._transport is None:
             return
-        if not (connection.is_open or connection.is_opening):
-            self._crowd.note("limits.connect_timeout")
-            transport.abort()
+        left_s = self._left_s(connection)
+        if left_s <= 0:
+            self._links.time.wait(self.owner, self._judge)
+        elif connection.keep_alive_s:
+            self._timer = self._loop.call_later(left_s, self._check_alive)
+
+    def _judge(self) -> None:
+        """All that has come is handled, and it still was silent for too long; or it was not."""
+        connection, transport = self._connection, self._transport
+        if self._is_ending or transport is None or connection is None or transport.is_closing():
             return
-        if not connection.keep_alive_s:
-            return
-        allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
-        silent = self._loop.time() - self._last_received
-        if silent >= allowed and (not self._is_held or self._is_unread):
+        if self._left_s(connection) > 0:
+            self._timer.cancel()
+            self._check_alive()
+        elif connection.is_open:
             connection.close(Closing.TIMED_OUT)
             self.flush()
-            return
-        self._timer = self._loop.call_later(
-            allowed - silent if silent < allowed else HELD_CHECK_S, self._check_alive
-        )
+        else:
+            self._crowd.note("limits.connect_timeout")
+            transport.abort()
+
+    def _left_s(self, connection: Connection) -> float:
+        """When to look again whether it is silent; 0.0 or less: it has been for too long."""
+        if not (connection.is_open or connection.is_opening):
+            return 0.0
+        if not connection.keep_alive_s:
+            return HELD_CHECK_S
+        allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
+        left_s = allowed - (self._loop.time() - self._last_received)
+        return HELD_CHECK_S if left_s <= 0 and self._is_held and not self._is_unread else left_s

@@ -6,6 +6,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -414,3 +415,25 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
     assert counts == [0, 1, 2, 3]
     assert left == ["c0", "c1", "c2"]
     assert not len(core.sessions)
+
+
+@pytest.mark.parametrize("says", ["connect", "ping", "nothing"])
+async def test_what_has_come_and_waits_for_a_turn_is_a_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    """A flood of its network keeps the bytes of a client waiting for longer than its keep alive."""
+    served = Served()
+    link, transport = served.begin()
+    connection, loop = connection_of(link), asyncio.get_running_loop()
+    connect = encode(Connect(5, "a", keep_alive=10), 5)
+    if says != "connect":
+        link.data_received(connect)
+        await served.settle()
+    started_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: started_s + 16)
+    data = {"connect": connect, "ping": encode(Pingreq(), 5)}.get(says)
+    if data is not None:
+        served.time.wait(link.owner, partial(link.data_received, data))
+    link._check_alive()
+    await served.settle()
+    assert (connection.is_open, transport.is_over) == ((True, False) if data else (False, True))
