@@ -67,7 +67,7 @@ MODULES = (
     "server.delivery.publishing",
     "server.delivery.ready",
     "server.delivery.replay",
-    "server.delivery.rota",
+    "server.delivery.picker",
     "server.delivery.router",
     "server.delivery.run",
     "server.delivery.sent",

@@ -261,7 +261,7 @@ class Membership:
         )
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
-        group.rota.meet(member)
+        group.picker.meet(member)
         self._ready.wake(group)
         return member
 
@@ -377,7 +377,7 @@ class Membership:
         """A member has a connection, or room: its groups may have something for it."""
         for text in member.groups:
             group = self._by_text[text]
-            group.rota.meet(member)
+            group.picker.meet(member)
             if group.left_ms:
                 self._look(group)
             self._ready.wake(group)
@@ -396,7 +396,7 @@ class Membership:
         member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
-            group.rota.part(member)
+            group.picker.part(member)
             self._look(group)
         left: list[tuple[Group, Flight, Loan]] = []
         for lent in list(member.session.flights.values()):

@@ -8,7 +8,7 @@ it has: another gets it at once. Of one that fails the message comes again later
 may finish it all the same. QoS 2 belongs to the member's session alone from the moment it is sent
 (MQTT-4.8.2): it is resent to that client, or to nobody.
 
-Who is next for a message is the `Rota`'s to say (rota.py).
+The `Picker` (picker.py) chooses the member for each message.
 
 A group stays when its members have gone: it keeps its place for as long as was said (`sessions.expiry_max`
 else), counted from when the last connection of a member ended, and what falls due meanwhile is the next
@@ -30,7 +30,7 @@ from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Su
 from ..settings.config import Sessions
 from .message import Message
 from .pace import Pace, Paces
-from .rota import Rota
+from .picker import Picker
 from .router import is_delivered
 from .run import Run
 from .settling.leases import Leases
@@ -65,7 +65,7 @@ class Group(Subscriber):
         "members",
         "pace",
         "paces",
-        "rota",
+        "picker",
         "settings",
         "text",
     )
@@ -110,7 +110,7 @@ class Group(Subscriber):
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
         are no members any more too; nobody with none."""
-        self.rota = Rota(self.members, self.lent)
+        self.picker = Picker(self.members, self.lent)
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
         self._follow()
@@ -154,13 +154,13 @@ class Group(Subscriber):
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
         self.members[member] = subscription
-        self.rota.meet(member)
+        self.picker.meet(member)
         self.session.keep_for(max(self.session.expiry_s, member.session.expiry_s))
 
     def leave(self, member: Subscriber) -> bool:
         """Remove a member; True if it was the last one."""
         self.members.pop(member, None)
-        self.rota.part(member)
+        self.picker.part(member)
         kept_s = self.session.expiry_s
         if kept_s > self.stays_s and not any(m.session.expiry_s >= kept_s for m in self.members):
             self._follow()
@@ -187,15 +187,15 @@ class Group(Subscriber):
 
     @property
     def is_reachable(self) -> bool:
-        return bool(self.rota.present) and not self.is_paused
+        return bool(self.picker.present) and not self.is_paused
 
     @property
     def is_here(self) -> bool:
-        return bool(self.rota.present)
+        return bool(self.picker.present)
 
     @property
     def can_resend(self) -> bool:
-        return (self.pace is None or self._is_in_time(self.pace)) and self.rota.next(None) is not None
+        return (self.pace is None or self._is_in_time(self.pace)) and self.picker.next(None) is not None
 
     def _is_in_time(self, pace: Pace) -> bool:
         """Whether it may be given a message now; if not, it is woken when it may."""
@@ -225,7 +225,7 @@ class Group(Subscriber):
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
             return False
-        member = self.rota.next(message)
+        member = self.picker.next(message)
         if member is None or len(session.flights) >= session.window:
             return False
         if member.rights is not None and not member.may_receive(message.topic):
@@ -245,7 +245,7 @@ class Group(Subscriber):
         flight: Flight,
         subscriptions: tuple[Subscription, ...],  # noqa: ARG002
     ) -> bool:
-        member = self.rota.next(message, flight.attempts + 1)
+        member = self.picker.next(message, flight.attempts + 1)
         if member is None:
             return False
         if not member.may_receive(message.topic):
@@ -361,7 +361,7 @@ class Group(Subscriber):
         if not theirs:
             self.lent.pop(member, None)
         if member in self.members:
-            self.rota.acked(member, len(run))
+            self.picker.acked(member, len(run))
         if len(own) < held:
             self.dirty.add(self)
         elif self.retrying:
@@ -435,7 +435,7 @@ class Group(Subscriber):
                 self._leases.give(self, member, lent, loan, term_ms)
             else:
                 loan.since_s = self._leases.turn_s
-        self.rota.gave(member)
+        self.picker.gave(member)
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:

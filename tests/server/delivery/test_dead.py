@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec import wire
-from server.delivery.rota import SHOWN_FIRST
+from server.delivery.picker import SHOWN_FIRST
 from server.engine.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table

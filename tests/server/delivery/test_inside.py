@@ -3,7 +3,7 @@
 import pytest
 
 from server.delivery.membership import UnknownGroup
-from server.delivery.rota import SHOWN_FIRST
+from server.delivery.picker import SHOWN_FIRST
 from server.delivery.subscriber import Inside
 from shards.commit import Commit
 from shards.store import Table

@@ -8,8 +8,8 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
 from server.delivery.pace import Paces
+from server.delivery.picker import SHOWN_FIRST
 from server.delivery.replay import TURN_RESENDS
-from server.delivery.rota import SHOWN_FIRST
 from server.delivery.settling.leases import Leases
 from server.delivery.shared import KEY_PREFIX, Group
 from server.settings.config import Sessions
@@ -683,7 +683,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     guest.ack(wire.PUBACK, delivery.packet_id)
     group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
-    assert rig.core.sessions.get("guest") not in group.rota._shown
+    assert rig.core.sessions.get("guest") not in group.picker._shown
     assert len(group.lent) == 1
 
 

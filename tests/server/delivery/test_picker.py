@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from server.delivery.rota import SHOWN_FIRST, STALE_MAX, Rota
+from server.delivery.picker import SHOWN_FIRST, STALE_MAX, Picker
 from server.delivery.subscriber import Secured, Subscriber
 from tests.support.link import FakeLink
 from tests.support.soak import SOAK
@@ -28,23 +28,23 @@ def _secure(_: Subscriber, __: Secured) -> None:
 
 
 class Group:
-    """Members, what they have, and their rota."""
+    """Members, what they have, and their picker."""
 
     def __init__(self) -> None:
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
-        self.rota = Rota(self.members, self.lent)
+        self.picker = Picker(self.members, self.lent)
 
     def join(self, one: Subscriber) -> None:
         self.members[one] = Subscription(TEXT, 1, Position(0))
-        self.rota.meet(one)
+        self.picker.meet(one)
 
     def give(self) -> Subscriber | None:
-        chosen = self.rota.next(None)
+        chosen = self.picker.next(None)
         if chosen is not None:
             flight = chosen.session.launch(Position(1), 0, 1)
             self.lent.setdefault(chosen, {})[flight.packet_id] = flight
-            self.rota.gave(chosen)
+            self.picker.gave(chosen)
         return chosen
 
     def ack(self, one: Subscriber, count: int) -> int:
@@ -55,7 +55,7 @@ class Group:
         if not theirs:
             self.lent.pop(one, None)
         if ended:
-            self.rota.acked(one, len(ended))
+            self.picker.acked(one, len(ended))
         return len(ended)
 
 
@@ -107,20 +107,20 @@ class Turns(RuleBasedStateMachine):
         assert isinstance(one.link, FakeLink)
         one.link.room = None if has_room else 0
         if has_room and one in self.waits:
-            self.group.rota.meet(one)
+            self.group.picker.meet(one)
 
     @rule(which=ONE)
     def leave_or_come(self, which: int) -> None:
         one = self.all[which]
         if one in self.waits:
             self.waits.remove(one)
-            self.group.rota.part(one)
+            self.group.picker.part(one)
         else:
             self.meet(one)
 
     @invariant()
     def places_are_bounded(self) -> None:
-        for line in (self.group.rota._usual, self.group.rota._picky):
+        for line in (self.group.picker._usual, self.group.picker._picky):
             assert len(line._heap) <= 2 * MEMBERS + STALE_MAX + 1
 
 
@@ -140,7 +140,7 @@ def test_it_stays_the_same_one_s_turn_until_it_has_been_given_something() -> Non
     group = Group()
     for n in range(3):
         group.join(member(str(n)))
-    first = group.rota.next(None)
-    assert group.rota.next(None) is first
+    first = group.picker.next(None)
+    assert group.picker.next(None) is first
     assert group.give() is first
-    assert group.rota.next(None) is not first
+    assert group.picker.next(None) is not first

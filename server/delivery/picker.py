@@ -85,7 +85,7 @@ class Line:
         return None
 
 
-class Rota:
+class Picker:
     """The members of one group that are connected, and which of them is next."""
 
     __slots__ = ("_lent", "_members", "_picky", "_shown", "_turn", "_unlimited", "_usual", "present")
