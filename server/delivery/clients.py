@@ -67,7 +67,7 @@ class Clients:
         for subscriber in list(self._sessions):
             if subscriber.will is not None:
                 self._wills.publish(subscriber, at_once=False)
-                self._cursors.outdate(subscriber)
+                self._cursors.mark_dirty(subscriber)
                 self._cursors.secure(subscriber, _drop)
 
     def take_id(self) -> int:
@@ -188,7 +188,7 @@ class Clients:
             return
         self._sessions.leave(subscriber)
         self._wills.publish(subscriber, at_once=False)
-        self._cursors.outdate(subscriber)
+        self._cursors.mark_dirty(subscriber)
         self._cursors.secure(subscriber, _drop)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:

@@ -108,7 +108,7 @@ class Cursors(Rider):
     def recover(self) -> None:
         """After a store failure: mark everything dirty again, in turns."""
         for subscriber in chain(self._sessions.values(), self._groups.values()):
-            self.outdate(subscriber)
+            self.mark_dirty(subscriber)
             subscriber.is_entangled = bool(subscriber.groups)
             self.dirty.add(subscriber)
         self._round_at = -NEVER
@@ -135,7 +135,7 @@ class Cursors(Rider):
 
         `is_new`: nothing is left then of an earlier session of that client.
         """
-        self.outdate(subscriber)
+        self.mark_dirty(subscriber)
         if is_new:
             subscriber.is_stored = False
         is_decided = False
@@ -167,9 +167,8 @@ class Cursors(Rider):
             del self._asked[subscriber]
         return True
 
-    def outdate(self, subscriber: Subscriber) -> None:
-        """Something in its row that is no subscription (its will, when it left) is not as it was: the row is
-        written with the next cursor."""
+    def mark_dirty(self, subscriber: Subscriber) -> None:
+        """Its row has changed apart from subscriptions (its will, when it left): write it with the next cursor."""
         subscriber.stored_changes = -1
 
     def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:
@@ -304,7 +303,7 @@ class Cursors(Rider):
             commit.clear(Table.RECEIVED, *keys.received_range(name))
             heir = self._named(name)
             if heir is not None:
-                self.outdate(heir)
+                self.mark_dirty(heir)
                 self.dirty.add(heir)
         return gone, heirs, cost
 

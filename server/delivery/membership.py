@@ -301,7 +301,7 @@ class Membership:
             self._sessions.leave(group)
         else:
             return
-        self._cursors.outdate(group)
+        self._cursors.mark_dirty(group)
         self._cursors.dirty.add(group)
 
     def leave(self, member: Subscriber, text: str, *, is_given_up: bool) -> None:
@@ -490,7 +490,7 @@ class Membership:
         """In the writer: pause or resume the group. Members keep what they have."""
         group.is_paused = is_paused
         self._look(group)
-        self._cursors.outdate(group)
+        self._cursors.mark_dirty(group)
         self._pause(group)
         self._cursors.store(commit, group)
 

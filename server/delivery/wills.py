@@ -247,7 +247,7 @@ class Wills:
             subscriber.will, subscriber.will_id = None, leaving.placed
         elif subscriber.unplaced is will:
             subscriber.unplaced = None
-        self._cursors.outdate(subscriber)
+        self._cursors.mark_dirty(subscriber)
         self._cursors.store(commit, subscriber)
         return True
 
