@@ -6,7 +6,7 @@ What stands lower here imports what stands higher. First what is handed about:
     tries.py         its failed tries, as they are told with a delivery
     run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish
-    wish.py          what a client wants published, also when it is gone
+    publish_request.py  a publish as it was read, and wills
     subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives
     terms.py         what a subscription may ask for, and what holds where it says nothing
     pace.py          how fast a group is given messages

@@ -17,6 +17,7 @@ from ..observe.logs import by, shown
 from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .membership import Membership
+from .publish_request import Will
 from .replay import Replay
 from .sessions import Sessions, TooManySessions
 from .settling.settling import Settling
@@ -24,7 +25,6 @@ from .shared import Group
 from .subscriber import Closing, Link, Rights, Subscriber
 from .subscriptions import Subscriptions
 from .wills import Wills
-from .wish import Will
 
 log = logging.getLogger(__name__)
 

@@ -168,7 +168,7 @@ class Cursors(Rider):
         return True
 
     def mark_dirty(self, subscriber: Subscriber) -> None:
-        """Its row has changed apart from subscriptions (its will, when it left): write it with the next cursor."""
+        """The row has changed beside its subscriptions (its will, say): write it with the next cursor."""
         subscriber.stored_changes = -1
 
     def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:

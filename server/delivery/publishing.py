@@ -36,11 +36,11 @@ from ..settings.config import Config
 from .dispatch import Dispatch
 from .message import Message
 from .owed import Owed
+from .publish_request import PublishRequest
 from .retained import Retained
 from .router import Router
 from .subscriber import Subscriber
 from .verdict import Answer, RunAnswer, Verdict
-from .wish import Wish
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
 """Publishes in one request of the writer, if all who were to get a message may have to be asked of a key."""
-WISH_BYTES = 800
+REQUEST_BYTES = 800
 """What a publish that waits for the writer costs in RAM besides its record."""
 
 
@@ -135,7 +135,7 @@ class Publishing:
 
     def publish(
         self,
-        wishes: Sequence[tuple[Wish, Answer | None]],
+        requests: Sequence[tuple[PublishRequest, Answer | None]],
         owner: str = "",
         reach: int = 0,
         *,
@@ -147,20 +147,24 @@ class Publishing:
 
         Without `can_refuse` the caller hands them over only while the server is not congested.
         """
-        step = len(wishes)
-        if step > UNDONE_RUN and any([wish.terms.while_undone for wish, _ in wishes]):  # noqa: C419
+        step = len(requests)
+        if step > UNDONE_RUN and any([request.terms.while_undone for request, _ in requests]):  # noqa: C419
             step = UNDONE_RUN
-        for start in range(0, len(wishes), max(1, step)):
-            part = wishes[start : start + step] if step < len(wishes) else wishes
-            self._publish(part, owner, max(len(part), reach * len(part) // len(wishes)), can_refuse)
+        for start in range(0, len(requests), max(1, step)):
+            part = requests[start : start + step] if step < len(requests) else requests
+            self._publish(part, owner, max(len(part), reach * len(part) // len(requests)), can_refuse)
 
     def _publish(
-        self, wishes: Sequence[tuple[Wish, Answer | None]], owner: str, weight: int, can_refuse: bool
+        self,
+        requests: Sequence[tuple[PublishRequest, Answer | None]],
+        owner: str,
+        weight: int,
+        can_refuse: bool,
     ) -> None:
-        self.traffic.received += len(wishes)
+        self.traffic.received += len(requests)
         known: Judged = {}
-        writes = any(wish.received or self.is_to_store(wish, known) for wish, _ in wishes)
-        count, size = len(wishes), _size(wishes)
+        writes = any(request.received or self.is_to_store(request, known) for request, _ in requests)
+        count, size = len(requests), _size(requests)
 
         def done(placed: object) -> None:
             self._left(weight, size)
@@ -168,11 +172,11 @@ class Publishing:
                 for answer, verdict, message in placed:
                     answer(verdict, message)
             else:
-                self._answer_all(wishes, Verdict.UNAVAILABLE)
+                self._answer_all(requests, Verdict.UNAVAILABLE)
 
         try:
             self._writer.submit(
-                lambda commit: self._place(commit, wishes),
+                lambda commit: self._place(commit, requests),
                 done,
                 cost=count,
                 size=size,
@@ -182,13 +186,13 @@ class Publishing:
             )
             self._came(owner, weight, size)
         except Busy:
-            self._answer_all(wishes, Verdict.OVER_QUOTA)
+            self._answer_all(requests, Verdict.OVER_QUOTA)
         except StoreFailed:
-            self._answer_all(wishes, Verdict.UNAVAILABLE)
+            self._answer_all(requests, Verdict.UNAVAILABLE)
 
-    def reach(self, wish: Wish) -> int:
+    def reach(self, request: PublishRequest) -> int:
         """How many deliveries it makes at once."""
-        return 0 if wish.is_scheduled else len(self.router.route(wish.record.topic))
+        return 0 if request.is_scheduled else len(self.router.route(request.record.topic))
 
     def _came(self, owner: str, weight: int, size: int) -> None:
         """They are with the writer."""
@@ -215,10 +219,10 @@ class Publishing:
     ) -> None:
         """The same of a run of delayed publishes without keys, which are nobody's: one answer for all.
 
-        Half of what they cost as wishes: there is no record of them but the one that is stored.
+        Half of what they cost as requests: there is no record of them but the one that is stored.
         """
         count = len(drafts)
-        size = sum([WISH_BYTES + len(draft.value) for draft in drafts])
+        size = sum([REQUEST_BYTES + len(draft.value) for draft in drafts])
         self.traffic.received += count
         try:
             self._writer.submit(
@@ -235,17 +239,17 @@ class Publishing:
         except StoreFailed:
             self._refuse_run(count, answered, Verdict.UNAVAILABLE)
 
-    def place(self, commit: Commit, wish: Wish, due_ms: int = 0) -> MessageId | None:
+    def place(self, commit: Commit, request: PublishRequest, due_ms: int = 0) -> MessageId | None:
         """In the writer: give one of the server's own a position, on the timeline if `due_ms` says so.
 
         Its id, 0 if it is not stored; None if it is refused, which `limits.pending` does not do: that is for
         what clients ask for.
         """
         is_full = self._is_full()
-        if not due_ms and not self.is_to_store(wish, is_full=is_full):
-            self._place_live(commit, wish, None, is_full=is_full)
+        if not due_ms and not self.is_to_store(request, is_full=is_full):
+            self._place_live(commit, request, None, is_full=is_full)
             return MessageId(0)
-        draft = Draft(due_ms or wish.record.due_ms, wish.record.topic, encode(wish.record))
+        draft = Draft(due_ms or request.record.due_ms, request.record.topic, encode(request.record))
         try:
             placed = commit.put_owed(draft)
         except Refused as error:
@@ -317,47 +321,47 @@ class Publishing:
             self._writer.submit(decide, lambda answer: None, cost=len(records), writes=False)
 
     def _place(
-        self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]
+        self, commit: Commit, requests: Sequence[tuple[PublishRequest, Answer | None]]
     ) -> list[tuple[Answer, Verdict, int]]:
         """In the writer: give each a position; the answers of those that are stored or refused."""
         answers: list[tuple[Answer, Verdict, int]] = []
         # Asked once for everything that one client has sent in one go: that adds little.
         is_full = self._is_full()
         known: Judged = {}
-        for wish, answer in wishes:
-            if not self.is_to_store(wish, known, is_full=is_full):
-                self._place_live(commit, wish, answer if not wish.received else None, is_full=is_full)
-                if wish.received and answer is not None:
-                    commit.row(Table.RECEIVED, wish.received, b"")
+        for request, answer in requests:
+            if not self.is_to_store(request, known, is_full=is_full):
+                self._place_live(commit, request, answer if not request.received else None, is_full=is_full)
+                if request.received and answer is not None:
+                    commit.row(Table.RECEIVED, request.received, b"")
                     answers.append((answer, Verdict.TAKEN, 0))
                 continue
-            record = wish.record
-            draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
+            record = request.record
+            draft = Draft(record.due_ms, record.topic, encode(record), request.key, request.fingerprint)
             verdict, message = Verdict.TAKEN, 0
             try:
-                if record.retain and record.payload and not wish.is_scheduled:
-                    self._check_retained(commit, wish, draft)
-                (placed,) = commit.put([draft], wish.terms)
+                if record.retain and record.payload and not request.is_scheduled:
+                    self._check_retained(commit, request, draft)
+                (placed,) = commit.put([draft], request.terms)
                 if isinstance(placed, Known):
                     message = placed.id
                     if _is_cancelled(commit, placed.id):
                         verdict = Verdict.CANCELLED
                 else:
                     message = placed
-                if wish.received:
+                if request.received:
                     # Not of a refused one: its packet id is free for another message at once.
-                    commit.row(Table.RECEIVED, wish.received, b"")
+                    commit.row(Table.RECEIVED, request.received, b"")
             except Refused as error:
                 verdict = self._refused(error)
             if answer is not None:
                 answers.append((answer, verdict, message))
         return answers
 
-    def _check_retained(self, commit: Commit, wish: Wish, draft: Draft) -> None:
+    def _check_retained(self, commit: Commit, request: PublishRequest, draft: Draft) -> None:
         """Raise Refused if it cannot become retained, unless it was accepted before."""
-        if wish.key and commit.known([draft], wish.terms):
+        if request.key and commit.known([draft], request.terms):
             return
-        why = self._retained.refusal(draft.topic, wish.record.owner.decode())
+        why = self._retained.refusal(draft.topic, request.record.owner.decode())
         if why:
             raise Refused("over-quota", why)
 
@@ -391,29 +395,33 @@ class Publishing:
         self.traffic.refused += count
         answered([0] * count, dict.fromkeys(range(count), verdict))
 
-    def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None, *, is_full: bool) -> None:
+    def _place_live(
+        self, commit: Commit, request: PublishRequest, answer: Answer | None, *, is_full: bool
+    ) -> None:
         """Not stored: it takes a position like all and waits for the horizon in RAM."""
-        message = _live(commit, wish.record, is_usual=wish.is_plain)
+        message = _live(commit, request.record, is_usual=request.is_plain)
         if is_full:
             # Nobody subscribes at QoS 1 or 2, or it would be stored.
             self.traffic.dropped += 1
             if answer is not None:
-                is_wanted = self.router.route(wish.record.topic)
+                is_wanted = self.router.route(request.record.topic)
                 answer(Verdict.TAKEN if is_wanted else Verdict.UNWANTED, 0)
             return
-        if wish.received:
+        if request.received:
             # Answered when its packet id is durable: were it sent before, that could be an error.
             commit.open_group.hold_back(message.position)
         self._dispatch.add_live(message, answer)
 
-    def is_to_store(self, wish: Wish, known: Judged | None = None, *, is_full: bool = False) -> bool:
+    def is_to_store(
+        self, request: PublishRequest, known: Judged | None = None, *, is_full: bool = False
+    ) -> bool:
         """Persist only what somebody can replay; what is delayed or keyed, always.
 
         `known`: what was said of topics just now, for those that are asked about in one go, all with the same
         `is_full`. With ten subscribers it took a sixth of a QoS 1 delivery to ask for each publish anew.
         """
-        record = wish.record
-        if not wish.is_plain and (wish.is_scheduled or wish.key or record.retain):
+        record = request.record
+        if not request.is_plain and (request.is_scheduled or request.key or record.retain):
             return True
         if not record.qos:
             return False
@@ -444,9 +452,9 @@ class Publishing:
         dispatch, owed = self._dispatch, self._owed
         return dispatch.live_bytes + owed.bytes >= owed.max_bytes or dispatch.live >= LIVE_MAX
 
-    def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], verdict: Verdict) -> None:
-        self.traffic.refused += len(wishes)
-        for _, answer in wishes:
+    def _answer_all(self, requests: Sequence[tuple[PublishRequest, Answer | None]], verdict: Verdict) -> None:
+        self.traffic.refused += len(requests)
+        for _, answer in requests:
             if answer is not None:
                 answer(verdict, 0)
 
@@ -455,9 +463,9 @@ def _forget_received(key: bytes, commit: Commit) -> None:
     commit.row(Table.RECEIVED, key, None)
 
 
-def _size(wishes: Sequence[tuple[Wish, Answer | None]]) -> int:
+def _size(requests: Sequence[tuple[PublishRequest, Answer | None]]) -> int:
     """Bytes of RAM of publishes that wait for the writer, about."""
-    return sum([WISH_BYTES + wish.record.size for wish, _ in wishes])
+    return sum([REQUEST_BYTES + request.record.size for request, _ in requests])
 
 
 def _is_cancelled(commit: Commit, message: MessageId) -> bool:

@@ -26,12 +26,12 @@ from ..engine.writer import Writer
 from ..fair import Share
 from .cursors import Cursors
 from .owed import Owed
+from .publish_request import Will
 from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
 from .shared import Group
 from .subscriber import Rights, Subscriber
-from .wish import Will
 
 log = logging.getLogger(__name__)
 

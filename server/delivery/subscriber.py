@@ -19,9 +19,9 @@ from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
 from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
+from .publish_request import Will
 from .run import Run
 from .tries import tries_of_flight
-from .wish import Will
 
 log = logging.getLogger(__name__)
 

@@ -35,10 +35,10 @@ from ..engine.writer import Busy, Decide, Writer
 from ..observe.logs import by, shown
 from ..settings.config import Limits
 from .cursors import Cursors
+from .publish_request import PublishRequest, Will
 from .publishing import Publishing
 from .sessions import Sessions
 from .subscriber import Subscriber
-from .wish import Will, Wish
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Leaving:
     """Its place in a batch that has failed: it may have survived."""
 
     @property
-    def wish(self) -> Wish:
-        return Wish(self.will.record)
+    def request(self) -> PublishRequest:
+        return PublishRequest(self.will.record)
 
     @property
     def size(self) -> int:
@@ -215,7 +215,7 @@ class Wills:
     def _submit(self, leaving: Leaving) -> bool:
         """Hand it to the writer; False: not now."""
         stored = self._is_known(leaving.subscriber)
-        writes = stored or bool(leaving.due_ms) or self._publishing.is_to_store(leaving.wish)
+        writes = stored or bool(leaving.due_ms) or self._publishing.is_to_store(leaving.request)
 
         def done(answer: object) -> None:
             is_wanted = answer is not True and self._is_taken_back(leaving)
@@ -239,7 +239,7 @@ class Wills:
         if leaving.due_ms and subscriber.will is not will:
             return subscriber.former_will is not will  # the client has come back; not for certain: later
         if not leaving.placed or commit.find(leaving.placed) is None:
-            placed = self._publishing.place(commit, leaving.wish, leaving.due_ms)
+            placed = self._publishing.place(commit, leaving.request, leaving.due_ms)
             if placed is None:
                 return False
             leaving.placed = placed

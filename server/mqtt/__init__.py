@@ -16,7 +16,7 @@ Inwards, in the order that bytes come:
     subscribing.py  SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused
     pending_ack.py  a publish that waits for its answer
     inbound.py      publishes: read, handed on together, answered in their order
-    wishes.py       a PUBLISH read as a wish: when, where, under which key
+    publish_requests.py  a PUBLISH read as a publish request: when, where, under which key
     acks.py         acks of deliveries, and the packet ids of QoS 2
 
 Outwards:

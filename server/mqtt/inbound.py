@@ -24,18 +24,18 @@ from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
+from ..delivery.publish_request import PublishRequest
 from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
-from ..delivery.wish import Wish
 from ..engine.clock import Clock
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
 from .peer import Peer
 from .pending_ack import PendingAck
-from .wishes import (
+from .publish_requests import (
     DONE,
     EXTEND,
     PublishRefused,
@@ -97,9 +97,9 @@ class Inbound:
         """In the order of the publishes, which is that of the answers."""
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
-        self._wishes: list[tuple[Wish, Answer | None]] = []
+        self._requests: list[tuple[PublishRequest, Answer | None]] = []
         self._drafts: list[Draft] = []
-        """Usual delayed publishes, of which each is before all of `_wishes`."""
+        """Usual delayed publishes, of which each is before all of `_requests`."""
         self._drafted: list[PendingAck | None] = []
         """What waits for their answers; None: it is at QoS 0."""
         self._drafting: Session | None = None
@@ -199,7 +199,7 @@ class Inbound:
         """
         if self._is_usual and packet.properties is None:
             if packet.topic.startswith(b"$"):
-                if not self._wishes and self._take_delayed(packet, subscriber.session):
+                if not self._requests and self._take_delayed(packet, subscriber.session):
                     return
             elif self._take_usual(packet, subscriber.session):
                 return
@@ -220,7 +220,7 @@ class Inbound:
         try:
             if pending is not None:
                 self._claim(pending, session)
-            wish = self._read(packet, subscriber, pending)
+            request = self._read(packet, subscriber, pending)
         except PublishRefused as error:
             self._publishing.traffic.refused += 1
             if pending is not None:
@@ -228,7 +228,7 @@ class Inbound:
             self._answer(pending, error.reason, 0, session)
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.told(error.reason, error))
             return
-        if wish is None:
+        if request is None:
             return
         answer = None
         if pending is not None:
@@ -236,9 +236,9 @@ class Inbound:
                 session.received[packet.packet_id] = False
                 if session.is_persistent:
                     row = keys.received(session.client_id, packet.packet_id)
-                    wish = msgspec.structs.replace(wish, received=row)
+                    request = msgspec.structs.replace(request, received=row)
 
-            if wish.is_scheduled or wish.key:
+            if request.is_scheduled or request.key:
 
                 def answer(verdict: Verdict, message: int) -> None:
                     pending.is_cancelled = verdict is Verdict.CANCELLED
@@ -249,7 +249,7 @@ class Inbound:
                     self._answer(pending, _REASONS[verdict], 0, session)
 
         traces = self._traces
-        self._add(wish, answer if traces is None else _traced(traces, packet, wish, answer))
+        self._add(request, answer if traces is None else _traced(traces, packet, request, answer))
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
         """`take` of a publish without properties that nothing is wrong with; False, and nothing done, of
@@ -275,16 +275,16 @@ class Inbound:
         if self._drafts:
             self._flush_drafts()
         record = Record(topic, payload, 0, qos, publisher=self._publisher)
-        wish = Wish(record, is_plain=True)
-        self._wishes.append((wish, answer))
+        request = PublishRequest(record, is_plain=True)
+        self._requests.append((request, answer))
         if self._publishing.part < 1.0:
-            self.reach += self._publishing.reach(wish)
+            self.reach += self._publishing.reach(request)
         return True
 
-    def _add(self, wish: Wish, answer: Answer | None) -> None:
-        self._wishes.append((wish, answer))
+    def _add(self, request: PublishRequest, answer: Answer | None) -> None:
+        self._requests.append((request, answer))
         if self._publishing.part < 1.0:
-            self.reach += self._publishing.reach(wish)
+            self.reach += self._publishing.reach(request)
 
     def _take_delayed(self, packet: Publish, session: Session) -> bool:
         """The same of a publish to `$delayed/{n}/{topic}`: what is to be stored is made here.
@@ -360,12 +360,12 @@ class Inbound:
         """Hand on what has been gathered, as one request; two if it began with delayed ones."""
         if self._drafts:
             self._flush_drafts()
-        if self._wishes:
-            wishes, self._wishes = self._wishes, []
+        if self._requests:
+            requests, self._requests = self._requests, []
             self.is_settled = False
             self.has_published = True
             reach, self._reach_before = self.reach - self._reach_before, self.reach
-            self._publishing.publish(wishes, self.key, reach, can_refuse=self._level == 5)
+            self._publishing.publish(requests, self.key, reach, can_refuse=self._level == 5)
 
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
@@ -380,14 +380,16 @@ class Inbound:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
-    def _read(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> Wish | None:
+    def _read(
+        self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None
+    ) -> PublishRequest | None:
         """None: it was for the server, which answers it. Raises PublishRefused.
 
         The usual publish asks for nothing: neither the time nor its properties are looked at.
         """
         limits = self._limits
         if packet.properties is None and not packet.topic.startswith(b"$"):
-            wish = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
+            request = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
         elif packet.topic == EXTEND:
             self._extend(packet, subscriber)
             self._answer(pending, 0, 0, subscriber.session)
@@ -397,17 +399,17 @@ class Inbound:
             return None
         else:
             now_ms = self._clock.wall_ms()
-            wish = read_publish(
+            request = read_publish(
                 packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels, self._owner
             )
         if self._rights is not None:
-            _check_rights(self._rights, wish)
+            _check_rights(self._rights, request)
         if len(packet.payload) > limits.max_payload:
             # CONNACK tells how large a packet may be, not how large a payload: the connection need not end.
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
         if packet.properties is not None and not is_payload_as_said(packet.payload, packet.properties):
             raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is declared as UTF-8 and is not")
-        return wish
+        return request
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
         """Hold on to a delivery. Raises PublishRefused."""
@@ -483,19 +485,19 @@ class Inbound:
             self._acknowledge(ready)
 
 
-def _check_rights(rights: Rights, wish: Wish) -> None:
+def _check_rights(rights: Rights, request: PublishRequest) -> None:
     """Raises PublishRefused. A delayed publish counts by the topic that it goes to."""
-    if not rights.may_publish(wish.record.topic):
+    if not rights.may_publish(request.record.topic):
         raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not publish to this topic")
     if rights.principal.bucket.take():
         raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key is above its rate of messages a second")
 
 
-def _traced(traces: Traces, packet: Publish, wish: Wish, answer: Answer | None) -> Answer | None:
+def _traced(traces: Traces, packet: Publish, request: PublishRequest, answer: Answer | None) -> Answer | None:
     """`answer`, with the span of a publish that belongs to a trace: it ends then."""
     if packet.properties is None:
         return answer
-    span = traces.schedule(context_in(packet.properties.user_properties), wish.record.topic)
+    span = traces.schedule(context_in(packet.properties.user_properties), request.record.topic)
     return answer if span is None else partial(_told, span, answer)
 
 

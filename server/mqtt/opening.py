@@ -8,10 +8,10 @@ from ..codec.packets import Connect
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
+from ..delivery.publish_request import Will
 from ..delivery.shared import TEXT_PREFIXES
-from ..delivery.wish import Will
 from ..settings.config import Config
-from .wishes import expires_ms, is_payload_as_said, may_publish
+from .publish_requests import expires_ms, is_payload_as_said, may_publish
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:

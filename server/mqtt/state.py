@@ -63,8 +63,8 @@ from .outbox import Outbox
 from .parts import Parts
 from .peer import Peer
 from .pending_ack import PendingAck
+from .publish_requests import PublishRefused
 from .subscribing import Subscribing, bridged
-from .wishes import PublishRefused
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.core import Core
 from server.delivery.message import Message
+from server.delivery.publish_request import PublishRequest
 from server.delivery.subscriber import Closing, Subscriber
 from server.delivery.verdict import Verdict
-from server.delivery.wish import Wish
 from server.engine.writer import Busy
 from server.mqtt.acks import Acks
 from server.settings.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
@@ -152,7 +152,7 @@ class Rig:
             if message:
                 self.oracle.accepted(tag, MessageId(message))
 
-        self.core.publishing.publish([(Wish(record), answer)])
+        self.core.publishing.publish([(PublishRequest(record), answer)])
 
     def cancel(self, index: int) -> None:
         letter, message = self._pick(index)

@@ -8,8 +8,8 @@ from shards.properties import user_property
 from timeline.filters import TOPIC_BYTES_MAX
 
 from ..owners import Owners
+from ..publish_request import PublishRequest
 from ..publishing import Publishing
-from ..wish import Wish
 
 _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
 """A client id may hold what a level of a topic may not."""
@@ -28,7 +28,7 @@ class Obituaries:
         Nobody is told of what its owner may not send any more. Raises Refused, before anything is changed.
         """
         obituary = _obituary(name, record, reason)
-        if self._owners.allow(record) and self._publishing.place(commit, Wish(obituary)) is None:
+        if self._owners.allow(record) and self._publishing.place(commit, PublishRequest(obituary)) is None:
             raise Refused("over-quota", "too large to be announced at $dead")
         return obituary.topic
 

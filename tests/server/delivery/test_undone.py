@@ -9,8 +9,8 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
+from server.delivery.publish_request import PublishRequest
 from server.delivery.settling.undone import UNDER_WAY, Failure, Nacked, Undone
-from server.delivery.wish import Wish
 from server.engine.writer import Busy
 from shards.commit import Commit
 from shards.errors import StoreFailed
@@ -584,7 +584,7 @@ def test_late_drop_is_about_the_first_delivery() -> None:
     rig = Rig()
     peer = session(rig)
     rig.core.publishing.publish(
-        [(Wish(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)]
+        [(PublishRequest(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)]
     )
     rig.pump()
     (packet,) = peer.publishes()

@@ -13,7 +13,7 @@ import pytest
 from server.codec.fields import Properties
 from server.codec.packets import Publish
 from server.engine.clock import SimulatedClock
-from server.mqtt.wishes import read_publish
+from server.mqtt.publish_requests import read_publish
 from server.settings.config import Config, Slices
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys

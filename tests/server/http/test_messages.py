@@ -10,7 +10,7 @@ import pytest
 
 from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.mqtt.wishes import read_publish
+from server.mqtt.publish_requests import read_publish
 from server.settings.config import Config, Http, Limits, Tail
 from shards.record import decode
 from timeline.position import MessageId, id_position

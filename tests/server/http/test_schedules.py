@@ -14,7 +14,7 @@ from server.core import timeline_of
 from server.engine.clock import SimulatedClock
 from server.http import upcoming
 from server.mqtt.forms import common_properties
-from server.mqtt.wishes import read_publish
+from server.mqtt.publish_requests import read_publish
 from server.schedules.retime_schedules import retime_schedules
 from server.settings.config import Config, Limits
 from shards.properties import headers_of

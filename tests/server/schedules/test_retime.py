@@ -13,7 +13,7 @@ from server.codec.fields import Properties
 from server.codec.packets import Publish
 from server.engine.clock import SimulatedClock
 from server.http.values.views import time_text
-from server.mqtt.wishes import read_publish
+from server.mqtt.publish_requests import read_publish
 from server.schedules import retime
 from server.settings.times import TimeError, parse_deliver_at, wall_time
 from shards.errors import StoreFailed

@@ -9,7 +9,7 @@ from shards.draft import AS_EVER, Terms
 from shards.fields import Record
 
 
-class Wish(msgspec.Struct, frozen=True, gc=False):
+class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     """A parsed publish request: the record, and the options that were asked for."""
 
     record: Record

@@ -1,4 +1,4 @@
-"""A PUBLISH of a client read as a wish: when, where, under which key.
+"""A PUBLISH of a client read as a request: when, where, under which key.
 
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
@@ -29,7 +29,7 @@ from ..codec.fields import Properties
 from ..codec.packets import Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
-from ..delivery.wish import Wish
+from ..delivery.publish_request import PublishRequest
 from ..settings.config import ACK_MS_MAX
 from ..settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
 
@@ -59,13 +59,15 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
-def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, owner: bytes = b"") -> Wish:
+def read_plain(
+    packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, owner: bytes = b""
+) -> PublishRequest:
     """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
     record = Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner)
-    return Wish(record, is_plain=not (packet.retain or owner))
+    return PublishRequest(record, is_plain=not (packet.retain or owner))
 
 
 def read_publish(
@@ -75,7 +77,7 @@ def read_publish(
     max_delay_ms: int,
     levels_max: int = LEVELS_MAX,
     owner: bytes = b"",
-) -> Wish:
+) -> PublishRequest:
     """`owner`: name of the key whose the message and its idempotency key are; empty: nobody's.
 
     Raises PublishRefused.
@@ -116,7 +118,7 @@ def read_publish(
         owner=owner,
     )
     fingerprint = _fingerprint(packet) if key else b""
-    return Wish(record, due_ms > 0, record.key, fingerprint, terms)
+    return PublishRequest(record, due_ms > 0, record.key, fingerprint, terms)
 
 
 class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
