@@ -61,7 +61,7 @@ MODULES = (
     "server.delivery.settling.leases",
     "server.delivery.settling.settling",
     "server.delivery.message",
-    "server.delivery.owed",
+    "server.delivery.spill_buffer",
     "server.delivery.owners",
     "server.delivery.pace",
     "server.delivery.publishing",

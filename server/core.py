@@ -20,7 +20,6 @@ from .delivery.dispatch import Dispatch
 from .delivery.floor import Floor
 from .delivery.membership import Membership
 from .delivery.message import Message
-from .delivery.owed import Owed
 from .delivery.owners import Auth, Open, Owners
 from .delivery.publishing import Publishing
 from .delivery.quota import Quota
@@ -43,6 +42,7 @@ from .delivery.settling.siblings import Siblings
 from .delivery.settling.steering import Steering
 from .delivery.settling.undone import Undone
 from .delivery.shared import Group
+from .delivery.spill_buffer import SpillBuffer
 from .delivery.subscriptions import Subscriptions
 from .delivery.wills import Wills
 from .engine.clock import Clock
@@ -159,7 +159,7 @@ class Core:
         config, clock = self.config, self.clock
         limits, settings = config.limits, config.sessions
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
-        self.owed = Owed(max_bytes=config.tail.max_bytes)
+        self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
         self.owners = Owners(auth.may_send)
@@ -173,7 +173,7 @@ class Core:
             self.opened.store,
             self.horizon,
             self.router,
-            self.owed,
+            self.spill,
             clock,
             self.writer,
             by_text,
@@ -190,7 +190,7 @@ class Core:
             self.cursors,
             self.horizon,
             self.router,
-            self.owed,
+            self.spill,
             self.ready,
             self.leases,
             self.burials,
@@ -211,7 +211,7 @@ class Core:
             self.router,
             self.reader,
             self.ready,
-            self.owed,
+            self.spill,
             self.retained,
             self.groups,
             self.owners,
@@ -222,7 +222,7 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
-        self.publishing = Publishing(config, self.router, self.dispatch, self.owed, self.retained, writer)
+        self.publishing = Publishing(config, self.router, self.dispatch, self.spill, self.retained, writer)
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
@@ -253,7 +253,7 @@ class Core:
             self.horizon,
             self.tail,
             self.router,
-            self.owed,
+            self.spill,
             self.retained,
             self.ready,
             self.cursors,

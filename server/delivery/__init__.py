@@ -19,7 +19,7 @@ then who has what:
     owners.py        whether who sent a message may send it now, or else nobody gets it
     forms.py         the forms of filters: how many of an owner can match one topic
     quota.py         how many subscriptions there are, and the bytes of their filters
-    owed.py          spill buffer: unstored messages that were acknowledged but not sent yet
+    spill_buffer.py  unstored messages that were acknowledged but not sent yet
     session_rows.py  sessions as rows, and back
     cursors.py       where sessions stand, written along with every group commit
     sessions.py      every session: found, opened, restored, over

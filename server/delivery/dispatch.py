@@ -7,7 +7,7 @@ horizon. A session that has no room stops tailing at that message and reads on b
 
 Plain publishes that nobody can replay are never written; they wait here, in RAM, for the horizon to reach the
 position that the writer gave them, which is at once unless something before them is still being synced. One
-that finds a session without room then is owed to it (server/delivery/owed). Bound: who places them looks at
+that finds a session without room then is owed to it (spill_buffer.py). Bound: who places them looks at
 `live` and `live_bytes`; a publisher is held back before that (server/mqtt).
 
 A turn has a budget in deliveries, and in bytes that count for some: it ends between two messages once
@@ -50,12 +50,12 @@ from ..observe.trace_context import PARENT
 from ..observe.tracing import DISPATCH_COST, Traces
 from .membership import Membership
 from .message import Message
-from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router, Targets
 from .run import RUN_MAX, Run
+from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
 from .verdict import Answer, Verdict
 
@@ -103,7 +103,7 @@ class Dispatch(Rider):
         router: Router,
         reader: Reader,
         ready: Ready,
-        owed: Owed,
+        spill: SpillBuffer,
         retained: Retained,
         groups: Membership,
         owners: Owners,
@@ -123,7 +123,7 @@ class Dispatch(Rider):
         self._router = router
         self._reader = reader
         self._ready = ready
-        self._owed = owed
+        self._spill = spill
         self._retained = retained
         self._groups = groups
         self._owners = owners
@@ -202,7 +202,7 @@ class Dispatch(Rider):
             if count:
                 self._run = min(TURN_MESSAGES, max(RUN_MIN, most * count // (cost + 1)))
             if to >= end or passed >= limit or spent >= most:
-                self._owed.gone(self._tail.floor)
+                self._spill.gone(self._tail.floor)
                 return to < end
 
     def _pass_run(self, end: Position, run: int, most: int, wall_ms: int) -> tuple[Position, int, int]:
@@ -408,9 +408,9 @@ class Dispatch(Rider):
     ) -> None:
         """A message that is nowhere but here: who had no room keeps it, but at QoS 0."""
         if is_owed(message, subscriptions):
-            self._owed.add(subscriber, message)
+            self._spill.add(subscriber, message)
         elif subscriber.is_reachable:
-            self._owed.put_off(message.position)
+            self._spill.put_off(message.position)
 
     def _retain(self, message: Message) -> None:
         try:

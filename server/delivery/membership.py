@@ -20,7 +20,6 @@ from ..settings.config import Sessions as SessionSettings
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
-from .owed import Owed
 from .pace import Paces
 from .ready import Ready
 from .router import Router
@@ -28,6 +27,7 @@ from .session_rows import subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
+from .spill_buffer import SpillBuffer
 from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
@@ -56,7 +56,7 @@ class Membership:
         cursors: Cursors,
         horizon: Horizon,
         router: Router,
-        owed: Owed,
+        spill: SpillBuffer,
         ready: Ready,
         leases: Leases,
         burials: Burials,
@@ -71,7 +71,7 @@ class Membership:
         self._cursors = cursors
         self._horizon = horizon
         self._router = router
-        self._owed = owed
+        self._spill = spill
         self._ready = ready
         self._leases = leases
         self._burials = burials
@@ -360,7 +360,7 @@ class Membership:
                 del self._by_name[group.name]
         self._filter_bytes -= len(group.text.encode())
         self._unroute(group)
-        self._owed.forget(group)
+        self._spill.forget(group)
         over = group.over()
         heirs = group.bequeath(is_last=True)
         is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED

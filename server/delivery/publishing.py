@@ -9,7 +9,7 @@ Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; 
 refused (quota exceeded). Before that, while the server is congested, a client's publishes wait at its
 connection. Below level 5 a client cannot be told of a refusal: what has been begun is taken then, beyond the
 bounds too, by at most what counts as congestion. When
-what waits for the horizon and what is owed (server/delivery/owed) have come to `tail.max_bytes`, or to
+what waits for the horizon and what is owed (spill_buffer.py) have come to `tail.max_bytes`, or to
 LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
 counted.
 """
@@ -35,10 +35,10 @@ from ..observe.logs import by
 from ..settings.config import Config
 from .dispatch import Dispatch
 from .message import Message
-from .owed import Owed
 from .publish_request import PublishRequest
 from .retained import Retained
 from .router import Router
+from .spill_buffer import SpillBuffer
 from .subscriber import Subscriber
 from .verdict import Answer, RunAnswer, Verdict
 
@@ -91,7 +91,7 @@ class Publishing:
         config: Config,
         router: Router,
         dispatch: Dispatch,
-        owed: Owed,
+        spill: SpillBuffer,
         retained: Retained,
         writer: Writer,
     ) -> None:
@@ -111,7 +111,7 @@ class Publishing:
         the less. While several come."""
         self._placed_sum = 0
         self._dispatch = dispatch
-        self._owed = owed
+        self._spill = spill
         self._retained = retained
         self._writer = writer
 
@@ -449,8 +449,8 @@ class Publishing:
 
     def _is_full(self) -> bool:
         """Whether no more may wait in RAM for the horizon, or for sessions that have no room."""
-        dispatch, owed = self._dispatch, self._owed
-        return dispatch.live_bytes + owed.bytes >= owed.max_bytes or dispatch.live >= LIVE_MAX
+        dispatch, spill = self._dispatch, self._spill
+        return dispatch.live_bytes + spill.bytes >= spill.max_bytes or dispatch.live >= LIVE_MAX
 
     def _answer_all(self, requests: Sequence[tuple[PublishRequest, Answer | None]], verdict: Verdict) -> None:
         self.traffic.refused += len(requests)

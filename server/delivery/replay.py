@@ -38,7 +38,6 @@ from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .membership import Membership
 from .message import Message
-from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
@@ -47,6 +46,7 @@ from .router import Router
 from .run import RUN_MAX, Run
 from .sent import Sent
 from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
+from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Replay:
         horizon: Horizon,
         tail: Tail[Message],
         router: Router,
-        owed: Owed,
+        spill: SpillBuffer,
         retained: Retained,
         ready: Ready,
         cursors: Cursors,
@@ -113,7 +113,7 @@ class Replay:
         self._horizon = horizon
         self._tail = tail
         self._router = router
-        self._owed = owed
+        self._spill = spill
         self._retained = retained
         self._ready = ready
         self._cursors = cursors
@@ -294,7 +294,7 @@ class Replay:
         if session.read < floor:
             session.read = floor
             # What was promised to it alone stood on no slice that could be looked through.
-            unstored = self._owed.of(subscriber)
+            unstored = self._spill.of(subscriber)
             self._burials.dropped[KEPT_TOO_LONG] += sum(one.position <= floor for one in unstored)
             self.lost += 1
             who = shown(session.client_id)
@@ -303,7 +303,7 @@ class Replay:
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
         has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
-        self._owed.passed(subscriber, session.read)
+        self._spill.passed(subscriber, session.read)
         return has_room and not session.join(self._horizon.position)
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
@@ -316,7 +316,7 @@ class Replay:
             before = subscriber.delivered
             if subscriber.reads_next:
                 has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
-                self._owed.passed(subscriber, subscriber.session.read)
+                self._spill.passed(subscriber, subscriber.session.read)
             else:
                 has_room = self._give_retries(subscriber)
             if has_room or subscriber.delivered > before:
@@ -424,7 +424,7 @@ class Replay:
 
     def _note_caught(self, message: Message, subscriptions: tuple[Subscription, ...]) -> None:
         if message.shard < 0 and not is_owed(message, subscriptions):
-            self._owed.caught(message.position)
+            self._spill.caught(message.position)
 
     def _stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position
@@ -467,7 +467,7 @@ class Replay:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
-        owed = self._owed.of(subscriber)
+        owed = self._spill.of(subscriber)
         if not owed:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))

@@ -25,12 +25,12 @@ from ..engine.clock import Clock
 from ..engine.writer import Writer
 from ..fair import Share
 from .cursors import Cursors
-from .owed import Owed
 from .publish_request import Will
 from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
 from .shared import Group
+from .spill_buffer import SpillBuffer
 from .subscriber import Rights, Subscriber
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Sessions:
         store: Store,
         horizon: Horizon,
         router: Router,
-        owed: Owed,
+        spill: SpillBuffer,
         clock: Clock,
         writer: Writer,
         groups: Mapping[str, Group],
@@ -65,7 +65,7 @@ class Sessions:
         self._store = store
         self._horizon = horizon
         self._router = router
-        self._owed = owed
+        self._spill = spill
         self._clock = clock
         self._writer = writer
         self.quota = quota
@@ -144,7 +144,7 @@ class Sessions:
         """Forget a session, that is in no group any more: in RAM at once, its rows with the next batch."""
         client_id = subscriber.session.client_id
         self._router.discard_all(subscriber)
-        self._owed.forget(subscriber)
+        self._spill.forget(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
             self._share.add(subscriber.owner, -1)

@@ -121,7 +121,7 @@ class Figures(Collector):
         text = "Bytes taken of each part of limits.memory, by part, as they are counted"
         memory = GaugeMetricFamily("fasti_memory_bytes", text, labels=("part",))
         core = self._core
-        known = {"tail": core.tail.bytes + core.owed.bytes, "unread and unsent": self._pool.held}
+        known = {"tail": core.tail.bytes + core.spill.bytes, "unread and unsent": self._pool.held}
         for part in PARTS:
             sizes = [unit.each * taken_of[name] for name, unit in part.bounds.items() if name in taken_of]
             if sizes:
@@ -351,7 +351,7 @@ def reason_name(reason: int) -> str:
 
 
 def _dropped(core: Core) -> int:
-    return core.publishing.traffic.dropped + core.owed.dropped
+    return core.publishing.traffic.dropped + core.spill.dropped
 
 
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:

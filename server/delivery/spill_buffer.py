@@ -31,7 +31,7 @@ PUT_OFF_BYTES = 120
 """RAM for the note that a message at QoS 0 was put off, bytes."""
 
 
-class Owed:
+class SpillBuffer:
     """Messages by subscriber, in position order. `bytes`: of all of them, one that many are owed once."""
 
     def __init__(self, *, max_bytes: int) -> None:

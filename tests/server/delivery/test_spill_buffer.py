@@ -53,8 +53,8 @@ def test_a_burst_judged_before_a_sync_reaches_a_session_that_then_has_no_room() 
 
     assert _acked(publisher) == 200
     assert got == [f"{index:06}" for index in range(200)]
-    assert rig.core.owed.bytes == 0
-    assert len(rig.core.owed) == 0
+    assert rig.core.spill.bytes == 0
+    assert len(rig.core.spill) == 0
 
 
 def test_large_publishes_of_one_round_reach_a_session_with_little_room() -> None:
@@ -111,13 +111,13 @@ def test_a_session_that_ends_is_owed_nothing_more() -> None:
     for _ in range(10):
         publisher.publish("t", "x", 1, pump=False)
     rig.pump()
-    assert len(rig.core.owed) == 8
-    assert rig.core.owed.bytes > 0
+    assert len(rig.core.spill) == 8
+    assert rig.core.spill.bytes > 0
 
     subscriber.drop()
 
-    assert len(rig.core.owed) == 0
-    assert rig.core.owed.bytes == 0
+    assert len(rig.core.spill) == 0
+    assert rig.core.spill.bytes == 0
 
 
 def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
@@ -140,7 +140,7 @@ def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
 
     for subscriber in subscribers:
         assert subscriber.take_all() == ["first", "retained"]
-    assert rig.core.owed.bytes == 0
+    assert rig.core.spill.bytes == 0
 
 
 def test_a_turn_ends_between_two_messages_when_enough_has_been_offered(
@@ -321,7 +321,7 @@ def test_qos_0_that_nobody_had_room_for_is_counted_once_it_has_left_the_tail() -
     away = rig.lasting("away")
     away.subscribe("t", qos=0)
     away.drop()
-    owed = rig.core.owed
+    owed = rig.core.spill
     deaf.connection.is_blocked = True
     for index in range(10):
         publisher.publish("t", f"{index:06}", 0)
