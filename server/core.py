@@ -31,10 +31,10 @@ from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
+from .delivery.settling.dead_letters import DeadLetters
 from .delivery.settling.former import Former
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
-from .delivery.settling.letters import Letters
 from .delivery.settling.missed import Missed
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
@@ -228,9 +228,9 @@ class Core:
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, wills, and how a place that was away reads on."""
         config, clock, writer = self.config, self.clock, self.writer
-        self.letters = Letters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
+        self.dead_letters = DeadLetters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
         obituaries = Obituaries(self.owners, self.publishing)
-        self.steering = Steering(self.opened.store, self.groups, self.retries, self.letters, obituaries)
+        self.steering = Steering(self.opened.store, self.groups, self.retries, self.dead_letters, obituaries)
         self.undone = Undone(
             config.sessions,
             self.cursors,
@@ -239,7 +239,7 @@ class Core:
             self.leases,
             self.sent,
             obituaries,
-            self.letters,
+            self.dead_letters,
             self.retries,
             writer,
             clock,
@@ -270,7 +270,7 @@ class Core:
             self.opened.store,
             self.reader,
             self.burials,
-            self.letters,
+            self.dead_letters,
             Missed(self.router, self.horizon),
             writer,
             clock,
@@ -288,7 +288,7 @@ class Core:
             lambda: self.sessions.running_ms,
         )
         self.deliveries = Deliveries(
-            self.opened.store, self.horizon, self.router, self.groups, self.letters, clock
+            self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, clock
         )
 
         self.floor = Floor(

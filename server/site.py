@@ -104,7 +104,7 @@ def build_site(
             ask,
             clock,
             timeline,
-            core.letters,
+            core.dead_letters,
             core.groups,
             cursors,
             turns,

@@ -40,7 +40,7 @@ from timeline.session import SETTLED, Flight
 from ..engine.clock import Clock
 from .membership import Membership
 from .router import Router
-from .settling.letters import Letters
+from .settling.dead_letters import DeadLetters
 from .shared import KEY_PREFIX, Group
 from .subscriber import Subscriber
 from .tries import tries_of_flight
@@ -90,7 +90,7 @@ class Deliveries:
         horizon: Horizon,
         router: Router,
         groups: Membership,
-        letters: Letters,
+        dead_letters: DeadLetters,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class Deliveries:
         self._clock = clock
         self._router = router
         self._groups = groups
-        self._letters = letters
+        self._dead_letters = dead_letters
 
     def of(
         self, message: MessageId, place: Position, topic: bytes, qos: int, may: May, deliver_to: bytes = b""
@@ -170,7 +170,7 @@ class Deliveries:
         """
         retries = islice(RETRIES.of_message(self._store, message), ROWS_MAX)
         current = (row for _, row in retries if self._groups.place_of(row) is not None)
-        letters = (row for _, row in islice(self._letters.of_message(message), ROWS_MAX))
+        letters = (row for _, row in islice(self._dead_letters.of_message(message), ROWS_MAX))
         return next((row for row in chain(current, letters) if may((row.keeper,))), None)
 
     def _standing(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
@@ -185,7 +185,7 @@ class Deliveries:
 
     def _dead(self, message: MessageId, may: May) -> tuple[dict[str, KeptRow], bool]:
         """The last dead letter of a message by addressee, and whether there are more."""
-        found = self._letters.of_message(message)
+        found = self._dead_letters.of_message(message)
         dead = {row.addressee: row for _, row in islice(found, ROWS_MAX) if may((row.keeper,))}
         return dead, next(found, None) is not None
 

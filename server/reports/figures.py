@@ -194,7 +194,7 @@ class Figures(Collector):
         yield "webhook_posts_failed", endpoint + "failed: the message comes again or is dead", failed
         yield "messages_cancelled", "Cancels that succeeded", self._metrics.cancelled
         yield "messages_moved", "Moves that succeeded", self._metrics.moved
-        letters = self._core.letters
+        letters = self._core.dead_letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
         text = "Dead letters dropped because 100,000, or dead.max_bytes of them, are kept"
         yield "dead_letters_crowded_out", text, letters.crowded_out
@@ -255,7 +255,7 @@ class Figures(Collector):
     def _limits(self) -> Iterator[tuple[str, int, float]]:
         """Name, bound, and how much of it is taken."""
         core, config = self._core, self._core.config
-        limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
+        limits, quota, dead = config.limits, core.sessions.quota, core.dead_letters.totals
         yield "limits.memory", limits.memory.bytes, resident_bytes()
         yield "limits.pool_bytes", limits.pool_bytes, self._pool.taken
         yield "http.buffered_bytes", config.http.buffered_bytes, core.pull.held_bytes
@@ -309,7 +309,7 @@ class Figures(Collector):
             "sessions": len(core.sessions),
             "groups": len(core.groups),
             "schedules": len(core.schedules),
-            "dead_letters": core.letters.totals.count,
+            "dead_letters": core.dead_letters.totals.count,
             "slices": len(core.directory),
             "jobs_open": self._pipeline.open,
             "store_writable": core.writer.broken is None,

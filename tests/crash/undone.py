@@ -140,6 +140,6 @@ def _places(hand: Hand) -> dict[str, list[str]]:
     for place, row in RETRIES.all(hand.core.opened.store):
         if place not in group.retrying:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
-    for _, row in hand.core.letters.read():
+    for _, row in hand.core.dead_letters.read():
         found.setdefault(decode(row.record).payload.decode(), []).append("dead")
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.settling.letters import Tried
+from server.delivery.settling.dead_letters import Tried
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.reading import load
@@ -68,7 +68,10 @@ def make(path: Path) -> None:
     )
     _ask(core, lambda commit: put_retry(commit, retry, NOW_MS + 86_400_000, is_owed=True))
     given_up = Message(id_position(ids[1]), 0, Record(TOPICS[1], b"payload 1"), NOW_MS)
-    _ask(core, lambda commit: core.letters.bury(commit, subscriber, given_up, Tried(4, 4, "not acked", [])))
+    _ask(
+        core,
+        lambda commit: core.dead_letters.bury(commit, subscriber, given_up, Tried(4, 4, "not acked", [])),
+    )
     core.cursors.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")

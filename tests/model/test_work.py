@@ -208,7 +208,7 @@ class Work(RuleBasedStateMachine):
                 found.setdefault(payload, []).append("waits")
         assert sorted(elsewhere) == sorted(self.elsewhere)
         dead: dict[str, int] = {}
-        for _, row in core.letters.read():
+        for _, row in core.dead_letters.read():
             payload = decode(row.record).payload.decode()
             found.setdefault(payload, []).append("dead")
             dead[payload] = row.attempts
@@ -408,7 +408,11 @@ class Work(RuleBasedStateMachine):
         if picked is None:
             return
         place, payload, job = picked
-        other, due_ms, again = self.rig.core.groups.get(OTHER), self.now + ms, self.rig.core.letters.requeue
+        other, due_ms, again = (
+            self.rig.core.groups.get(OTHER),
+            self.now + ms,
+            self.rig.core.dead_letters.requeue,
+        )
         assert self._decide(lambda commit: again(commit, place, due_ms, lambda *_: True, other))
         self.elsewhere[payload] = due_ms
         if not job.is_unread_again:
@@ -425,7 +429,7 @@ class Work(RuleBasedStateMachine):
         """A dead letter that is one still."""
         self.collect()
         letters = [
-            (place, decode(row.record).payload.decode()) for place, row in self.rig.core.letters.read()
+            (place, decode(row.record).payload.decode()) for place, row in self.rig.core.dead_letters.read()
         ]
         here = [one for one in letters if self.now >= self.jobs[one[1]].old_until_ms]
         if not here:
@@ -441,7 +445,7 @@ class Work(RuleBasedStateMachine):
         if picked is None:
             return
         place, payload, job = picked
-        due_ms, again, is_unread = self.now + ms, self.rig.core.letters.requeue, job.is_unread_again
+        due_ms, again, is_unread = self.now + ms, self.rig.core.dead_letters.requeue, job.is_unread_again
         if not is_unread:  # before: what is sent at once is seen
             job.state, job.due_ms, job.spent = WAITS, due_ms, job.counted
         assert self._decide(lambda commit: again(commit, place, due_ms, lambda *_: True)) != is_unread, (

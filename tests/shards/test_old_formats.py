@@ -71,7 +71,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     # 30 messages and what the move left; format 4 had the retry among them.
     assert len(rows) == 32 if version == "format-4" else 31
     retries = list(RETRIES.all(store))
-    dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.letters.read()]
+    dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.dead_letters.read()]
     if version == "format-1":
         assert (retries, dead) == ([], [])
     else:

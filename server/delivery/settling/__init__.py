@@ -2,7 +2,7 @@
 what stands higher.
 
     leases.py        until when members of groups may keep what they have
-    letters.py       dead letters: kept, sent again to who gave them up, dropped
+    dead_letters.py  kept, sent again to who gave them up, dropped
     obituaries.py    copies of dead letters at `$dead/...`
     steering.py      retries that people list, have tried at another time, bury or drop
     siblings.py      retries of a filter that nobody takes from any more

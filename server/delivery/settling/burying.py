@@ -43,7 +43,7 @@ from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ..burials import SESSIONS, Burials
 from ..router import is_delivered
-from .letters import Letters
+from .dead_letters import DeadLetters
 from .missed import PAIRS, Missed
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Burying:
         store: Store,
         reader: Reader,
         burials: Burials,
-        letters: Letters,
+        dead_letters: DeadLetters,
         missed: Missed,
         writer: Writer,
         clock: Clock,
@@ -74,7 +74,7 @@ class Burying:
         self._store = store
         self._reader = reader
         self._burials = burials
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._missed = missed
         self._node = node
         self._passed: BurialRow | None = None
@@ -91,7 +91,7 @@ class Burying:
             commit.row(Table.META, burial_key(number), burial_value(row))
             return row
         if row.room is None:
-            row = msgspec.structs.replace(row, room=self._letters.half_of_room(commit))
+            row = msgspec.structs.replace(row, room=self._dead_letters.half_of_room(commit))
         if row.flights:
             row = self._settle_flights(commit, row)
         elif not row.is_read:
@@ -106,7 +106,7 @@ class Burying:
         before = self._burials.active[number]
         assert row is not None, "a step leaves a row"
         self._burials.dropped[row.reason] += row.dropped - before.dropped
-        self._letters.note_buried_all(row.buried - before.buried)
+        self._dead_letters.note_buried_all(row.buried - before.buried)
         self._burials.active[number] = row
         if row.is_read and not row.flights and not row.has_retries:
             del self._burials.active[number]
@@ -243,7 +243,7 @@ class Burying:
         size = size_of(encode_row(letter))
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
-            self._letters.keep(commit, letter)
+            self._dead_letters.keep(commit, letter)
             end_dropped(commit, letter)
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
         note_dropped(commit, letter)

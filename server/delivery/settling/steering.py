@@ -27,7 +27,7 @@ from timeline.position import START, MessageId, Position
 from ..membership import Membership
 from ..retries import Retries
 from ..subscriber import Subscriber
-from .letters import Letters, May
+from .dead_letters import DeadLetters, May
 from .obituaries import Obituaries
 
 BURIED = "buried"
@@ -38,12 +38,17 @@ class Steering:
     """The retries of one server, for who asks."""
 
     def __init__(
-        self, store: Store, groups: Membership, retries: Retries, letters: Letters, obituaries: Obituaries
+        self,
+        store: Store,
+        groups: Membership,
+        retries: Retries,
+        dead_letters: DeadLetters,
+        obituaries: Obituaries,
     ) -> None:
         self._store = store
         self._groups = groups
         self._retries = retries
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._obituaries = obituaries
 
     # -- reading
@@ -97,7 +102,7 @@ class Steering:
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
         self._retries.take(commit, one, place, row)
         dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_group.running_ms)
-        self._letters.note_buried(self._letters.keep(commit, dead))
+        self._dead_letters.note_buried(self._dead_letters.keep(commit, dead))
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:

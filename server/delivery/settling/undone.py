@@ -4,7 +4,7 @@ A client says that it cannot do it now (nack), a member of a group does not ack 
 loses its connection, or something has been sent too often: one thing, with one answer. The message waits as
 a *retry* for that session or group alone (shards/retries.py), as long as was asked for or as the back-off of
 its subscription says; or, after `max_attempts` deliveries or when its client says that it never can, it is
-*buried*: a dead letter (letters.py), of which `$dead/...` is told by a copy.
+*buried*: a dead letter (dead_letters.py), of which `$dead/...` is told by a copy.
 
     in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
                      ^                            |
@@ -52,8 +52,8 @@ from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..terms import InForce, in_force
 from ..tries import LAPSED_LEASE, LOST, SAID_NO, TRIES_MAX, tries_of_flight
+from .dead_letters import DeadLetters, Tried
 from .leases import Leases
-from .letters import Letters, Tried
 from .obituaries import Obituaries
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Undone:
         leases: Leases,
         sent: Sent,
         obituaries: Obituaries,
-        letters: Letters,
+        dead_letters: DeadLetters,
         retries: Retries,
         writer: Writer,
         clock: Clock,
@@ -181,7 +181,7 @@ class Undone:
         self._leases = leases
         self._sent = sent
         self._obituaries = obituaries
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._retries = retries
         self._clock = clock
         self._chance = chance
@@ -287,7 +287,9 @@ class Undone:
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
             failure.reason = f"{EXPIRED}; {failure.reason}" if failure.is_attempt else EXPIRED
             return self._buried(commit, failure, message)
-        row = self._letters.row(commit, addressee, message, failure.tried(commit.open_group.wall_ms, message))
+        row = self._dead_letters.row(
+            commit, addressee, message, failure.tried(commit.open_group.wall_ms, message)
+        )
         record = _again(message, due_ms)
         self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
         return self._settle(commit, failure, Nacked.AGAIN)
@@ -342,7 +344,7 @@ class Undone:
             self.retried += 1
             holder.redelivered += 1
         elif fate is Nacked.DEAD:
-            self._letters.note_buried(failure.crowded_out)
+            self._dead_letters.note_buried(failure.crowded_out)
             name = shown(holder.name)
             text = "%s: message %s not acked, moved to %s"
             log.warning(text, name, *failure.buried, extra=by(name))
@@ -375,7 +377,7 @@ class Undone:
         addressee = failure.addressee
         topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
         tried = failure.tried(commit.open_group.wall_ms, message)
-        failure.crowded_out = self._letters.bury(commit, addressee, message, tried)
+        failure.crowded_out = self._dead_letters.bury(commit, addressee, message, tried)
         failure.buried = message.id_text(self._node), shown(topic)
 
 

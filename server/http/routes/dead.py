@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from ...delivery.membership import Membership
-from ...delivery.settling.letters import Letters
+from ...delivery.settling.dead_letters import DeadLetters
 from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask
@@ -52,7 +52,7 @@ class DeadRoutes:
         ask: Ask,
         clock: Clock,
         timeline: Timeline,
-        letters: Letters,
+        dead_letters: DeadLetters,
         groups: Membership,
         cursors: Cursors,
         turns: Turns,
@@ -60,9 +60,9 @@ class DeadRoutes:
         max_delay_ms: int,
     ) -> None:
         self._clock = clock
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._groups = groups
-        self._rows = KeptRows(letters, ask, timeline, cursors, turns, name="the dead letter")
+        self._rows = KeptRows(dead_letters, ask, timeline, cursors, turns, name="the dead letter")
         self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
@@ -91,7 +91,9 @@ class DeadRoutes:
         wish = await body_of(request, _REQUEUE)
         due_ms = self._clock.wall_ms() + wait_of(wish.deliver_in, self._max_delay_ms)
         to = None if wish.to is None else self._named(wish.to, rights_of(request))
-        return await self._rows.change(request, wish, partial(self._letters.requeue, due_ms=due_ms, to=to))
+        return await self._rows.change(
+            request, wish, partial(self._dead_letters.requeue, due_ms=due_ms, to=to)
+        )
 
     @described(
         "Forget dead letters",
@@ -102,7 +104,7 @@ class DeadRoutes:
         problems=WRITES,
     )
     async def drop(self, request: web.Request) -> web.Response:
-        return await self._rows.change(request, await body_of(request, _DROP), self._letters.drop)
+        return await self._rows.change(request, await body_of(request, _DROP), self._dead_letters.drop)
 
     def _named(self, name: str, rights: Rights | None) -> Group:
         """The one group or endpoint that is called so. Raises FieldError."""

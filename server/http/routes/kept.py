@@ -44,7 +44,7 @@ from timeline.position import (
     seq_of,
 )
 
-from ...delivery.settling.letters import May
+from ...delivery.settling.dead_letters import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...delivery.tries import try_view

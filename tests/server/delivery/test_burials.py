@@ -20,7 +20,7 @@ GROUP = "$share/g/t"
 
 
 def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
-    rows = [row for _, row in rig.core.letters.read()]
+    rows = [row for _, row in rig.core.dead_letters.read()]
     return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
 
 
@@ -141,7 +141,7 @@ def test_a_burial_takes_half_of_the_room_and_drives_nobody_out() -> None:
     disband(rig)
     assert len(letters(rig)) == 4
     assert rig.core.burials.dropped == {"group deleted": 6}
-    assert rig.core.letters.crowded_out == 0
+    assert rig.core.dead_letters.crowded_out == 0
 
 
 def test_unsubscribing_as_the_last_one_leaves_dead_letters_too() -> None:
@@ -203,8 +203,8 @@ def test_what_is_left_behind_after_a_replay_is_in_one_place(ends: str) -> None:
     for packet, wait in zip(came[:3], ("1h", "never", "never"), strict=False):
         worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", wait),))))
     worker.ack(wire.PUBACK, came[3].packet_id)
-    place = next(place for place, row in rig.core.letters.read() if decode(row.record).payload == b"2")
-    drop = rig.core.letters.drop
+    place = next(place for place, row in rig.core.dead_letters.read() if decode(row.record).payload == b"2")
+    drop = rig.core.dead_letters.drop
     rig.core.writer.submit(lambda commit: drop(commit, place, lambda *_: True), lambda _: None)
     rig.pump()
     worker.drop()

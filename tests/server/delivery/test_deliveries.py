@@ -30,7 +30,7 @@ def told(rig: Rig, index: int = 0, may: deliveries.May = everybody) -> tuple[lis
     rows = [row for row in core.reader.read(START, END) if not is_stub(row[2]) and not is_moved(row[2])]
     place, number, value = rows[index]
     record = decode(value)
-    lookup = Deliveries(rig.store, core.horizon, core.router, core.groups, core.letters, rig.clock)
+    lookup = Deliveries(rig.store, core.horizon, core.router, core.groups, core.dead_letters, rig.clock)
     return lookup.of(message_id(place, number, core.node), place, record.topic, record.qos, may)
 
 

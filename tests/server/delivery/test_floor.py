@@ -64,7 +64,7 @@ def publish(rig: Rig, *payloads: str, qos: int = 1, **options: Any) -> None:
 
 
 def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
-    rows = [row for _, row in rig.core.letters.read()]
+    rows = [row for _, row in rig.core.dead_letters.read()]
     return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
 
 

@@ -128,7 +128,7 @@ def test_what_was_in_flight_and_has_expired_is_counted(caplog: pytest.LogCapture
     _forgotten_tail(rig)
     assert _lasting(rig, "s").take_all() == ["new"]
     assert rig.core.sent.lost == 2
-    dead = [row for _, row in rig.core.letters.read()]
+    dead = [row for _, row in rig.core.dead_letters.read()]
     assert [(row.group, row.reason) for row in dead] == [("s", "kept too long")] * 2
 
 

@@ -30,17 +30,17 @@ def retries(rig: Rig) -> list[Letter]:
 
 
 def letters(rig: Rig) -> list[str]:
-    return [decode(row.record).payload.decode() for _, row in rig.core.letters.read()]
+    return [decode(row.record).payload.decode() for _, row in rig.core.dead_letters.read()]
 
 
 def requeue(rig: Rig, after_ms: int = 0, *, pump: bool = True) -> None:
     """All dead letters."""
-    places = [place for place, _ in rig.core.letters.read()]
+    places = [place for place, _ in rig.core.dead_letters.read()]
     due_ms = rig.clock.now_ms + after_ms
 
     def decide(commit: object) -> None:
         for place in places:
-            rig.core.letters.requeue(commit, place, due_ms, lambda *_: True)  # type: ignore[arg-type]
+            rig.core.dead_letters.requeue(commit, place, due_ms, lambda *_: True)  # type: ignore[arg-type]
 
     rig.core.writer.submit(decide, lambda durable: None)
     if pump:
@@ -177,13 +177,13 @@ def test_it_begins_anew_toward_max_attempts_and_goes_on_counting() -> None:
         come_back()
     # A plain publish has no properties of ours.
     assert seen == ["", "", ""]
-    ((_, row),) = rig.core.letters.read()
+    ((_, row),) = rig.core.dead_letters.read()
     assert (row.attempts, row.reason) == (3, "not acked after 3 deliveries")
     requeue(rig)
     while not letters(rig):
         come_back()
     assert seen[3:] == ["4", "5", "6"]
-    ((_, row),) = rig.core.letters.read()
+    ((_, row),) = rig.core.dead_letters.read()
     assert (row.attempts, row.reason) == (6, "not acked after 6 deliveries")
 
 
@@ -205,7 +205,7 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     assert peer.payloads()[-1] == "bad"
     peer.drop()
     rig.lasting("a")
-    ((_, row),) = rig.core.letters.read()
+    ((_, row),) = rig.core.dead_letters.read()
     assert (row.attempts, int.from_bytes(row.id, "big")) == (8, 5)
 
 
@@ -258,7 +258,7 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
     """Also to who has not read as far as dispatch has come."""
     rig = Rig(config(max_attempts=1))
     dead_letter(rig, text)
-    ((_, row),) = rig.core.letters.read()
+    ((_, row),) = rig.core.dead_letters.read()
     requeue(rig, 5_000)
     ((place, kept),) = retries(rig)
     if how != "waits":
@@ -286,7 +286,7 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
     for steps in range(5):
         rig = Rig(config(max_attempts=1))
         dead_letter(rig)
-        ((_, row),) = rig.core.letters.read()
+        ((_, row),) = rig.core.dead_letters.read()
         requeue(rig, 2_000)
         if is_passed:
             rig.pass_ms(3_000)
@@ -376,9 +376,9 @@ class DeadLetters(RuleBasedStateMachine):
     @rule(data=st.data(), after_ms=st.sampled_from([0, 1_000, 5_000]), how=st.sampled_from(["", "crash"]))
     def requeue(self, data: st.DataObject, after_ms: int, how: str) -> None:
         index = data.draw(st.integers(0, len(self.dead) - 1))
-        place, _ = list(self.rig.core.letters.read())[index]
+        place, _ = list(self.rig.core.dead_letters.read())[index]
         due_ms = self.rig.clock.now_ms + after_ms
-        letters = self.rig.core.letters
+        letters = self.rig.core.dead_letters
         self.rig.core.writer.submit(
             lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), lambda durable: None
         )
@@ -389,7 +389,7 @@ class DeadLetters(RuleBasedStateMachine):
             self.rig.crash(survivors)
             self.rig.pump()
         self.rig.pump()
-        if len(list(self.rig.core.letters.read())) < len(self.dead):
+        if len(list(self.rig.core.dead_letters.read())) < len(self.dead):
             self.waiting.append((due_ms, *self.dead.pop(index)))
             self._fall_due()
 
@@ -397,8 +397,8 @@ class DeadLetters(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.dead) - 1))
-        place, _ = list(self.rig.core.letters.read())[index]
-        letters = self.rig.core.letters
+        place, _ = list(self.rig.core.dead_letters.read())[index]
+        letters = self.rig.core.dead_letters
         self.rig.core.writer.submit(
             lambda commit: letters.drop(commit, place, lambda *_: True), lambda durable: None
         )
@@ -419,7 +419,7 @@ class DeadLetters(RuleBasedStateMachine):
 
     @invariant()
     def is_what_was_given_up(self) -> None:
-        found = list(self.rig.core.letters.read())
+        found = list(self.rig.core.dead_letters.read())
         told = [(row.addressee, decode(row.record).payload.decode()) for _, row in found]
         assert told == self.dead
         totals = DEAD.stored_totals(self.rig.store)
@@ -428,7 +428,7 @@ class DeadLetters(RuleBasedStateMachine):
         now = before(self.rig.clock.now_ms + 1)
         assert sum(place >= now for place, _ in retries(self.rig)) == len(self.waiting)
         for name in SESSIONS:
-            mine = [row for _, row in self.rig.core.letters.read(group=name)]
+            mine = [row for _, row in self.rig.core.dead_letters.read(group=name)]
             assert [row.addressee for row in mine] == [one for one, _ in self.dead if one == name]
 
 
@@ -640,7 +640,7 @@ def test_one_that_expires_before_its_next_try_is_a_dead_letter() -> None:
     nack(peer, packet, "10s")
     rig.pass_ms(12_000)
     assert peer.publishes() == []
-    ((_, row),) = rig.core.letters.read()
+    ((_, row),) = rig.core.dead_letters.read()
     assert row.reason.startswith("expired")
     assert (retries(rig), rig.core.opened.retries) == ([], 0)
 
@@ -651,14 +651,16 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
     other = "$share/other/t"
     rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
     dead_letter(rig, GROUP)
-    (place, _), *_ = list(rig.core.letters.read())
+    (place, _), *_ = list(rig.core.dead_letters.read())
     to = rig.core.groups.get(other)
     assert to is not None
 
     def requeue_to() -> object:
         found: list[object] = []
         rig.core.writer.submit(
-            lambda commit: rig.core.letters.requeue(commit, place, rig.clock.now_ms, lambda *_: True, to),
+            lambda commit: rig.core.dead_letters.requeue(
+                commit, place, rig.clock.now_ms, lambda *_: True, to
+            ),
             found.append,
         )
         rig.pump()
@@ -677,9 +679,9 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
 def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_it() -> None:
     rig = Rig(config(max_attempts=1))
     dead_letter(rig, GROUP)
-    (letter,) = list(rig.core.letters.read())
+    (letter,) = list(rig.core.dead_letters.read())
     rig.core.writer.submit(
-        lambda commit: rig.core.letters.drop(commit, letter[0], lambda *_: True), lambda durable: None
+        lambda commit: rig.core.dead_letters.drop(commit, letter[0], lambda *_: True), lambda durable: None
     )
     rig.pump()
     name, group = message_of(letter[1].id), rig.core.groups.get(GROUP)
@@ -687,7 +689,7 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
 
     def state() -> list[str]:
         core = rig.core
-        found = Deliveries(rig.store, core.horizon, core.router, core.groups, core.letters, rig.clock)
+        found = Deliveries(rig.store, core.horizon, core.router, core.groups, core.dead_letters, rig.clock)
         told, _ = found.of(name, id_position(name), b"t", 1, lambda _: True)
         return [one.state for one in told]
 

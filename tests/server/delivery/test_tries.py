@@ -157,7 +157,7 @@ def test_a_dead_letter_names_each_connection() -> None:
         _end(rig)
         rig.pass_ms(5_000)
         rig.lasting("a")
-    (row,) = [row for _, row in rig.core.letters.read()]
+    (row,) = [row for _, row in rig.core.dead_letters.read()]
     last = TryRow(DUE_MS + 10_000, "a", LOST, "not acked after 3 deliveries", 0)
     assert row.tries == [_lost(0), _lost(5_000), last], "it was in hand for no time"
 
@@ -209,7 +209,7 @@ def test_a_dead_letter_has_as_many_tries_as_attempts(text: str) -> None:
     for _ in range(3):
         rig.kill()
         rig.lasting("a")
-    (row,) = [row for _, row in rig.core.letters.read()]
+    (row,) = [row for _, row in rig.core.dead_letters.read()]
     assert row.attempts == len(row.tries) == 3
     assert {tried.outcome for tried in row.tries} == {LOST}
     assert row.tries[-1].reason == row.reason == "not acked after 3 deliveries"

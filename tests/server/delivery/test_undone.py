@@ -48,7 +48,7 @@ def waiting(rig: Rig) -> list[str]:
 
 def letters(rig: Rig) -> list[tuple[str, str, int, str]]:
     """(group, payload, attempts, reason)."""
-    rows = [row for _, row in rig.core.letters.read()]
+    rows = [row for _, row in rig.core.dead_letters.read()]
     return [(row.group, decode(row.record).payload.decode(), row.attempts, row.reason) for row in rows]
 
 

@@ -273,9 +273,9 @@ def test_a_nack_of_the_last_attempt_is_the_end_and_an_ack_takes_it_back() -> Non
     rig, puller = _rig(1, max_attempts=1)
     leases = puller.lease()
     assert puller.nack(leases, 0, "bad")[0].dead == 1
-    assert rig.core.letters.totals.count == 1
+    assert rig.core.dead_letters.totals.count == 1
     assert puller.ack(leases)[0].done == 1
-    assert rig.core.letters.totals.count == 0
+    assert rig.core.dead_letters.totals.count == 0
     assert puller.ack(leases)[0].gone == leases
 
 
@@ -613,7 +613,7 @@ def test_a_release_is_no_try_ten_times() -> None:
         assert [one.given.attempt for one in asked.leased] == [1]
         assert puller.release([lease_of(one) for one in asked.leased])[0].done == 1
     assert puller.release(puller.lease())[0].done == 1
-    (letter,) = [row for _, row in rig.core.letters.read()]
+    (letter,) = [row for _, row in rig.core.dead_letters.read()]
     assert (letter.attempts, letter.returns) == (1, 10)
     assert letter.reason.startswith("returned")
 
@@ -742,9 +742,9 @@ def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
     (flight,) = group.session.flights.values()
     rig.core.undone.fail(group, flight, "kept too long", delay_ms=NEVER)
     rig.pump()
-    assert len(list(rig.core.letters.read())) == 1
+    assert len(list(rig.core.dead_letters.read())) == 1
     assert puller.ack(leases)[0].done == 1
-    assert list(rig.core.letters.read()) == []
+    assert list(rig.core.dead_letters.read()) == []
     assert puller.ack(leases)[0].gone == leases
 
 
@@ -773,13 +773,13 @@ def test_an_ack_counts_of_what_was_moved_and_is_older_than_retention(end: str) -
     else:
         rig.core.writer.submit(lambda commit: floor.give_up(commit, group, END), lambda _: None)
     rig.pump()
-    assert [row.id for _, row in rig.core.letters.read()] == [keys.message(name)]
+    assert [row.id for _, row in rig.core.dead_letters.read()] == [keys.message(name)]
     gone = list(rig.core.directory)
     rig.core.writer.submit(lambda commit: expire(commit, gone), lambda _: None)
     rig.pump()
     assert list(rig.core.reader.read(START, END)) == []
     assert puller.ack(leases)[0].done == 1
-    assert list(rig.core.letters.read()) == []
+    assert list(rig.core.dead_letters.read()) == []
     assert not list(rig.store.scan(Table.DEAD, b"\0", b"\xff"))
     assert puller.ack(leases)[0].gone == leases
 
@@ -811,14 +811,14 @@ def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> N
     assert group is not None
     rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
     rig.pump()
-    letters = [decode(row.record).payload for _, row in rig.core.letters.read()]
+    letters = [decode(row.record).payload for _, row in rig.core.dead_letters.read()]
     assert letters == [b"not done" if first.payload == b"done" else b"done"]
 
 
 def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name() -> None:
     rig, puller = _rig(1)
     puller.nack(puller.lease(), NEVER, "")
-    ((place, letter),) = rig.core.letters.read()
+    ((place, letter),) = rig.core.dead_letters.read()
     assert letter.reason == "rejected"
     group = rig.core.groups.get(TEXT)
     assert group is not None
@@ -830,7 +830,7 @@ def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name
     answers: list[object] = []
 
     def requeue(to: Group | None) -> None:
-        now_ms, letters = rig.clock.now_ms, rig.core.letters
+        now_ms, letters = rig.clock.now_ms, rig.core.dead_letters
         rig.core.writer.submit(
             lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), answers.append
         )

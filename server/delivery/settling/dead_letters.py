@@ -62,7 +62,7 @@ class Tried(NamedTuple):
     """How often it was returned in order."""
 
 
-class Letters:
+class DeadLetters:
     """The dead letters of one server. `buried`, `crowded_out`, `expired`: how many since the start."""
 
     def __init__(
