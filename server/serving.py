@@ -16,8 +16,8 @@ from shards.store import Store
 from .auth.last_use import NOTE_S, LastUse
 from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
+from .http.admission import Admission
 from .http.front import CLOSE_S, Front
-from .http.gate import Gate
 from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor
@@ -132,14 +132,14 @@ class Server:
             await self._term.before_doors()
         http = self.config.http.listen
         listening = await self._listeners.open()
-        gate = Gate(self.config, self.app.core.writer)
+        admission = Admission(self.config, self.app.core.writer)
         self._runner = web.AppRunner(
-            build_site(self.app, gate, listening, () if self._term is None else self._term.routes),
+            build_site(self.app, admission, listening, () if self._term is None else self._term.routes),
             shutdown_timeout=HANDLERS_S,
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        desk = build_desk(self.app, gate, self._runner.server, self._time, self._fronts)
+        desk = build_desk(self.app, admission, self._runner.server, self._time, self._fronts)
         begin, tls = desk.connection, self._http_tls
         context = None if tls is None else tls.context
         http_port = await self._acceptor.open(http, begin, context)

@@ -16,11 +16,11 @@ from aiohttp.typedefs import Middleware
 
 from .console.pages import Console, shipped
 from .http.access import Access
+from .http.admission import Admission, unasked
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.front import Desk, Front
-from .http.gate import Gate, unasked
 from .http.intake import Intake
 from .http.leasing import Leasing
 from .http.openapi import OpenApi
@@ -59,7 +59,7 @@ from .rounds.app import App
 
 
 def build_site(
-    app: App, gate: Gate, listening: Sequence[dict[str, object]], more: Sequence[web.RouteDef] = ()
+    app: App, admission: Admission, listening: Sequence[dict[str, object]], more: Sequence[web.RouteDef] = ()
 ) -> web.Application:
     """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it. `more`: routes
     that are not the app's."""
@@ -80,7 +80,7 @@ def build_site(
             preflight(pages),
             problem_middleware,
             access.middleware(),
-            gate.middleware(),
+            admission.middleware(),
             access.again(),
         ],
         client_max_size=http.max_body,
@@ -93,7 +93,7 @@ def build_site(
             clock,
             timeline,
             turns,
-            gate.bodies,
+            admission.bodies,
             metrics,
             limits,
             core.traces,
@@ -156,7 +156,9 @@ def build_site(
     return site
 
 
-def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime, crowd: Crowd[Front]) -> Desk:
+def build_desk(
+    app: App, admission: Admission, server: web.Server, time: LoopTime, crowd: Crowd[Front]
+) -> Desk:
     """Where connections begin; `server` serves what the site answers. On a running loop."""
     core = app.core
     config = core.config
@@ -168,7 +170,7 @@ def build_desk(app: App, gate: Gate, server: web.Server, time: LoopTime, crowd: 
         app.metrics,
         config.http,
         config.limits,
-        gate,
+        admission,
         http_pages(config),
         Access(app.keyring),
         others,
@@ -193,7 +195,7 @@ def read_side(app: App) -> Timeline:
 
 
 def _patient(route: web.RouteDef) -> web.RouteDef:
-    """Whoever waits with its body hears from the gate."""
+    """Whoever waits with its body hears from the admission control."""
     return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
 
 

@@ -22,12 +22,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..auth.keyring import Keyring
 from ..http.access import Access
+from ..http.admission import unasked
 from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
 from ..http.cors import opening, preflight
 from ..http.front import CLOSE_S, Others
 from ..http.front import Front as Connection
-from ..http.gate import unasked
 from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
 from ..http.values import shapes

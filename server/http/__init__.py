@@ -37,7 +37,7 @@ The calls
 Connections
     cors.py         which pages in a browser may read answers
     written.py      answers as bytes, where aiohttp does not write them
-    gate.py         how many bytes a body may have, and all bodies at once
+    admission.py    how many bytes a body may have, and all bodies at once
     heads.py        the head of a request, read strictly
     framing.py      where the body of a request ends
     protocol.py     what aiohttp has of a connection: one request after the other

@@ -73,10 +73,10 @@ from ..pull.call import Answer as LeaseAnswer
 from ..pull.call import Leased
 from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send
+from .admission import Admission
 from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, said
 from .framing import Body, FramingError, body_of
-from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head, without_upgrade
 from .intake import Trace
 from .leasing import Leasing
@@ -276,7 +276,7 @@ class Desk:
         metrics: Metrics,
         http: Http,
         limits: Limits,
-        gate: Gate,
+        admission: Admission,
         pages: Pages,
         access: Access,
         others: Others,
@@ -295,7 +295,7 @@ class Desk:
         self._metrics = metrics
         self.http = http
         self._limits = limits
-        self.gate = gate
+        self.admission = admission
         self.pages = pages
         self._access = access
         self.others = others
@@ -318,7 +318,7 @@ class Desk:
         return self
 
     def check_length(self, length: int | None) -> None:
-        self.gate.size(length)
+        self.admission.size(length)
 
     @property
     def is_open(self) -> bool:
@@ -360,7 +360,7 @@ class Desk:
             if rights is not None:
                 for topic in reader.topics.values():
                     check_send(rights, topic)
-            size = self.gate.size(len(body))
+            size = self.admission.size(len(body))
             charge(rights, len(items))
         except (RequestError, Problem):
             return False
@@ -406,7 +406,7 @@ class Desk:
             soon(answer, self._answer_leases(verb, now_ms, said))
 
         try:
-            self.gate.size(len(body))
+            self.admission.size(len(body))
             if verb != "lease":
                 self._leasing.settle(verb, request.group, body, rights, told)
                 return True

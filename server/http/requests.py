@@ -22,7 +22,7 @@ from .values.unpack import TooLong, unpacked
 
 UNPACKED = web.RequestKey("unpacked", bytes)
 UNPACKING: web.RequestKey[Callable[[Callable[[], bytes]], Awaitable[bytes]]] = web.RequestKey("unpacking")
-"""Does it in a thread, in turns by client (gate.py)."""
+"""Does it in a thread, in turns by client (admission.py)."""
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 

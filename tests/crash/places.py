@@ -64,7 +64,7 @@ FREE = {
     "server.cluster.copy_out:pack open": "a tar that goes into a socket",
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
-    "server.http.gate:_go_ahead write": "a socket",
+    "server.http.admission:_go_ahead write": "a socket",
     "server.cluster.node:Node._checkpoint checkpoint": "the store below does it",
     "server.cluster.node:Node._lead open": "sockets",
     "server.cluster.node:Node.start open": "sockets",

@@ -18,8 +18,8 @@ from yarl import URL
 
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
+from server.http.admission import Admission
 from server.http.front import CLOSE_S, Front
-from server.http.gate import Gate
 from server.http.turns import Turns
 from server.net.acceptor import Acceptor
 from server.net.crowd import Cause, Crowd, http_bounds
@@ -95,8 +95,8 @@ class Fronted(TestServer):
     """The HTTP side as it is served: connections begin at the front."""
 
     def __init__(self, app: App) -> None:
-        self.gate = Gate(app.core.config, app.core.writer)
-        super().__init__(build_site(app, self.gate, LISTENING))
+        self.admission = Admission(app.core.config, app.core.writer)
+        super().__init__(build_site(app, self.admission, LISTENING))
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:
@@ -109,7 +109,7 @@ class Fronted(TestServer):
         bounds = http_bounds(self._of.core.config.http)
         share = self._of.core.clients.connections
         crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies, share)
-        self.desk = build_desk(self._of, self.gate, self.runner.server, time, crowd)
+        self.desk = build_desk(self._of, self.admission, self.runner.server, time, crowd)
         self._acceptor = Acceptor(
             crowd,
             time,

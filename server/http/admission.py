@@ -1,4 +1,4 @@
-"""How many bytes the body of a request may have, and how many of all bodies may be in the server at once.
+"""Admission control: how many bytes the body of a request may have, and all bodies in the server at once.
 
 A body is read and parsed in one go. So it may have what its call needs, and `http.max_body` at most:
 
@@ -52,7 +52,7 @@ class Most(NamedTuple):
     why: str
 
 
-class Gate:
+class Admission:
     """Bodies are counted before they are read."""
 
     def __init__(self, config: Config, writer: Writer) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.http.gate import OF_MANY, OF_ONE
+from server.http.admission import OF_MANY, OF_ONE
 from server.settings.config import Config, Http, Limits
 
 from ..conftest import Fronted, Running
