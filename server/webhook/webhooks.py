@@ -154,7 +154,7 @@ class Webhooks(Rider):
             if self._group(endpoint.name) is None:
                 log.error("endpoint %s: read position lost, starting from now", endpoint.name)
                 try:
-                    await self._ask(partial(self._open_group, name=endpoint.name))
+                    await self._ask(partial(self._create_group, name=endpoint.name))
                 except (Refused, Busy, StoreFailed) as error:
                     log.error("endpoint %s: cannot start, nothing is posted: %s", endpoint.name, error)
 
@@ -259,7 +259,7 @@ class Webhooks(Rider):
             if not count % LOOKED_AT:
                 await asyncio.sleep(0)
         if has_urls and self._group(URLS) is None:
-            await self._ask(lambda commit: self._open_group(commit, URLS))
+            await self._ask(lambda commit: self._create_group(commit, URLS))
             self._follow()
         return found
 
@@ -309,11 +309,11 @@ class Webhooks(Rider):
         if self.registry.concurrency_of(row) > left:
             of_all = f"of {ENDPOINT_POSTS_MAX:,} for all endpoints"
             raise Refused("concurrency", f"is more than the {max(0, left)} that are left {of_all}")
-        self._open_group(commit, name, wanted.terms, wanted.keeping, rights)
+        self._create_group(commit, name, wanted.terms, wanted.keeping, rights)
         self.registry.put(commit, name, row)
         return known is None
 
-    def _open_group(
+    def _create_group(
         self,
         commit: Commit,
         name: str,

@@ -155,11 +155,11 @@ class LeaseRoutes:
         groups = self._groups
         if groups.get(text) is None:
 
-            def open_group(commit: Commit) -> None:
+            def create_group(commit: Commit) -> None:
                 if groups.get(text) is None:
                     groups.make(commit, text, keeping=LASTING, rights=rights)
 
-            await asked(self._ask, open_group)
+            await asked(self._ask, create_group)
         return text
 
     async def _views(self, leased: Sequence[Leased], turn: Turn) -> list[shapes.LeasedMessage]:
