@@ -3,9 +3,9 @@
 `Share` counts what each owner holds of a bound that all share (timeline/shares.py), and asks for the owner's
 own bound in the keys file.
 
-`Turns` is a round robin: each owner that has something waiting gives one, then the next owner does. An owner
-that comes goes first, so that somebody who asks for little does not wait for those who always ask; one that
-comes again within the same round goes last. (As FQ-CoDel does with new and old flows, RFC 8290.)
+`FairQueue` is a round robin: each owner with waiting items gives one, then the next owner does. A new owner
+goes first, so that an owner that asks for little does not wait for those that always ask. An owner that comes
+again within the same round goes last. (As FQ-CoDel does with new and old flows, RFC 8290.)
 """
 
 from collections import Counter, OrderedDict, deque
@@ -76,8 +76,8 @@ class Share:
         self.taken = 0
 
 
-class Turns(Generic[One]):
-    """What waits, by owner. The caller bounds it."""
+class FairQueue(Generic[One]):
+    """Waiting items by owner, taken in turns. The caller bounds it."""
 
     def __init__(self) -> None:
         self._new: OrderedDict[str, deque[One]] = OrderedDict()

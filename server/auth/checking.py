@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from timeline.shares import may_take
 
-from ..fair import Turns
+from ..fair import FairQueue
 from .aside import THREADS, Aside
 from .backoff import FREE
 
@@ -42,7 +42,7 @@ class Checking:
 
     def __init__(self, aside: Aside) -> None:
         self._aside = aside
-        self._waiting: Turns[_Check] = Turns()
+        self._waiting: FairQueue[_Check] = FairQueue()
         self._underway: dict[tuple[str, bytes], _Check] = {}
         """By network and digest: those that wait and those that are being checked."""
         self._by_network: Counter[str] = Counter()

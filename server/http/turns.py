@@ -29,8 +29,8 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from .. import fair
 from ..engine.clock import Clock
+from ..fair import FairQueue
 from .access import client_of
 
 STEP_S = 0.005
@@ -86,7 +86,7 @@ class Turns:
         """By client; one that has gathered nothing is not kept."""
         self._wanting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         """By client, those that wait for room, and for how much. None is empty."""
-        self._waiting = fair.Turns[asyncio.Future[None]]()
+        self._waiting = FairQueue[asyncio.Future[None]]()
         """By client, those that wait."""
         self._is_taken = False
         """A step is done in this turn of the loop."""
@@ -223,7 +223,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._is_held = False
-        self._waiting = fair.Turns[asyncio.Future[None]]()
+        self._waiting = FairQueue[asyncio.Future[None]]()
         """By client, as in `Turns`."""
 
     async def hold(self, client: str) -> None:

@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from ..fair import Turns
+from ..fair import FairQueue
 from .opening import Opening, read_on
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ class LoopTime:
         """When the turn before began, if nothing was waited for since; else 0.0."""
         self._is_long = False
         """Something else in this turn takes time."""
-        self._known = Turns[Work]()
-        self._strangers = Turns[Work]()
+        self._known = FairQueue[Work]()
+        self._strangers = FairQueue[Work]()
         """What waits, by owner."""
         self._next, self._after_next = self._known, self._strangers
         """The same; whose turn is next comes first, in a later turn of the loop too."""

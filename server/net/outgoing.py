@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from ..fair import Turns
+from ..fair import FairQueue
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Line:
 
     def __init__(self) -> None:
         self._new: OrderedDict[Writes, None] = OrderedDict()
-        self._left = Turns[Writes]()
+        self._left = FairQueue[Writes]()
         self._is_left: set[Writes] = set()
         """The same. One may have written meanwhile, with its answers."""
 

@@ -1,25 +1,25 @@
-"""Turns."""
+"""The fair queue."""
 
 import pytest
 
-from server.fair import Turns
+from server.fair import FairQueue
 
 
 def test_owners_take_turns() -> None:
-    turns: Turns[str] = Turns()
-    assert not turns
+    queue: FairQueue[str] = FairQueue()
+    assert not queue
     for one in ("a1", "a2", "a3", "b1", "c1", "c2"):
-        turns.add(one[0], one)
-    taken = [turns.take() for _ in range(3)]
-    turns.add("d", "d1")
-    turns.add("b", "b2")
-    assert "b" in turns
-    assert "e" not in turns
-    assert len(turns) == 5
-    while turns:
-        taken.append(turns.take())
+        queue.add(one[0], one)
+    taken = [queue.take() for _ in range(3)]
+    queue.add("d", "d1")
+    queue.add("b", "b2")
+    assert "b" in queue
+    assert "e" not in queue
+    assert len(queue) == 5
+    while queue:
+        taken.append(queue.take())
     assert all(owner == one[0] for owner, one in taken)
     order = "a1 b1 c1 d1 a2 b2 c2 a3"
     assert [one for _, one in taken] == order.split(), "who comes goes first, who comes again waits"
     with pytest.raises(KeyError):
-        turns.take()
+        queue.take()
