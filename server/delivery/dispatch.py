@@ -133,13 +133,14 @@ class Dispatch(Rider):
         self._node = node
         self._dispatched = dispatched
         self._passed = passed
-        self._live: deque[tuple[Message, Answer | None, int]] = deque()
+        self._live: deque[tuple[Message, Answer | None, int, int]] = deque()
+        """With the size of each and its deliveries."""
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
         self._run = TURN_MESSAGES
         """Messages that are passed in one go, by how many sessions got those before."""
-        self._widest = 1
-        """Most deliveries of one of them, while several owners are there."""
+        self.reach = 0
+        """How many deliveries they make; one each of those that came while only one owner was there."""
         self.part = 1.0
         """Of TURN_COST: while several owners are there turns are kept short (server/net/loop_time.py)."""
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
@@ -151,20 +152,13 @@ class Dispatch(Rider):
         """Number of plain publishes that wait for the horizon."""
         return len(self._live)
 
-    @property
-    def reach(self) -> int:
-        """How many deliveries they make, at most; if only one owner is there, how many they are."""
-        if not self._live:
-            self._widest = 1
-        return len(self._live) * self._widest
-
     def add_live(self, message: Message, answer: Answer | None) -> None:
         """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
-        self._live.append((message, answer, size))
+        reach = 1 if self.part == 1.0 else max(1, len(self._router.route(message.topic)))
+        self._live.append((message, answer, size, reach))
         self.live_bytes += size
-        if self.part < 1.0:
-            self._widest = max(self._widest, len(self._router.route(message.topic)))
+        self.reach += reach
 
     def retract(self, first_seq: int, last_seq: int) -> None:
         """Forget plain publishes that wait with a seq above the first and up to the last: they were answered
@@ -172,7 +166,8 @@ class Dispatch(Rider):
         kept = [one for one in self._live if not first_seq < seq_of(one[0].position) <= last_seq]
         if len(kept) < len(self._live):
             self._live = deque(kept)
-            self.live_bytes = sum(size for _, _, size in kept)
+            self.live_bytes = sum(size for _, _, size, _ in kept)
+            self.reach = sum(reach for _, _, _, reach in kept)
 
     def add_mark(self, place: Position, passed: Callable[[], None]) -> None:
         """Call `passed` when the horizon has come to `place`; these come in rising order too."""
@@ -311,13 +306,13 @@ class Dispatch(Rider):
         """The next plain publish and those behind it that go to the same `matched` subscribers in the same
         way, while they cost less than `most`; with their answers and sizes."""
         live = self._live
-        message, answer, size = live.popleft()
+        message, answer, size, reach = live.popleft()
         messages, answers, sizes = [message], [] if answer is None else [answer], [size]
         if message.is_usual:
             topic, qos = message.topic, message.qos
             left = min(most, RUN_MAX * (matched + 1)) - matched - 1 - (size >> COST_BITS)
             while live and left > 0:
-                message, answer, size = live[0]
+                message, answer, size, own = live[0]
                 if (
                     message.topic != topic
                     or message.qos != qos
@@ -326,12 +321,14 @@ class Dispatch(Rider):
                 ):
                     break
                 live.popleft()
+                reach += own
                 messages.append(message)
                 sizes.append(size)
                 if answer is not None:
                     answers.append(answer)
                 left -= matched + 1 + (size >> COST_BITS)
         self.live_bytes -= sum(sizes)
+        self.reach -= reach
         return messages, answers, sizes
 
     def _give_run(self, messages: list[Message], sizes: list[int], targets: Targets) -> None:

@@ -110,3 +110,18 @@ def test_what_is_handed_over_in_pieces_counts_once() -> None:
     assert rig.core.publishing.waiting == 50 * 10
     rig.pump()
     assert rig.core.publishing.waiting == 0
+
+
+def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many() -> None:
+    rig = Rig()
+    for number in range(WIDE):
+        rig.connected(f"reader {number}").subscribe("wide")
+    publisher = rig.connected("p")
+    shared(rig)
+    topics = [b"wide", *[b"narrow"] * 60]
+    publisher.send_bytes(b"".join([encode(Publish(topic, b"x", 0), 5) for topic in topics]), pump=False)
+    rig.stepper.compose()
+    assert rig.core.dispatch.live == len(topics)
+    assert rig.core.dispatch.reach == WIDE + 60
+    rig.pump()
+    assert rig.core.dispatch.reach == 0
