@@ -13,6 +13,9 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from timeline.shares import may_take
 
+NEW_IN_A_ROW = 16
+"""Owners that come may go first so often: one that is always new would else keep others from their turns."""
+
 One = TypeVar("One")
 
 
@@ -86,6 +89,8 @@ class FairQueue(Generic[One]):
         """Those that have had one; the one whose turn is next comes first. Some are empty: they stay until
         the round has come to them."""
         self._count = 0
+        self._in_a_row = 0
+        """New owners that have had their first turn since an old one had one."""
 
     def __len__(self) -> int:
         return self._count
@@ -104,10 +109,15 @@ class FairQueue(Generic[One]):
 
     def take(self) -> tuple[str, One]:
         """The next one and its owner, who goes behind the other owners. Raises KeyError if nothing waits."""
-        while True:
-            owner, line = (self._new or self._old).popitem(last=False)
+        is_new = bool(self._new) and (self._in_a_row < NEW_IN_A_ROW or not self._old)
+        self._in_a_row = self._in_a_row + 1 if is_new else 0
+        lines = self._new if is_new else self._old
+        while lines:
+            owner, line = lines.popitem(last=False)
             if line:
                 break
+        else:
+            owner, line = self._new.popitem(last=False)
         one = line.popleft()
         self._count -= 1
         if self._count:
