@@ -1,4 +1,4 @@
-"""How fast a group is given messages: so many a second at most, whoever its members are.
+"""Rate limiter of a group: a maximum number of messages a second, over all members.
 
 A bucket that fills at the rate and holds a tenth of a second of it, one message at least:
 
@@ -24,7 +24,7 @@ NEVER = float("inf")
 
 
 class Pace:
-    """One group's bucket."""
+    """Token bucket of one group."""
 
     __slots__ = ("_at_s", "_burst", "_mono", "_rate", "_tokens")
 
@@ -45,19 +45,19 @@ class Pace:
         return self._tokens >= WHOLE
 
     def spend(self) -> None:
-        """One has been given."""
+        """Take a token."""
         if self._tokens >= self._burst:
             self._at_s = self._mono()  # what is full does not fill
         self._tokens -= 1.0
 
     @property
     def wake_s(self) -> float:
-        """When it is worth while to go on, s of that clock."""
+        """Time of the next token, s of that clock."""
         return self._at_s + (max(1.0, self._burst / 2) - self._tokens) / self._rate
 
 
 class Paces:
-    """Who waits for its bucket, each once: bounded with the groups."""
+    """Groups that wait for a token, each once."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
@@ -66,11 +66,11 @@ class Paces:
         self._numbers = count()
 
     def of(self, rate: float | None) -> Pace | None:
-        """A bucket for a rate; None: as fast as can be."""
+        """A bucket for a rate; None: no limit."""
         return Pace(rate, self._mono) if rate else None
 
     def wait(self, group: Subscriber, pace: Pace) -> None:
-        """The group wants to be woken when it may go on."""
+        """Wake the group when it may continue."""
         if group not in self._waiting:
             at = self._waiting[group] = pace.wake_s, next(self._numbers)
             self._by_time[at] = group
@@ -82,7 +82,7 @@ class Paces:
             del self._by_time[at]
 
     def due(self) -> list[Subscriber]:
-        """Those who are to be woken now."""
+        """Groups to wake now."""
         found: list[Subscriber] = []
         if not self._by_time:
             return found
@@ -94,5 +94,5 @@ class Paces:
         return found
 
     def wait_s(self) -> float:
-        """Seconds until somebody is to be woken."""
+        """Seconds until the next group must be woken."""
         return max(0.001, self._by_time.peekitem(0)[0][0] - self._mono()) if self._by_time else NEVER

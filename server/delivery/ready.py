@@ -1,4 +1,4 @@
-"""Who may read on: sessions that may have something to read and room for it, in the order of their waking.
+"""Ready queue: sessions that may have messages to read and room for them, in the order of waking.
 
 A session that has no room says so (`offer` gives False) and falls behind; it is woken by what makes room: its
 next ack, its socket that takes data again, its next connection. It then waits here for its turn
@@ -13,7 +13,7 @@ from .subscriber import Subscriber
 
 
 class Ready:
-    """The queue of those who may read on."""
+    """Queue of sessions that may continue reading."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake`: somebody waits for a turn."""
@@ -24,7 +24,7 @@ class Ready:
         return len(self._queue)
 
     def wake(self, subscriber: Subscriber) -> None:
-        """The subscriber may have room, and may have something to read."""
+        """Queue a subscriber that may have room and something to read."""
         if subscriber.is_ready or not subscriber.is_reachable or subscriber.session.tailing:
             return
         subscriber.is_ready = True
@@ -32,7 +32,7 @@ class Ready:
         self._wake()
 
     def take(self) -> Subscriber:
-        """Who is next. There must be somebody."""
+        """Take the next subscriber. There must be one."""
         subscriber = self._queue.popleft()
         subscriber.is_ready = False
         return subscriber

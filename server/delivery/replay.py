@@ -1,4 +1,4 @@
-"""Sessions behind the horizon read on by themselves, in turns.
+"""Replay: sessions behind the horizon read from the store on their own, in turns.
 
 Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
 reaches back far enough, else from the store. A turn is bounded, so that one session with a million
@@ -52,7 +52,7 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
-"""Messages that are read in a turn, whoever they are for."""
+"""Messages read in a turn, over all sessions."""
 TURN_SENT = 100
 """Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
 have its whole backlog before the last of 2,000 had a message."""
@@ -65,7 +65,7 @@ WITHHELD = "its sender may not send there any more"
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
-"""Messages that are sent again in a turn: some 5 ms."""
+"""Messages resent in a turn: some 5 ms."""
 TURN_COST = 1_000
 """What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
 COST_BYTES = 4_096
@@ -77,13 +77,13 @@ COST_FILTER = 10
 
 
 class Progress(Enum):
-    """How far a part of a turn has come."""
+    """Result of a part of a turn."""
 
     DONE = auto()
     MORE = auto()
-    """The turn's budget is used up: the rest in the next one."""
+    """The turn's budget is used up; the rest follows in the next turn."""
     BLOCKED = auto()
-    """There is no room: the next ack, or the socket, wakes the subscriber."""
+    """No room: the next ack, or the socket, wakes the subscriber."""
 
 
 class Replay:
@@ -126,11 +126,11 @@ class Replay:
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.lost = 0
-        """Times that a session found its place dropped by retention."""
+        """Number of times that a session found its read position dropped by retention."""
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits for a turn."""
+        """Whether no session waits for a turn."""
         return not self._ready
 
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
@@ -159,7 +159,7 @@ class Replay:
 
     @property
     def floor(self) -> Position:
-        """What is before this has been dropped by retention."""
+        """The retention floor: earlier messages are dropped."""
         return self._reader.directory.floor
 
     def turn(self) -> None:
@@ -178,7 +178,7 @@ class Replay:
             subscriber.cut_off()
 
     def begin(self, subscriber: Subscriber) -> None:
-        """The session has a connection again: what was in flight goes first, in order."""
+        """Resume a session on a new connection: resend what was in flight first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
         session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
@@ -489,7 +489,7 @@ class Replay:
         return not self._is_dropped(message, wall_ms) and self._owners.allow(message.record)
 
     def _is_dropped(self, message: Message, wall_ms: int) -> bool:
-        """Expired by now, or dispatched so late that it was to be dropped."""
+        """Whether the message has expired, or was dispatched too late to be delivered."""
         record = message.record
         if record.expires_ms and message.is_expired(wall_ms):
             return True

@@ -1,4 +1,4 @@
-"""Retained messages: the last one of each topic, sent to whoever subscribes.
+"""Retained messages: the last one of each topic, sent to new subscribers.
 
 A message becomes retained when the horizon passes it, that is when it fires: a side effect of dispatch,
 written with the next batch and idempotent (the later position wins), so that dispatching a stretch again
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES = 16 << 20
 FRESH_BYTES = 32 << 20
-"""Bytes of RAM of messages that are not durable yet; a disk that takes its time syncs as much in a second."""
+"""RAM for messages that are not durable yet, bytes; a slow disk syncs as much in a second."""
 PROMISE_MS = 60_000
 """How long a place is kept for a message that was taken: it fires with one of the next turns."""
 INDEX_ROWS = 1_000
@@ -87,7 +87,7 @@ class Retained(Rider):
 
     @property
     def count(self) -> int:
-        """Topics that have one."""
+        """Number of topics with a retained message."""
         return self._share.taken - len(self._promised)
 
     @property
@@ -201,7 +201,7 @@ class Retained(Rider):
         return done
 
     def note_volatile(self, message: Message) -> None:
-        """Kept in RAM only (`$SYS`)."""
+        """Keep a message in RAM only (`$SYS`)."""
         self._unstored[message.record.topic] = message
 
     def walk(
@@ -223,7 +223,7 @@ class Retained(Rider):
             yield topic, size, kept if place <= upto and fits(topic.decode()) else None
 
     def load(self, kept: Kept) -> Message | None:
-        """The message, if it is to be sent: not cleared, not expired."""
+        """The message, unless it is cleared or expired."""
         message = kept if isinstance(kept, Message) else self._stored(kept)
         return message if message.record.payload and not message.is_expired(self._wall_ms()) else None
 

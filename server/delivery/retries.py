@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Retries(Rider):
-    """Which places have retries that are due."""
+    """Due retries by place."""
 
     def __init__(
         self, store: Store, horizon: Horizon, ready: Ready, writer: Writer, clock: Clock, *, node: int
@@ -59,9 +59,9 @@ class Retries(Rider):
         self._count = count()
         self._due: set[Subscriber] = set()
         self._fresh: list[tuple[Subscriber, Position]] = []
-        """Put into the batch that is open."""
+        """Retries in the open batch."""
         self._placing: dict[Position, tuple[Subscriber, MessageId]] = {}
-        """Put, and not durable yet."""
+        """Retries that are put, but not durable yet."""
         self._taken: dict[Position, Subscriber] = {}
         """Taken away in a batch that is not durable yet."""
         writer.carry(self)
@@ -134,7 +134,7 @@ class Retries(Rider):
         return done
 
     def recover(self) -> None:
-        """Nothing of what was put may have survived."""
+        """A write was lost: nothing that was put may have survived."""
         self._fresh.clear()
         self._placing.clear()
         self._give_back(list(self._taken))
@@ -153,14 +153,14 @@ class Retries(Rider):
             heappush(self._heap, (place, next(self._count), one))
 
     def forget(self, one: Subscriber) -> None:
-        """The place has ended."""
+        """Forget an ended place."""
         self._first.pop(one, None)
         self._due.discard(one)
 
     # -- what is due
 
     def step(self) -> None:
-        """Wake those of whom one is due by now."""
+        """Wake the places with a retry that is due."""
         heap, now = self._heap, before(self._clock.wall_ms() + 1)
         while heap and heap[0][0] < now:
             place, _, one = heappop(heap)
@@ -171,11 +171,11 @@ class Retries(Rider):
 
     @property
     def next_ms(self) -> int | None:
-        """When `step` has something to do; None: nothing waits."""
+        """Time at which `step` has work; None: nothing waits."""
         return at_of(self._heap[0][0]) if self._heap else None
 
     def is_due_at(self, wall_ms: int) -> bool:
-        """Whether `step` has something to do."""
+        """Whether `step` has work."""
         return bool(self._heap) and at_of(self._heap[0][0]) <= wall_ms
 
     def next_of(self, one: Subscriber) -> Position | None:
@@ -223,7 +223,7 @@ class Retries(Rider):
         return self._due
 
     def gave(self, one: Subscriber, place: Position) -> None:
-        """It is in flight."""
+        """Note that the retry is in flight."""
         self._first[one] = Position(place + 1)
 
     # -- what is read anyway, and again

@@ -42,7 +42,7 @@ Targets = dict[Subscriber, tuple[Subscription, ...]]
 
 
 class Router:
-    """Who gets a topic. `route` is O(1) for a topic seen since the last change."""
+    """Subscribers of a topic. `route` is O(1) for a topic seen since the last change."""
 
     def __init__(self, denied: Sequence[str] = (), *, max_bytes: int = 16 << 20) -> None:
         """`denied`: filters whose topics nobody gets whatever is subscribed to; `max_bytes`: of the cache."""
@@ -50,7 +50,7 @@ class Router:
         self._half = max_bytes // 2
         self._trie: Trie[Subscriber, Subscription] = Trie()
         self._posted: dict[bytes, Targets] = {}
-        """By the names of endpoints."""
+        """Subscribers by endpoint name."""
         self._cache: dict[bytes, Targets] = {}
         self._answers: dict[tuple[int, ...], tuple[Targets, bool]] = {}
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
@@ -62,7 +62,7 @@ class Router:
 
     @property
     def cached_bytes(self) -> int:
-        """About."""
+        """Approximate bytes of the cache."""
         return self._topic_bytes + self._answer_bytes
 
     def add(self, subscriber: Subscriber, subscription: Subscription) -> None:

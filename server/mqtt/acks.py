@@ -30,7 +30,7 @@ from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"
 AUTO = ("", "auto")
-"""What `retry-in` says of a client that leaves the time to the back-off."""
+"""Value of `retry-in` that leaves the time to the back-off."""
 
 
 class Sink(Protocol):
@@ -59,12 +59,12 @@ class Acks:
         self._sink = sink
 
     def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
-        """PUBACKs with no reason, one after the other."""
+        """Handle a run of PUBACKs without a reason."""
         if not self._settling.ack_run(subscriber, packet.packet_ids):
             self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
-        """PUBACK, PUBREC or PUBCOMP."""
+        """Handle PUBACK, PUBREC or PUBCOMP."""
         if packet.properties is not None and packet.reason >= 0x80:
             wait = packet.properties.user(RETRY_IN)
             if wait is not None and packet.kind != wire.PUBCOMP:
@@ -80,7 +80,7 @@ class Acks:
             self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_release(self, packet: Ack, subscriber: Subscriber) -> None:
-        """PUBREL: the packet id of the client's publish is free again, when that is durable."""
+        """Handle PUBREL: free the packet id of the client's publish, durably."""
         packet_id = packet.packet_id
         if packet_id not in subscriber.session.received:
             self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
@@ -88,7 +88,7 @@ class Acks:
         self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
 
     def _on_nack(self, packet: Ack, properties: Properties, wait: str, subscriber: Subscriber) -> None:
-        """PUBACK or PUBREC: again, later."""
+        """Handle a refusing PUBACK or PUBREC: redeliver later."""
         try:
             delay_ms = None if wait in AUTO else NEVER if wait == NEVER_TEXT else parse_delay(wait)
         except TimeError as error:
@@ -129,10 +129,10 @@ class Acks:
         return answer
 
     def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
-        """Below level 5 an ack carries no reason."""
+        """Send an ack; below level 5 it carries no reason."""
         if not self._sink.is_closed:
             self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))
 
 
 def _unanswered(_: Nacked) -> None:
-    """An ack has no answer."""
+    """Ignore: an ack has no answer."""

@@ -1,4 +1,4 @@
-"""What one client has sent and is not handled: it waits, and its bytes count until it is.
+"""Backlog of one client: unhandled packets wait here, and their bytes count until they are handled.
 
 Packets are cut out of the stream many at a time, and cost more than their bytes: who decides how much a
 connection may keep counts the bytes that they came in. So the packets of one go are a *stretch*, which counts
@@ -21,17 +21,17 @@ class Backlog:
     def __init__(self) -> None:
         self.packets: deque[Packet | MqttError] = deque()
         self.work: Callable[[], None] | None = None
-        """What goes on in a later round; it counts as one packet."""
+        """Work that continues in a later round; counts as one packet."""
         self._stretches: deque[tuple[int, int]] = deque()
         """Number of the last packet in each, and its bytes."""
         self._read = 0
-        """Number of the packet that was read last."""
+        """Number of the last packet read."""
         self._bytes = 0
         """Of all stretches."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits."""
+        """Whether nothing waits."""
         return self.work is None and not self.packets
 
     @property
@@ -60,6 +60,6 @@ class Backlog:
         self._read -= 1
 
     def clear(self) -> None:
-        """Nobody will handle it."""
+        """Drop the backlog."""
         self.packets.clear()
         self.work = None

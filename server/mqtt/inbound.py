@@ -94,7 +94,7 @@ class Inbound:
         """Name of the key that publishes; empty: none."""
         self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
-        """In the order of the publishes, which is that of the answers."""
+        """Publishes that wait for an answer, in order."""
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
         self._requests: list[tuple[PublishRequest, Answer | None]] = []
@@ -104,7 +104,7 @@ class Inbound:
         """What waits for their answers; None: it is at QoS 0."""
         self._drafting: Session | None = None
         self._now_ms = 0
-        """When the first of them was read."""
+        """Time at which the first of them was read."""
         self._waiting: dict[int, PendingAck] = {}
         """The same publishes by their packet id."""
         self._asked: set[int] = set()
@@ -112,9 +112,9 @@ class Inbound:
         self._unreleased: set[int] = set()
         """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_unanswered`."""
         self.is_settled = True
-        """Nothing has been handed over since `settle`."""
+        """Whether nothing has been handed over since `settle`."""
         self.has_published = False
-        """Something has been handed over since `begin_turn`."""
+        """Whether something has been handed over since `begin_turn`."""
         self.reach = 0
         """Deliveries of what was read since then, while several owners are there (net/loop_time.py)."""
         self._reach_before = 0
@@ -139,7 +139,7 @@ class Inbound:
         self.is_settled = True
 
     def _check(self, packet: Publish, session: Session) -> None:
-        """Raises PublishRefused for what of a publish ends the connection."""
+        """Raises PublishRefused for faults that end the connection."""
         mqtt = self._mqtt
         if packet.qos > mqtt.maximum_qos:
             detail = f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
@@ -150,7 +150,7 @@ class Inbound:
             self._check_excess(packet.packet_id, session)
 
     def _check_excess(self, packet_id: int, session: Session) -> None:
-        """Raises PublishRefused if there cannot be one more publish that is to be answered."""
+        """Raises PublishRefused if too many publishes wait for an answer."""
         if self._level == 5 and packet_id not in session.received:
             detail = "more publishes in flight than CONNACK allowed"
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
@@ -189,7 +189,7 @@ class Inbound:
         self._asked.add(packet_id)
 
     def free(self, packet_id: int) -> None:
-        """It has its answer."""
+        """Free the packet id: the answer is sent."""
         self._asked.discard(packet_id)
 
     def take(self, packet: Publish, subscriber: Subscriber) -> None:
@@ -377,7 +377,7 @@ class Inbound:
         self._publishing.schedule(drafts, answered, self.key, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
-        """PUBREL has come: it counts no more."""
+        """Handle PUBREL: the publish no longer counts."""
         self._unreleased.discard(packet_id)
 
     def _read(
@@ -412,14 +412,14 @@ class Inbound:
         return request
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
-        """Hold on to a delivery. Raises PublishRefused."""
+        """Extend the lease of a delivery. Raises PublishRefused."""
         packet_id, for_ms = read_extension(packet)
         if not self._settling.extend(subscriber, packet_id, for_ms):
             detail = f"$control/extend: packet id {packet_id} is no longer leased to this client"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
     def _finish(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> None:
-        """A message of a group is done, that came on a connection before. Raises PublishRefused."""
+        """Finish a group's message from an earlier connection. Raises PublishRefused."""
         text, message = read_done(packet)
 
         def told(was_open: bool | None) -> None:

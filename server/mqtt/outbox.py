@@ -1,4 +1,4 @@
-"""What one connection is sent: deliveries, answers, and the last word before it closes.
+"""Output of one connection: deliveries, answers, and the last packet before it closes.
 
 Output waits in a list that the link takes once a loop turn. Nothing follows a DISCONNECT, and nothing is
 sent that is larger than the client takes: a delivery is dropped, an answer ends the connection, properties
@@ -43,7 +43,7 @@ _REASONS = {
 
 
 class Outbox:
-    """What one connection is sent: the link that delivery sees.
+    """Output of one connection: the link that delivery sees.
 
     `wake` is called when there is an answer to send or it is to be closed, `fill` when there are deliveries:
     these may wait for others. `drop` is given the packet id of a delivery that is larger than the client
@@ -70,7 +70,7 @@ class Outbox:
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._has_answer = False
-        """Among what waits there is an answer."""
+        """Whether an answer is in the queue."""
         self.out_max = out_bytes
         """Unsent bytes from which there is no room: the session then reads on by itself, later."""
         self._max_packet = 0
@@ -78,7 +78,7 @@ class Outbox:
         self._is_plain = True
         """Deliveries go out in a form that is shared: no size to look at, no aliases."""
         self._tells_more = True
-        """Reason strings and user properties may go with acks."""
+        """Whether acks may carry reason strings and user properties."""
         self.level = 0
         self._form = 0
         """Of the deliveries of most messages, as `forms.parts` has it, but for QoS and retain."""
@@ -87,15 +87,15 @@ class Outbox:
         self.is_closed = False
         self._is_blocked = False
         self.has_room = False
-        """Kept up to date, as it is looked at before each delivery."""
+        """Cached, because it is read before each delivery."""
 
     def speak(self, level: int) -> None:
-        """CONNECT has come, in this level of the protocol."""
+        """Set the protocol level of the CONNECT."""
         self.level = level
         self._form = level << 3
 
     def learn(self, asked: Properties) -> None:
-        """What CONNECT says of what the client takes."""
+        """Set the client's limits from its CONNECT."""
         aliases_max = asked.topic_alias_maximum or 0
         self._max_packet = asked.maximum_packet_size or 0
         self._shape = Shape(self.level, self._node, self._max_packet, aliases_max)
@@ -103,13 +103,13 @@ class Outbox:
         self._tells_more = asked.request_problem_info is not False
 
     def open(self) -> None:
-        """The session is durable: CONNACK may leave, and deliveries behind it."""
+        """Open the output: the session is durable, so CONNACK and deliveries may leave."""
         self.is_open = True
         self._look()
 
     @property
     def is_blocked(self) -> bool:
-        """The socket takes no more data; set by the link."""
+        """Whether the socket is full; set by the link."""
         return self._is_blocked
 
     @is_blocked.setter
@@ -121,7 +121,7 @@ class Outbox:
         self.has_room = self._out_bytes < self.out_max and self.is_open and not self._is_blocked
 
     def take_output(self) -> list[bytes]:
-        """What is to be sent now, in order."""
+        """Take the output to send now, in order."""
         out, self._out = self._out, []
         self._out_bytes = 0
         self._has_answer = False
@@ -202,7 +202,7 @@ class Outbox:
         self.put(Ack(wire.PUBREL, packet_id))
 
     def close(self, why: Closing) -> None:
-        """Say why, at level 5, and close."""
+        """Send the reason, at level 5, and close."""
         if not self.is_closed:
             self.say_why(_REASONS[why])
             self.end()
@@ -277,11 +277,11 @@ class Outbox:
             self.has_room = False
 
     def end(self) -> None:
-        """Close when what has been put has been sent."""
+        """Close once the queued output has been sent."""
         self.shut()
         self._wake()
 
     def shut(self) -> None:
-        """The connection is gone: nobody reads what is sent from now on."""
+        """Discard further output: the connection is gone."""
         self.is_closed = True
         self.is_open = self.has_room = False

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, in the words of the log."""
+"""The peer of a connection, as the log names it."""
 
 from collections.abc import Mapping
 

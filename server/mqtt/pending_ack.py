@@ -1,4 +1,4 @@
-"""A publish that waits for its answer.
+"""A publish that waits for its ack.
 
 A file of its own, because what uses it may be compiled, and a Struct must not be.
 """
@@ -14,7 +14,7 @@ class PendingAck(msgspec.Struct, gc=False):
     is_ready: bool = False
     reason: int = 0
     detail: str = ""
-    """Why it was refused."""
+    """Reason of the refusal."""
     message: int = 0
     """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
     is_cancelled: bool = False

@@ -1,4 +1,4 @@
-"""A PUBLISH of a client read as a request: when, where, under which key.
+"""Reads a PUBLISH as a publish request: when, where, under which key.
 
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
@@ -41,7 +41,7 @@ NUMBER_DIGITS = 12
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
-"""What MQTT itself allows."""
+"""The limit of MQTT itself."""
 REPLACE, KEY_ONLY, KEY_SCOPE = "idempotency-replace", "idempotency-key-only", "idempotency-key-scope"
 OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY, KEY_SCOPE})
 OWN_PREFIX = "fasti-"
@@ -52,7 +52,7 @@ _RESERVED = "the topic is reserved for the server"
 
 
 class PublishRefused(Exception):
-    """A publish that cannot be taken; `reason` goes into its PUBACK."""
+    """An invalid publish; `reason` goes into its PUBACK."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -234,7 +234,7 @@ def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
 
 
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
-    """Topic and due of `$delayed/{n}/{topic}`."""
+    """Topic and due time of `$delayed/{n}/{topic}`."""
     number, _, rest = topic[len(DELAYED) :].partition(b"/")
     if not number.isdigit() or len(number) > NUMBER_DIGITS:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n must be whole seconds")

@@ -69,13 +69,13 @@ from .subscribing import Subscribing, bridged
 log = logging.getLogger(__name__)
 
 PACKETS_AT_ONCE = 128
-"""Packets that are read before the clock is looked at."""
+"""Packets handled between two looks at the clock."""
 ASKS_MAX = 100
 """Packets of one client that may wait for its session to be stored; then it is read no more."""
 REACH_MAX = 1_000
 """Deliveries of what one connection publishes in a turn, while several owners are there."""
 TURN_S = 0.002
-"""How long one connection may be handled before the others have their turn."""
+"""Time for one connection in a turn, s; then the others have theirs."""
 
 
 class Connection:
@@ -142,12 +142,12 @@ class Connection:
         )
         self._is_bridge = False
         self._is_clean = False
-        """It ends in order: the client says so, or the server stops."""
+        """Whether it ends in order: by DISCONNECT, or because the server stops."""
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
         self._is_stopped = False
-        """A publish that cannot be refused waits until the server is congested no more."""
+        """Whether a publish that cannot be refused waits for the end of the congestion."""
 
     def call_from(self, address: str) -> None:
         """Its client is there, as a trusted proxy says."""
@@ -179,11 +179,11 @@ class Connection:
         self._inbound.flush()
 
     def take_output(self) -> list[bytes]:
-        """What is to be sent now, in order."""
+        """Take the output to send now, in order."""
         return self._outbox.take_output()
 
     def lost(self) -> None:
-        """The connection is gone, with what is not handled (`is_unfinished`). A persistent session stays."""
+        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays."""
         self._inbound.flush()
         self._outbox.shut()
         self._backlog.clear()
@@ -196,33 +196,33 @@ class Connection:
             self._clients.leave(subscriber, is_clean=self._is_clean)
 
     def drained(self) -> None:
-        """What was waiting to be sent has gone out."""
+        """Note that all output has been sent."""
         if self._subscriber is not None and not self._outbox.is_blocked:
             self._groups.read_on(self._subscriber)
 
     @property
     def client_id(self) -> str:
-        """Empty until CONNECT has come."""
+        """Client id; empty before CONNECT."""
         return self._peer.client_id
 
     @property
     def level(self) -> int:
-        """The protocol's, as CONNECT has it; 0 before."""
+        """Protocol level of the CONNECT; 0 before."""
         return self._outbox.level
 
     @property
     def key(self) -> str:
-        """Name of the key that its client has shown; empty: none."""
+        """Name of the client's key; empty: none."""
         return "" if self._rights is None else self._rights.name
 
     @property
     def is_stranger(self) -> bool:
-        """Keys are asked for, and its client has shown none."""
+        """Whether a key is required and the client has shown none."""
         return self._rights is not None and not self._rights.name
 
     @property
     def is_blocked(self) -> bool:
-        """The socket takes no more data."""
+        """Whether the socket is full."""
         return self._outbox.is_blocked
 
     @is_blocked.setter
@@ -235,12 +235,12 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """CONNACK is out and the connection has not ended."""
+        """Whether CONNACK was sent and the connection has not ended."""
         return self._outbox.is_open
 
     @property
     def is_closed(self) -> bool:
-        """It has ended: close when what there is to send has been sent."""
+        """Whether it has ended: close it once its output has been sent."""
         return self._outbox.is_closed
 
     @property
@@ -252,7 +252,7 @@ class Connection:
 
     @property
     def is_unfinished(self) -> bool:
-        """Something that the client sent is not done yet: a client that goes in order has a claim to it."""
+        """Whether input is unfinished; a client that disconnects in order may rely on it being done."""
         return not self._outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
 
     @property
@@ -272,7 +272,7 @@ class Connection:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that have come and wait: for the rest of their packet, or for their turn."""
+        """Received bytes that wait for the rest of their packet, or for their turn."""
         return self._decoder.kept_bytes + self._backlog.kept_bytes
 
     # -- packets
@@ -355,7 +355,7 @@ class Connection:
             self._on_other(packet, subscriber)
 
     def _on_other(self, packet: Packet, subscriber: Subscriber) -> None:
-        """What comes more rarely than messages; those before it have been handed on."""
+        """Handle the rarer packets; earlier messages have been handed over."""
         if isinstance(packet, Ack):
             self._inbound.released(packet.packet_id)
             self._acks.on_release(packet, subscriber)
@@ -374,7 +374,7 @@ class Connection:
     # -- CONNECT
 
     def _on_first(self, packet: Packet | MqttError) -> None:
-        """The decoder lets nothing through before CONNECT, and that only once."""
+        """Handle CONNECT; the decoder guarantees that it comes first and once."""
         if isinstance(packet, MqttError):
             self._refuse_bytes(packet)
         else:
@@ -397,7 +397,7 @@ class Connection:
         self._door.ask(packet, self.client_id, self._peer.host, identity, entered)
 
     def _entered(self, packet: Connect, rights: Rights | None, reason: Reason | None) -> None:
-        """It is known who the client is, or why it is not let in."""
+        """Handle the result of the authentication."""
         self.is_opening = False
         if self.is_closed:
             return
@@ -415,7 +415,7 @@ class Connection:
         self._open_session(packet)
 
     def _unwelcome(self, rights: Rights | None) -> Reason | None:
-        """Why a client may not come in under its client id, or as one more of its key; None: it may."""
+        """Reason to refuse the client id, or one more connection of its key; None: accepted."""
         if self._clients.is_taken(self.client_id, rights):
             return Reason.CLIENT_IDENTIFIER_NOT_VALID
         if rights is None:
@@ -491,7 +491,7 @@ class Connection:
         self._outbox.end()
 
     def _refuse_bytes(self, error: MqttError) -> None:
-        """What came is no CONNECT."""
+        """Refuse bytes that are not a CONNECT."""
         log.info(
             "connect refused: %s, %s", self._peer.address, error, extra=self._peer.told(error.reason, error)
         )
@@ -504,7 +504,7 @@ class Connection:
     # -- what the inbound and the outbox ask for
 
     def _acknowledge(self, pending: PendingAck) -> None:
-        """Answer a publish; below level 5 a refusal can only be said by closing."""
+        """Answer a publish; below level 5 a refusal closes the connection."""
         outbox = self._outbox
         if pending.qos == 1 and not (pending.reason or pending.detail or pending.is_cancelled):
             if pending.message:
@@ -529,7 +529,7 @@ class Connection:
         outbox.put_ack(kind, pending.packet_id, pending.reason, more)
 
     def _pass_over(self, packet_id: int) -> None:
-        """The client does not take packets of this size: as if it had been acked."""
+        """Treat a delivery that is too large for the client as acked."""
         if self._subscriber is not None:
             self._settling.pass_over(self._subscriber, packet_id)
 
@@ -544,7 +544,7 @@ class Connection:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT sets an expiry for a session that had none")
 
     def refuse(self, reason: Reason, why: str) -> None:
-        """A fault of the client: the connection ends, with the reason where the level has one."""
+        """End the connection after a fault of the client, with a reason at level 5."""
         log.info(
             "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.told(reason, why)
         )
@@ -554,7 +554,7 @@ class Connection:
             self._outbox.end()
 
     def close(self, why: Closing) -> None:
-        """Say why, at level 5, and close."""
+        """Send the reason, at level 5, and close."""
         self._is_clean = self._is_clean or why in (Closing.STOPPING, Closing.MOVED)
         self._outbox.close(why)
 
@@ -564,7 +564,7 @@ class Connection:
 
 
 def answer_to(error: MqttError) -> bytes:
-    """What is said to bytes that are no CONNECT: CONNACK, or, empty, nothing.
+    """The answer to bytes that are not a CONNECT: CONNACK, or empty for none.
 
     [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
     """

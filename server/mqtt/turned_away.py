@@ -1,4 +1,4 @@
-"""MQTT where this node does not lead: every CONNECT is answered with where to go.
+"""Redirecting listener: MQTT on a node that does not lead answers every CONNECT with the leader's address.
 
     level 5     CONNACK 0x9C and a server reference, host:port of the node that leads;
                 0x88 "server unavailable" while none is known
@@ -45,7 +45,7 @@ def away_listeners(
     pool: Pool,
     where: Callable[[], str],
 ) -> Listeners:
-    """Those of a node that does not lead. `where`: host:port of the leader's MQTT; empty: none is known."""
+    """Redirecting listeners. `where`: host:port of the leader's MQTT; empty: none is known."""
 
     def behind(caller: Caller) -> Away:
         return Away(config, crowd, pool, where, caller)
@@ -130,7 +130,7 @@ class Away(Opening):
         """It has a timer of its own."""
 
     def hear(self, head: bytes) -> None:
-        """Whoever it is, the answer is the same."""
+        """Ignore: the answer is the same for every client."""
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames are not read yet."""
@@ -171,7 +171,7 @@ class Away(Opening):
         self.abort()
 
     def _say(self, data: bytes) -> None:
-        """The last word, if it is one."""
+        """Send the last packet, if any."""
         assert self._transport is not None
         if data:
             self._transport.write(data)
