@@ -275,7 +275,7 @@ class RocksStore:
         if any(stretch.is_cut for stretch in unreadable):
             self._db.drop_column_family(side)
             raise StoreFailed(
-                f"table {table.value} is left as it is: rows would go that can be read, see the log"
+                f"table {table.value} is left as it is: readable rows would be lost, see the log"
             )
         self._copy(iter([(_END, b"")]), side)
         self._finish(table)

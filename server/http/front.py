@@ -770,7 +770,7 @@ class Front(Opening):
 
     def relieve(self) -> None:
         """The pool is short, and nobody holds more."""
-        text = "connection closed: limits.memory: no other holds so much that is not handled or not read"
+        text = "connection closed: limits.memory: it holds the most unhandled or unread bytes"
         log.warning(text, extra=by(self.address))
         self._desk.crowd.note("limits.memory")
         self.abort()

@@ -221,7 +221,7 @@ def test_a_table_of_which_too_much_would_go_is_left(
     ids = scattered(path)
     fine = gettable(path, ids)
     monkeypatch.setattr(f"shards.{module}.REPAIR_BYTES", 1_000)
-    with pytest.raises(StoreFailed, match="rows would go"):
+    with pytest.raises(StoreFailed, match="rows would be lost"):
         verify(path, 50, repair=True)
     gc.collect()
     assert gettable(path, ids) == fine

@@ -326,7 +326,7 @@ class TestLittle:
         assert first in bench.fronts
         assert len(bench.fronts) > 5
         assert sum(front.held_bytes for front in bench.fronts) <= (1 << 20) + 20 * 64
-        assert "limits.memory: no other holds so much" in caplog.text
+        assert "limits.memory: it holds the most" in caplog.text
 
     async def test_what_waits_for_its_turn_counts_until_it_is_closed(self, bench: Bench) -> None:
         """One that has been cut is not chosen again: another has to go."""
