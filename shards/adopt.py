@@ -82,7 +82,7 @@ def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]
         if seq >= SEQ_LIMIT:
             raise Refused("id", "is beyond the ids that can be taken over", index)
         if name in seen or commit.find(name) is not None:
-            raise Refused("id", "is taken by another message", index)
+            raise Refused("id", "is taken: another message has this id", index)
         seen.add(name)
         highest = max(highest, seq)
     commit.horizon.seq = max(commit.horizon.seq, highest)
