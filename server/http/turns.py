@@ -37,8 +37,8 @@ STEP_S = 0.005
 """How long a step may take, as far as rows of usual size are read; who reads them looks at the clock."""
 GIVE_WAY_S = 0.0002
 """How long a thread goes on when the loop wants the interpreter."""
-USUAL_S = 0.005
-"""The same while none works here: with less, single requests cost 1.06 times as much."""
+USUAL_S = 0.001
+"""The same while none works here (server/__main__.py): with less, requests cost 1.06 times as much."""
 LOOK_EVERY = 64
 """Rows that are read between two looks at the clock."""
 
