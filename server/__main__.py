@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 SWITCH_S = 0.001
-"""How long a thread that waits for the interpreter lets the loop go on. The loop lets go of it for a moment with
-each callback and has it again before the thread wakes, which then begins to wait anew: with Python's 5 ms, and
-shorter callbacks, a sync took 100 ms more, and a POST 150 to 400 ms beside a flood (35 to 70 now).
+"""How long a thread that waits for the interpreter lets the loop go on. The loop lets go of it for a moment
+with each callback and has it again before the thread wakes, which then begins to wait anew: with Python's
+5 ms, and shorter callbacks, a sync took 100 ms more, and a POST 150 to 400 ms beside a flood (35 to 70 now).
 """
 
 
