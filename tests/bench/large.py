@@ -35,6 +35,8 @@ from .workload import NDJSON, documents, instant
 STEPS = (1_000_000, 10_000_000, 100_000_000)
 BATCH = 10_000
 IN_FLIGHT = 4
+PIECE = 5_000_000
+"""Messages over the same connections, which have ten minutes for them."""
 SIZE = 200
 POOL = 100_000
 """Documents that are made once: a store compresses some 16 KiB at a time, in which none comes twice."""
@@ -113,9 +115,10 @@ async def run(steps: Sequence[int], folder: Path) -> None:
         print("  ".join(f"{name:>14}" for name in HEAD), flush=True)
         for step in steps:
             cpu_s, began = server.cpu_s(), time.perf_counter()
-            lines = await Lines.open(server.http, IN_FLIGHT, ids.end)
-            await lines.send_all(requests(step - loaded, step))
-            lines.close()
+            for first in range(loaded, step, PIECE):
+                lines = await Lines.open(server.http, IN_FLIGHT, ids.end)
+                await lines.send_all(requests(min(PIECE, step - first), first))
+                lines.close()
             load_s, cpu_s = time.perf_counter() - began, server.cpu_s() - cpu_s
             at_once = server.rss_bytes() - empty
             await asyncio.sleep(SETTLE_S)
