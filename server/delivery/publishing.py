@@ -8,8 +8,8 @@ the horizon in RAM. (A group, even of clean sessions, replays: what one member l
 Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; beyond them a publish is
 refused (quota exceeded). Before that, while the server is congested, a client's publishes wait at its
 connection. Below level 5 a client cannot be told of a refusal: what has been begun is taken then, beyond the
-bounds too, by at most what counts as congestion. When
-what waits for the horizon and what is owed (spill_buffer.py) have come to `tail.max_bytes`, or to
+bounds too, by at most what counts as congestion. When what waits for the horizon and what is owed
+(spill_buffer.py) have come to `tail.max_bytes`, or to
 LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
 counted.
 """
@@ -302,8 +302,9 @@ class Publishing:
             done(is_durable)
 
         try:
-            forget = partial(_forget_received, key)
-            self._writer.submit(forget, settled, owner=subscriber.owner)
+            self._writer.submit(
+                lambda commit: commit.row(Table.RECEIVED, key, None), settled, owner=subscriber.owner
+            )
         except (Busy, StoreFailed) as error:
             log.warning("publish not stored: %s", error, extra=by("clients"))
             settled(error)
@@ -457,10 +458,6 @@ class Publishing:
         for _, answer in requests:
             if answer is not None:
                 answer(verdict, 0)
-
-
-def _forget_received(key: bytes, commit: Commit) -> None:
-    commit.row(Table.RECEIVED, key, None)
 
 
 def _size(requests: Sequence[tuple[PublishRequest, Answer | None]]) -> int:
