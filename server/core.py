@@ -51,7 +51,7 @@ from .engine.held import Held
 from .engine.loader import Loader
 from .engine.mending import Mending
 from .engine.writer import Busy, Entry, Writer
-from .fair import Share
+from .fair import Part, Share
 from .mqtt.parts import Parts
 from .observe.tracing import Traces
 from .pull.pull import Pull
@@ -92,6 +92,8 @@ class Core:
         self.clock = clock
         self.node = NODE
         self.traces = traces
+        self.part = Part()
+        """Set by whoever measures turns; read by whoever does a piece of one."""
         self._build_engine(store, wake, failing, auth, gather)
         self._build_places(wake, auth)
         self._build_dispatch()
@@ -218,11 +220,14 @@ class Core:
             writer,
             clock,
             self.traces,
+            self.part,
             node=NODE,
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
-        self.publishing = Publishing(config, self.router, self.dispatch, self.spill, self.retained, writer)
+        self.publishing = Publishing(
+            config, self.router, self.dispatch, self.spill, self.retained, writer, self.part
+        )
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:

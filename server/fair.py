@@ -6,6 +6,9 @@ own bound in the keys file.
 `FairQueue` is a round robin: each owner with waiting items gives one, then the next owner does. A new owner
 goes first, so that an owner that asks for little does not wait for those that always ask. An owner that comes
 again within the same round goes last. (As FQ-CoDel does with new and old flows, RFC 8290.)
+
+`Part` says how much of its usual time each piece of a turn of the loop may take. server/net/loop_time.py sets
+it, and whoever does a piece reads it.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -17,6 +20,15 @@ NEW_IN_A_ROW = 16
 """Owners that come may go first so often: one that is always new would else keep others from their turns."""
 
 One = TypeVar("One")
+
+
+class Part:
+    """What each piece of a turn may take of its usual time: 1.0, or less while several owners are there."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 1.0
 
 
 class Bounds(Protocol):

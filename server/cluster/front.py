@@ -21,6 +21,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..auth.keyring import Keyring
+from ..fair import Part
 from ..http.access import Access
 from ..http.admission import unasked
 from ..http.answers import RETRY_AFTER, json_answer, name_server
@@ -68,7 +69,7 @@ class Front:
         self._tls = tls
         self._metrics = metrics
         self._pages = http_pages(config)
-        self._time = LoopTime(monotonic)
+        self._time = LoopTime(monotonic, Part())
         self._pool = pool
         proxies = proxies_of(config)
         self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)

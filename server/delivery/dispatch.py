@@ -46,6 +46,7 @@ from timeline.wheel import Wheel
 from ..engine.clock import Clock
 from ..engine.rider import Rider
 from ..engine.writer import Entry, Writer, entry
+from ..fair import Part
 from ..observe.trace_context import PARENT
 from ..observe.tracing import DISPATCH_COST, Traces
 from .membership import Membership
@@ -110,13 +111,14 @@ class Dispatch(Rider):
         writer: Writer,
         clock: Clock,
         traces: Traces | None,
+        part: Part,
         *,
         node: int,
         dispatched: Callable[[int], None],
         passed: Callable[[bytes, int], None],
     ) -> None:
-        """`dispatched`: called with the number of stored messages that a turn passed; `passed` with the owner
-        of each that has one, and its bytes."""
+        """`part`: of TURN_COST. `dispatched`: called with the number of stored messages that a turn passed;
+        `passed` with the owner of each that has one, and its bytes."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
@@ -141,8 +143,7 @@ class Dispatch(Rider):
         """Messages that are passed in one go, by how many sessions got those before."""
         self.reach = 0
         """How many deliveries they make; one each of those that came while only one owner was there."""
-        self.part = 1.0
-        """Of TURN_COST: while several owners are there turns are kept short (server/net/loop_time.py)."""
+        self._part = part
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
         writer.carry(self)
@@ -155,7 +156,7 @@ class Dispatch(Rider):
     def add_live(self, message: Message, answer: Answer | None) -> None:
         """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
-        reach = 1 if self.part == 1.0 else max(1, len(self._router.route(message.topic)))
+        reach = 1 if self._part.now == 1.0 else max(1, len(self._router.route(message.topic)))
         self._live.append((message, answer, size, reach))
         self.live_bytes += size
         self.reach += reach
@@ -184,7 +185,7 @@ class Dispatch(Rider):
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
         passed = spent = 0
-        most = int(TURN_COST * self.part)
+        most = int(TURN_COST * self._part.now)
         if self._retained.is_full:
             return False  # the batch that empties it plans a round
         while True:

@@ -31,6 +31,7 @@ from timeline.filters import matches
 from timeline.position import MessageId, position
 
 from ..engine.writer import Busy, Writer
+from ..fair import Part
 from ..observe.logs import by
 from ..settings.config import Config
 from .dispatch import Dispatch
@@ -94,7 +95,9 @@ class Publishing:
         spill: SpillBuffer,
         retained: Retained,
         writer: Writer,
+        part: Part,
     ) -> None:
+        """`part`: of what may wait."""
         self.config = config
         self.router = router
         self.traffic = Traffic()
@@ -102,8 +105,7 @@ class Publishing:
         """Publishes that are with the writer, or the deliveries that they make if those are more; bytes."""
         self._hold_messages = min(HOLD_MESSAGES, config.limits.queued // 2)
         self._hold_bytes = min(HOLD_BYTES, config.limits.queued_bytes // 2)
-        self.part = 1.0
-        """Of what may wait: less while several owners are there (server/net/loop_time.py)."""
+        self._part = part
         self.is_pressed = False
         """`is_congested` may be true of some owner; if not, it need not be asked."""
         self._placed: dict[str, int] = {}
@@ -115,6 +117,11 @@ class Publishing:
         self._retained = retained
         self._writer = writer
 
+    @property
+    def is_shared(self) -> bool:
+        """Several owners are there."""
+        return self._part.now < 1.0
+
     def is_congested(self, owner: str) -> bool:
         """Publishers of this owner should be held back: what has been sent waits in RAM, and the requests of
         others wait behind it. Up to twice the usual bounds those go on that have published less than an equal
@@ -122,14 +129,17 @@ class Publishing:
 
         `owner`: name of a key; empty: who has shown none.
         """
-        dispatch, part = self._dispatch, self.part if self.part == 1.0 else self.part * SHARED_HOLD
+        dispatch, part = self._dispatch, self._part.now
+        is_shared = part < 1.0
+        if is_shared:
+            part *= SHARED_HOLD
         reach = dispatch.reach + self.waiting
         size = dispatch.live_bytes + self.waiting_bytes
         if reach <= self._hold_messages * part and size <= self._hold_bytes * part:
             self.is_pressed = False
             return False
         self.is_pressed = True
-        if self.part == 1.0 or reach > self._hold_messages * 2 or size > self._hold_bytes * 2:
+        if not is_shared or reach > self._hold_messages * 2 or size > self._hold_bytes * 2:
             return True
         return self._placed.get(owner, 0) * len(self._placed) >= self._placed_sum
 
@@ -196,7 +206,7 @@ class Publishing:
 
     def _came(self, owner: str, weight: int, size: int) -> None:
         """They are with the writer."""
-        if self.part < 1.0:
+        if self.is_shared:
             placed = self._placed
             if not self.waiting and not self._dispatch.live:
                 placed.clear()

@@ -277,13 +277,13 @@ class Inbound:
         record = Record(topic, payload, 0, qos, publisher=self._publisher)
         request = PublishRequest(record, is_plain=True)
         self._requests.append((request, answer))
-        if self._publishing.part < 1.0:
+        if self._publishing.is_shared:
             self.reach += self._publishing.reach(request)
         return True
 
     def _add(self, request: PublishRequest, answer: Answer | None) -> None:
         self._requests.append((request, answer))
-        if self._publishing.part < 1.0:
+        if self._publishing.is_shared:
             self.reach += self._publishing.reach(request)
 
     def _take_delayed(self, packet: Publish, session: Session) -> bool:

@@ -23,6 +23,7 @@ from ..codec.fields import Properties
 from ..codec.packets import Connack, Connect
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
+from ..fair import Part
 from ..net.crowd import Cause, Crowd
 from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
@@ -50,7 +51,7 @@ def away_listeners(
     def behind(caller: Caller) -> Away:
         return Away(config, crowd, pool, where, caller)
 
-    return Listeners(config, certificates, crowd, LoopTime(monotonic), lambda *_: behind)
+    return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), lambda *_: behind)
 
 
 class Away(Opening):

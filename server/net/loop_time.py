@@ -10,8 +10,8 @@ not worked in this turn may still begin: RESERVE_S is for those.
     turn 2   A reads, A reads, A reads | ...
 
 What was read is worked off later in the turn: messages are placed, dispatched and sent. So the length of
-whole turns is measured. While several owners are there and turns are longer than LOOP_S, `part` shrinks, and
-with it what each piece of a turn may take: reading, deciding (engine/writer.py), dispatch, reading on,
+whole turns is measured. While several owners are there and turns are longer than LOOP_S, the part shrinks,
+and with it what each piece of a turn may take: reading, deciding (engine/writer.py), dispatch, reading on,
 sending (rounds/app.py), and what may wait between them (delivery/publishing.py).
 
 A client of another owner waits for one turn, some 10 ms, however many connections A has. An owner that is
@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from ..fair import FairQueue
+from ..fair import FairQueue, Part
 from .opening import Opening, read_on
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ Work = Callable[[], None]
 class LoopTime:
     """The budget of one event loop."""
 
-    def __init__(self, mono: Callable[[], float]) -> None:
+    def __init__(self, mono: Callable[[], float], part: Part) -> None:
+        """`part`: set here, in each turn."""
         self._mono = mono
-        self.part = 1.0
-        """How much of its usual time each piece of a turn may take: less while several owners are there."""
+        self._part = part
         self._budget_s = TURN_S
         """What peers may use of a turn."""
         self._spent_s = 0.0
@@ -138,11 +138,11 @@ class LoopTime:
             self._last_s = now_s
             self._owners.clear()
         if now_s >= self._shared_until_s:
-            self.part = 1.0
+            self._part.now = 1.0
         else:
             change = LOOP_S / max(now_s - self._began_s, LOOP_S / 2) if self._began_s else 1.0
-            self.part = min(SHARED, max(LEAST, self.part * change))
-        self._budget_s = TURN_S * self.part
+            self._part.now = min(SHARED, max(LEAST, self._part.now * change))
+        self._budget_s = TURN_S * self._part.now
         self._reserved_s = 0.0
         is_busy = self._is_long or self._spent_s >= BUSY_S
         self._is_long = False

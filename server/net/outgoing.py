@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from ..fair import FairQueue
+from ..fair import FairQueue, Part
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +57,15 @@ class Writes(Protocol):
 class Outgoing:
     """The connections that wait to write; those with answers before the others."""
 
-    def __init__(self, mono: Callable[[], float]) -> None:
+    def __init__(self, mono: Callable[[], float], part: Part) -> None:
+        """`part`: of PIECE_S and PIECE_BYTES."""
         self._mono = mono
+        self._part = part
         self._answers = Line()
         self._deliveries = Line()
         self._is_planned = False
         self.is_filling = False
         """There is more to dispatch at once; set by whoever does that, each time."""
-        self.part = 1.0
-        """Of PIECE_S and PIECE_BYTES (loop_time.py)."""
         self._bytes_left = 0
         """Of this turn."""
 
@@ -82,8 +82,8 @@ class Outgoing:
 
     def flush(self) -> None:
         """Those whose turn it is, now."""
-        now_s, for_s = self._mono(), PIECE_S * self.part
-        self._bytes_left = int(PIECE_BYTES * self.part)
+        now_s, for_s = self._mono(), PIECE_S * self._part.now
+        self._bytes_left = int(PIECE_BYTES * self._part.now)
         of_answers = ANSWERS if self._deliveries else 1.0
         left = PIECE - self._write(self._answers, int(PIECE * of_answers), now_s + for_s * of_answers)
         if self.is_filling:

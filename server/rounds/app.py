@@ -115,8 +115,8 @@ class App:
             traces=traces,
         )
         self.metrics = Metrics()
-        self.time = LoopTime(monotonic)
-        self.outgoing = Outgoing(clock.mono)
+        self.time = LoopTime(monotonic, self.core.part)
+        self.outgoing = Outgoing(clock.mono, self.core.part)
         self.pool = pool_of(config)
         self.is_ready = False
         self._fatal = fatal
@@ -307,10 +307,9 @@ class App:
         if core.writer.broken is not None:
             self._mark()
             self._retry()
-        part = self.outgoing.part = core.publishing.part = core.dispatch.part = self.time.part
         more = core.writer.can_compose and self._send_due()
         # The sooner a large request is through, the sooner others are decided.
-        decide_s = DECIDE_S if core.writer.is_deciding else DECIDE_S * part
+        decide_s = DECIDE_S if core.writer.is_deciding else DECIDE_S * core.part.now
         group = core.writer.compose(self._send_due, decide_s=decide_s)
         if group is not None:
             self._sync(group)
@@ -366,7 +365,7 @@ class App:
         caught up, and what they lack would have to be read from disk again.
         """
         replay = self.core.replay
-        until = self._clock.mono() + REPLAY_S * self.time.part
+        until = self._clock.mono() + REPLAY_S * self.core.part.now
         while not replay.is_idle:
             replay.turn()
             if self._clock.mono() >= until:

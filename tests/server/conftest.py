@@ -103,7 +103,7 @@ class Fronted(TestServer):
         await super().start_server(auto_decompress=False, **kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
-        time = LoopTime(monotonic)
+        time = LoopTime(monotonic, self._of.core.part)
         metrics = self._of.metrics
         proxies = proxies_of(self._of.core.config)
         bounds = http_bounds(self._of.core.config.http)

@@ -51,7 +51,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
     certificates = mqtt_certificates(settings)
-    metrics, loop_time = app.metrics, LoopTime(time.monotonic)
+    metrics, loop_time = app.metrics, LoopTime(time.monotonic, app.core.part)
     crowd = Crowd[MqttLink](
         mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies_of(settings)
     )

@@ -13,7 +13,7 @@ WIDE = 300
 
 def shared(rig: Rig, part: float = 0.9) -> None:
     """Several owners are there."""
-    rig.core.publishing.part = rig.core.dispatch.part = part
+    rig.core.part.now = part
 
 
 def publish(rig: Rig, owner: str, count: int) -> None:

@@ -16,6 +16,7 @@ from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Su
 from server.delivery.publishing import Publishing
 from server.delivery.subscriber import Closing, Subscriber
 from server.delivery.subscriptions import Subscriptions
+from server.fair import Part
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
@@ -96,10 +97,10 @@ class Served:
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
         core, clock = self.rig.core, self.rig.clock
-        self.time = LoopTime(clock.mono)
+        self.time = LoopTime(clock.mono, Part())
         self.crowd = Crowd[MqttLink](mqtt_bounds(core.config.limits), Counter(), lambda _: None)
         pool = pool_of(core.config)
-        self.links = Links(self.crowd, pool, core.publishing, Outgoing(clock.mono), self.time)
+        self.links = Links(self.crowd, pool, core.publishing, Outgoing(clock.mono, Part()), self.time)
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()

@@ -41,6 +41,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
+from server.fair import Part
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.net import lingering
@@ -618,9 +619,9 @@ class _Publishing:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     publishing, clock = _Publishing(), SystemClock()
-    time_ = LoopTime(clock.mono)
+    time_ = LoopTime(clock.mono, Part())
     crowd = Crowd[MqttLink](mqtt_bounds(Config().limits), Counter(), lambda _: None)
-    links = Links(crowd, pool_of(Config()), cast("Any", publishing), Outgoing(clock.mono), time_)
+    links = Links(crowd, pool_of(Config()), cast("Any", publishing), Outgoing(clock.mono, Part()), time_)
     resumed: list[int] = []
 
     class Held:

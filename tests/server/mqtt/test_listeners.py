@@ -29,6 +29,7 @@ from server.codec.packets import (
 )
 from server.codec.publish import Decoder
 from server.engine.clock import SystemClock
+from server.fair import Part
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.listeners import mqtt_listeners
 from server.net.crowd import Cause, Crowd, mqtt_bounds
@@ -287,7 +288,7 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
     await app.start()
     crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), Counter(), lambda _: None)
-    loop_time = LoopTime(time.monotonic)
+    loop_time = LoopTime(time.monotonic, Part())
     links = Links(crowd, app.pool, app.core.publishing, app.outgoing, loop_time)
     listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time)
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from server.fair import Part
 from server.net.acceptor import FILES, Acceptor
 from server.net.crowd import Crowd, http_bounds
 from server.net.loop_time import LoopTime
@@ -49,7 +50,7 @@ def bounded() -> Counter[str]:
 @pytest.fixture
 async def port(bounded: Counter[str]) -> AsyncIterator[int]:
     crowd = Crowd[Any](http_bounds(Config().http), bounded, lambda _: None)
-    loop_time = LoopTime(time.monotonic)
+    loop_time = LoopTime(time.monotonic, Part())
     acceptor = Acceptor(crowd, loop_time, needs_header=True, handshake_bound="a.setting", handshake_s=1)
     yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from server.fair import Part
 from server.net.loop_time import KEY, SHARED, SHARED_S, SMALL, LoopTime, Paced
 from server.net.opening import Opening
 
@@ -95,7 +96,7 @@ async def turn() -> None:
 
 async def test_one_owner_may_use_a_turn_and_another_has_the_reserve() -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
     floods = [Connection(time, "10.0.0.1") for _ in range(20)]
     links = [paced(one, loop_time) for one in floods]
     honest = Connection(time, KEY + "honest")
@@ -121,7 +122,7 @@ async def test_one_owner_may_use_a_turn_and_another_has_the_reserve() -> None:
 
 async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_stops_it() -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
     use_up(time, loop_time)
@@ -139,7 +140,7 @@ async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_
 
 async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> None:
     time, order = Time(), list[str]()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
     use_up(time, loop_time)
 
     def work(name: str) -> None:
@@ -156,7 +157,7 @@ async def test_owners_take_turns_not_connections_and_strangers_with_keys() -> No
 
 async def test_strangers_have_their_turns_when_one_work_takes_all_the_time_of_a_turn() -> None:
     time, order = Time(), list[str]()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
 
     def work(owner: str) -> None:
         time.now_s += 0.006
@@ -173,7 +174,7 @@ async def test_strangers_have_their_turns_when_one_work_takes_all_the_time_of_a_
 @pytest.mark.parametrize("end", ["eof", "lost"])
 async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
     inner = Connection(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
     use_up(time, loop_time)
@@ -192,7 +193,7 @@ async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
 
 async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
 
     class Faulty(Connection):
         def data_received(self, data: bytes) -> None:
@@ -211,7 +212,7 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
 
 async def test_one_that_fails_when_its_stream_has_ended_hears_of_its_loss() -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
 
     class Faulty(Connection):
         def data_received(self, data: bytes) -> None:
@@ -231,7 +232,8 @@ async def test_one_that_fails_when_its_stream_has_ended_hears_of_its_loss() -> N
 @pytest.mark.parametrize("is_shared", [False, True])
 async def test_what_follows_from_reading_counts_while_several_owners_are_there(is_shared: bool) -> None:
     time, done = Time(), list[int]()
-    loop_time = LoopTime(time.mono)
+    part = Part()
+    loop_time = LoopTime(time.mono, part)
 
     def work() -> None:
         time.now_s += 0.00101
@@ -248,27 +250,28 @@ async def test_what_follows_from_reading_counts_while_several_owners_are_there(i
         time.now_s += 0.004 * done[-1]  # what follows from each takes four times as long
     assert done[0] == 5
     assert done[-1] == (1 if is_shared else 5), "1 + 4 ms is a turn of less than 6"
-    assert (loop_time.part < 0.5) == is_shared
+    assert (part.now < 0.5) == is_shared
 
 
 async def test_owners_that_come_one_after_the_other_share_it_too_and_for_a_while() -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    part = Part()
+    loop_time = LoopTime(time.mono, part)
     for owner in ("10.0.0.1", "10.0.0.1", KEY + "a"):
-        assert loop_time.part == 1.0
+        assert part.now == 1.0
         loop_time.end(loop_time.begin(owner))
         await turn()
         time.now_s += SHARED_S / 2
-    assert loop_time.part == SHARED
+    assert part.now == SHARED
     time.now_s += SHARED_S
     loop_time.end(loop_time.begin(KEY + "a"))
     await turn()
-    assert loop_time.part == 1.0
+    assert part.now == 1.0
 
 
 async def test_ends_of_streams_are_heard_in_their_turns() -> None:
     time = Time()
-    loop_time = LoopTime(time.mono)
+    loop_time = LoopTime(time.mono, Part())
 
     class Ending(Connection):
         def eof_received(self) -> None:

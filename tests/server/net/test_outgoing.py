@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from server.fair import Part
 from server.net.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_BYTES, PIECE_S, Outgoing
 from tests.support.clock import HandClock
 
@@ -29,7 +30,7 @@ async def _turn() -> None:
 
 def test_at_the_end_of_the_turn() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         for number in range(3):
             outgoing.add(Link(partial(sent.append, number)))
         assert sent == []
@@ -44,7 +45,7 @@ def test_at_the_end_of_the_turn() -> None:
 
 def test_at_once_and_not_a_second_time() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         outgoing.add(Link(partial(sent.append, 1)))
         outgoing.flush()
         assert sent == [1]
@@ -60,7 +61,7 @@ def test_at_once_and_not_a_second_time() -> None:
 
 def test_thousands_leave_in_pieces() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         for number in range(2 * PIECE + 1):
             outgoing.add(Link(partial(sent.append, number)))
         counts = []
@@ -75,7 +76,7 @@ def test_thousands_leave_in_pieces() -> None:
 
 def test_who_writes_may_have_more_to_write() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[str]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[str]()
 
         def first() -> None:
             sent.append("first")
@@ -92,7 +93,7 @@ def test_who_writes_may_have_more_to_write() -> None:
 
 def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         count = FILLING * FILLING_MIN
         for number in range(2 * count):
             outgoing.add(Link(partial(sent.append, number)))
@@ -112,7 +113,7 @@ def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
 
 def test_a_few_connections_do_not_wait_for_more() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         outgoing.is_filling = True
         for number in range(FILLING_MIN):
             outgoing.add(Link(partial(sent.append, number)))
@@ -124,7 +125,7 @@ def test_a_few_connections_do_not_wait_for_more() -> None:
 
 def test_answers_do_not_wait_for_more() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         outgoing.is_filling = True
         writes = [Link(partial(sent.append, number)) for number in range(20 * FILLING_MIN)]
         for write in writes:
@@ -145,7 +146,7 @@ def test_answers_do_not_wait_for_more() -> None:
 def test_deliveries_have_their_part_however_many_answers_there_are() -> None:
     async def go() -> None:
         clock = HandClock(0)
-        outgoing, sent = Outgoing(clock.mono), list[str]()
+        outgoing, sent = Outgoing(clock.mono, Part()), list[str]()
 
         def write(what: str) -> None:
             clock.mono_s += PIECE_S / 100
@@ -165,7 +166,7 @@ def test_deliveries_have_their_part_however_many_answers_there_are() -> None:
 def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
     async def go() -> None:
         clock = HandClock(0)
-        outgoing, sent = Outgoing(clock.mono), list[int]()
+        outgoing, sent = Outgoing(clock.mono, Part()), list[int]()
 
         def end(number: int) -> None:
             clock.mono_s += PIECE_S  # it leaves a thousand groups
@@ -182,7 +183,7 @@ def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
 
 def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
         outgoing.add(Link(lambda: sent.remove(7)))
         outgoing.add(Link(partial(sent.append, 1)))
         await _turn()
@@ -194,7 +195,7 @@ def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_a_turn_has_no_time_for_waits_by_owner() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[str]()
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[str]()
         for number in range(3 * PIECE):
             outgoing.add(Link(partial(sent.append, f"flood {number}"), "flood"))
         await _turn()
@@ -211,12 +212,13 @@ def test_what_a_turn_has_no_time_for_waits_by_owner() -> None:
 
 def test_bytes_end_a_piece_too_and_both_are_less_while_several_owners_are_there() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
+        part, sent = Part(), list[int]()
+        outgoing = Outgoing(HandClock(0).mono, part)
         for number in range(12):
             outgoing.add(Link(partial(sent.append, number), size=PIECE_BYTES // 4))
         await _turn()
         assert len(sent) == 4
-        outgoing.part = 0.5
+        part.now = 0.5
         await _turn()
         assert len(sent) == 6
 
