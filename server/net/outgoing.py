@@ -92,14 +92,14 @@ class Outgoing:
 
     def _write(self, line: "Line", most: int, until_s: float) -> int:
         """How many have written."""
-        count = min(len(line), most)
-        for done in range(1, count + 1):
+        count, waiting = 0, min(len(line), most)
+        while count < waiting and line:  # who writes may press another, which then waits elsewhere
+            count += 1
             try:
                 self._bytes_left -= line.take().flush()
             except Exception:
                 log.exception("connection: output could not be written")
             if self._bytes_left <= 0 or self._mono() >= until_s:
-                count = done
                 break
         line.end_turn()
         return count

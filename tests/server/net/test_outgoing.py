@@ -210,6 +210,27 @@ def test_what_a_turn_has_no_time_for_waits_by_owner() -> None:
     asyncio.run(go())
 
 
+def test_a_link_that_is_pressed_while_another_writes_waits_with_the_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(HandClock(0).mono, Part()), list[int]()
+        pressed = Link(partial(sent.append, 2))
+
+        def writes() -> None:
+            sent.append(1)
+            outgoing.press(pressed)
+
+        outgoing.add(Link(writes))
+        outgoing.add(pressed)
+        await _turn()
+        await _turn()
+        assert sent == [1, 2]
+        assert not caplog.records
+
+    asyncio.run(go())
+
+
 def test_bytes_end_a_piece_too_and_both_are_less_while_several_owners_are_there() -> None:
     async def go() -> None:
         part, sent = Part(), list[int]()
