@@ -20,7 +20,7 @@ from .http.admission import Admission
 from .http.front import CLOSE_S, Front
 from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
-from .net.acceptor import Acceptor
+from .net.acceptor import Acceptor, Ports
 from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
 from .net.proxies import proxies_of
 from .net.tls import Certificates
@@ -55,6 +55,8 @@ class Term:
     """Called when it leads no longer."""
     before_doors: Callable[[], Awaitable[None]]
     """To be waited for before it listens."""
+    ports: Ports
+    """Where the node listens, whether it leads or not."""
     routes: Sequence[web.RouteDef]
     figures: Collector
 
@@ -105,8 +107,9 @@ class Server:
         self._fronts = Crowd[Front](
             http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies, share
         )
+        ports = Ports() if term is None else term.ports
         links = Links(self._links, app.pool, app.core.publishing, app.outgoing, self._time)
-        self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time)
+        self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time, ports)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
@@ -115,6 +118,7 @@ class Server:
         self._acceptor = Acceptor(
             self._fronts,
             self._time,
+            ports,
             needs_header=False,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,

@@ -1,7 +1,6 @@
-"""Where a node that does not lead is reached: the same addresses at which a leader serves.
+"""Where a node that does not lead is reached: the same sockets at which a leader serves.
 
-The first opening settles the ports: where 0 was configured, what the system gave is taken from then on, so
-that the node is found there in whichever state.
+They are bound once. Where port 0 was configured, the node keeps the one that the system gave.
 """
 
 import logging
@@ -16,6 +15,7 @@ from ..auth.keyring import Keyring
 from ..engine.clock import SystemClock
 from ..mqtt.listeners import Listeners
 from ..mqtt.turned_away import Away, away_listeners
+from ..net.acceptor import Ports
 from ..net.crowd import Cause, Crowd, mqtt_bounds
 from ..net.pool import pool_of
 from ..net.proxies import proxies_of
@@ -44,6 +44,7 @@ class Doors:
         """Raises KeysFileError."""
         self.config = config
         """With the ports at which it listens, once it has been opened."""
+        self.ports = Ports()
         self._tls = http_tls, mqtt_tls
         self._leader = leader
         self._metrics = Metrics()
@@ -53,7 +54,7 @@ class Doors:
         self._watch: Watch | None = None
         self._front: Front | None = None
         self._away: Listeners | None = None
-        self._is_announced = False
+        self._is_bound = False
 
     @property
     def places(self) -> tuple[str, str]:
@@ -68,30 +69,21 @@ class Doors:
 
     async def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Raises OSError."""
+        if not self._is_bound:
+            await self._bind()
         config, (http_tls, mqtt_tls) = self.config, self._tls
-        pool = pool_of(config)
+        pool, ports = pool_of(config), self.ports
         self._front = Front(
-            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url"), pool
+            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url"), pool, ports
         )
         metrics, proxies = self._metrics, proxies_of(config)
         crowd = Crowd[Away](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies)
-        self._away = away_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"))
-        listening = await self._away.open()
-        port = await self._front.open()
-        ports = [int(str(said["port"])) for said in listening]
-        at = zip(config.mqtt.listen, ports, strict=True)
-        self.config = replace(
-            config,
-            http=replace(config.http, listen=replace(config.http.listen, port=port)),
-            mqtt=replace(config.mqtt, listen=tuple(replace(one, port=port) for one, port in at)),
-        )
+        self._away = away_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"), ports)
+        await self._away.open()
+        await self._front.open()
         # Another each time: while this node leads the server's watch looks after the same certificates.
         self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
         self._watch.start()
-        if not self._is_announced:
-            self._is_announced = True
-            http, mqtt = self.config.http.listen, self.config.mqtt.listen[0]
-            print(f"listening http={http} mqtt={where(mqtt.host, mqtt.port)}", flush=True)  # noqa: T201
 
     async def close(self) -> None:
         """They may be opened again."""
@@ -109,7 +101,18 @@ class Doors:
     async def end(self) -> None:
         """For good."""
         await self.close()
+        self.ports.close()
         self._checks.stop()
+
+    async def _bind(self) -> None:
+        config = self.config
+        http = await self.ports.keep(config.http.listen)
+        mqtt = [await self.ports.keep(one) for one in config.mqtt.listen]
+        self.config = replace(
+            config, http=replace(config.http, listen=http), mqtt=replace(config.mqtt, listen=tuple(mqtt))
+        )
+        self._is_bound = True
+        print(f"listening http={http} mqtt={where(mqtt[0].host, mqtt[0].port)}", flush=True)  # noqa: T201
 
     def hang_up(self) -> None:
         """Read keys and certificates again."""

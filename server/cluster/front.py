@@ -33,7 +33,7 @@ from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
 from ..http.values import shapes
 from ..http.written import Written
-from ..net.acceptor import Acceptor
+from ..net.acceptor import Acceptor, Ports
 from ..net.browsers import Pages, http_pages
 from ..net.crowd import Cause, Crowd, http_bounds
 from ..net.loop_time import LoopTime
@@ -63,6 +63,7 @@ class Front:
         routes: Sequence[web.RouteDef],
         where: Callable[[], str],
         pool: Pool,
+        ports: Ports,
     ) -> None:
         """`routes`: the cluster's. `where`: the leader's URL, empty: none is known."""
         self._config = config
@@ -76,6 +77,7 @@ class Front:
         self._acceptor = Acceptor(
             self._crowd,
             self._time,
+            ports,
             needs_header=False,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,

@@ -10,8 +10,8 @@ A *follower* reads the log and writes it into its store (follower.py). A *leader
 or somebody wants it to end. Then its clients are told, everything of it goes, the store is opened again and
 followed with, and what the log has beyond it is read there like anything else.
 
-The doors are always open: a node that does not lead tells clients where to go (doors.py). For the moment in
-which one kind of door is closed and the other opened, connections are refused.
+A node listens from start to stop, always at the same sockets: when it does not lead it tells clients where to
+go (doors.py). Between the two states clients wait in the backlog.
 
 What blocks (the store, the log) is done in threads. A term begins in the follower's thread, which has
 claimed the log and hands the store on with it.
@@ -245,7 +245,7 @@ class Node:
         self._takeovers += 1
         self._state, self._led_since = "leader", self._clock.mono()
         log.info("node: leader since record %d of the log", store.applied.epoch)
-        term = Term(lease, self._over.set, self._doors.close, self._more(), self._figures)
+        term = Term(lease, self._over.set, self._doors.close, self._doors.ports, self._more(), self._figures)
         try:
             server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
         except BaseException:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..auth.keyring import Keyring
-from ..net.acceptor import Acceptor
+from ..net.acceptor import Acceptor, Ports
 from ..net.browsers import Pages, websocket_pages
 from ..net.crowd import Crowd
 from ..net.loop_time import LoopTime
@@ -40,6 +40,7 @@ class Listeners:
         certificates: Certificates | None,
         crowd: Crowd[Any],
         time: LoopTime,
+        ports: Ports,
         behind: Callable[[Address, Certificates | None], Behind],
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any. `behind`: for each listener, and the
@@ -52,6 +53,7 @@ class Listeners:
         self._acceptor = Acceptor(
             crowd,
             time,
+            ports,
             needs_header=True,
             handshake_bound="limits.connect_timeout",
             handshake_s=config.limits.connect_timeout_ms / 1000,
@@ -81,7 +83,12 @@ class Listeners:
 
 
 def mqtt_listeners(
-    parts: Parts, keyring: Keyring, certificates: Certificates | None, links: Links, time: LoopTime
+    parts: Parts,
+    keyring: Keyring,
+    certificates: Certificates | None,
+    links: Links,
+    time: LoopTime,
+    ports: Ports,
 ) -> Listeners:
     """Those of a server: what is behind them is a link."""
     config = parts.config
@@ -90,4 +97,4 @@ def mqtt_listeners(
         door = Door(keyring, shown, lets_anybody=config.lets_anybody(address))
         return lambda caller: MqttLink(parts, asyncio.get_running_loop(), links, door, caller)
 
-    return Listeners(config, certificates, links.crowd, time, behind)
+    return Listeners(config, certificates, links.crowd, time, ports, behind)

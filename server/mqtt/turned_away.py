@@ -24,6 +24,7 @@ from ..codec.packets import Connack, Connect
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
 from ..fair import Part
+from ..net.acceptor import Ports
 from ..net.crowd import Cause, Crowd
 from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
@@ -45,13 +46,14 @@ def away_listeners(
     crowd: "Crowd[Away]",
     pool: Pool,
     where: Callable[[], str],
+    ports: Ports,
 ) -> Listeners:
     """Redirecting listeners. `where`: host:port of the leader's MQTT; empty: none is known."""
 
     def behind(caller: Caller) -> Away:
         return Away(config, crowd, pool, where, caller)
 
-    return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), lambda *_: behind)
+    return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), ports, lambda *_: behind)
 
 
 class Away(Opening):

@@ -26,6 +26,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -61,6 +62,30 @@ Context = Callable[[], ssl.SSLContext]
 """The certificates to speak TLS with, asked for with each connection."""
 
 
+class Ports:
+    """Listening sockets that outlive their acceptors. Between two of them clients wait in the backlog."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Address, list[socket.socket]] = {}
+
+    async def keep(self, address: Address) -> Address:
+        """Listen at `address`; returns it with the port that the system gave. Raises OSError."""
+        opened = await _bound(address)
+        known = replace(address, port=int(opened[0].getsockname()[1]))
+        self._kept[known] = opened
+        return known
+
+    def at(self, address: Address) -> list[socket.socket]:
+        """The sockets that are kept there."""
+        return self._kept.get(address, [])
+
+    def close(self) -> None:
+        """Listen no more."""
+        for listening in [one for opened in self._kept.values() for one in opened]:
+            listening.close()
+        self._kept.clear()
+
+
 class _Way(NamedTuple):
     """What comes of connections to one address."""
 
@@ -75,6 +100,7 @@ class Acceptor:
         self,
         crowd: Crowd[Any],
         time: LoopTime,
+        ports: Ports,
         *,
         needs_header: bool,
         handshake_bound: str,
@@ -87,14 +113,20 @@ class Acceptor:
         self._time = time
         self._handshake_bound = handshake_bound
         self._handshake_s = handshake_s
+        self._ports = ports
         self._sockets: list[socket.socket] = []
+        self._own: list[socket.socket] = []
+        """Those that no port keeps."""
         self._openings: set[asyncio.Task[None]] = set()
         self._introducing: set[asyncio.Task[None]] = set()
         self._spare: int | None = None
 
     async def open(self, address: Address, begin: Begin, context: Context | None) -> int:
         """Listen; the port. Raises OSError."""
-        opened = await _bound(address)
+        opened = self._ports.at(address)
+        if not opened:
+            opened = await _bound(address)
+            self._own += opened
         self._keep_spare()
         self._sockets += opened
         for listening in opened:
@@ -106,8 +138,10 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
             loop.remove_reader(listening)
+        for listening in self._own:
             listening.close()
         self._sockets.clear()
+        self._own.clear()
         for opening in (*self._openings, *self._introducing):
             opening.cancel()
         self._give_spare()

@@ -21,7 +21,7 @@ from server.engine.clock import SimulatedClock
 from server.http.admission import Admission
 from server.http.front import CLOSE_S, Front
 from server.http.turns import Turns
-from server.net.acceptor import Acceptor
+from server.net.acceptor import Acceptor, Ports
 from server.net.crowd import Cause, Crowd, http_bounds
 from server.net.loop_time import LoopTime
 from server.net.proxies import proxies_of
@@ -113,6 +113,7 @@ class Fronted(TestServer):
         self._acceptor = Acceptor(
             crowd,
             time,
+            Ports(),
             needs_header=False,
             handshake_bound="http.head_timeout",
             handshake_s=10,

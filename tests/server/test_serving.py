@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from server.codec.packets import Ack, Disconnect
 from server.engine.clock import SystemClock
 from server.engine.lease import Lease
+from server.net.acceptor import Ports
 from server.observe.version import server_version
 from server.serving import Server, Term
 from server.settings.config import Config
@@ -47,7 +48,7 @@ async def test_what_may_be_in_the_log_is_not_refused(
     )
     clock, store = SystemClock(), FailingStore(tmp_path / "data")
     over: list[str] = []
-    term = Term(Lease(clock, 60.0), lambda: over.append("over"), nothing, (), NoFigures())
+    term = Term(Lease(clock, 60.0), lambda: over.append("over"), nothing, Ports(), (), NoFigures())
     server = Server(config, clock, store, None, None, term)
     await server.start()
     closing = AsyncExitStack()

@@ -10,6 +10,7 @@ from typing import Any
 from server.engine.clock import SystemClock
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.listeners import Listeners, mqtt_listeners
+from server.net.acceptor import Ports
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.proxies import proxies_of
@@ -56,7 +57,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
         mqtt_bounds(settings.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies_of(settings)
     )
     links = Links(crowd, app.pool, app.core.publishing, app.outgoing, loop_time)
-    listeners = mqtt_listeners(app.core.mqtt, app.keyring, certificates, links, loop_time)
+    listeners = mqtt_listeners(app.core.mqtt, app.keyring, certificates, links, loop_time, Ports())
     where = await listeners.open()
     made = Served(
         app,

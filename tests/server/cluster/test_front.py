@@ -19,6 +19,7 @@ from aiohttp import web
 from server.cluster.front import Front
 from server.engine.clock import SystemClock
 from server.http.calls import ANY, OPEN, Gives, described
+from server.net.acceptor import Ports
 from server.net.pool import pool_of
 from server.net.tls import http_certificates
 from server.observe.metrics import Metrics
@@ -87,6 +88,7 @@ class Standing:
             Calls().routes(),
             lambda: self.where,
             pool_of(config),
+            Ports(),
         )
         self.port = 0
         self.wires: list[Wire] = []

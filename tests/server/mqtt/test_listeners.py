@@ -32,6 +32,7 @@ from server.engine.clock import SystemClock
 from server.fair import Part
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.listeners import mqtt_listeners
+from server.net.acceptor import Ports
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.rounds.app import App
@@ -290,7 +291,7 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     crowd = Crowd[MqttLink](mqtt_bounds(settings.limits), Counter(), lambda _: None)
     loop_time = LoopTime(time.monotonic, Part())
     links = Links(crowd, app.pool, app.core.publishing, app.outgoing, loop_time)
-    listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time)
+    listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time, Ports())
     try:
         (where,) = await listeners.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from server.fair import Part
-from server.net.acceptor import FILES, Acceptor
+from server.net.acceptor import FILES, Acceptor, Ports
 from server.net.crowd import Crowd, http_bounds
 from server.net.loop_time import LoopTime
 from server.net.opening import Opening
@@ -51,9 +51,34 @@ def bounded() -> Counter[str]:
 async def port(bounded: Counter[str]) -> AsyncIterator[int]:
     crowd = Crowd[Any](http_bounds(Config().http), bounded, lambda _: None)
     loop_time = LoopTime(time.monotonic, Part())
-    acceptor = Acceptor(crowd, loop_time, needs_header=True, handshake_bound="a.setting", handshake_s=1)
+    acceptor = Acceptor(
+        crowd, loop_time, Ports(), needs_header=True, handshake_bound="a.setting", handshake_s=1
+    )
     yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()
+
+
+async def test_a_kept_port_is_never_refused_while_what_serves_it_changes(bounded: Counter[str]) -> None:
+    ports, crowd = Ports(), Crowd[Any](http_bounds(Config().http), bounded, lambda _: None)
+    known = await ports.keep(Address("127.0.0.1", 0))
+
+    async def served() -> Acceptor:
+        loop_time = LoopTime(time.monotonic, Part())
+        acceptor = Acceptor(crowd, loop_time, ports, needs_header=True, handshake_bound="a", handshake_s=1)
+        assert await acceptor.open(known, lambda peer: Echo(), None) == known.port
+        return acceptor
+
+    first = await served()
+    assert await answers(known.port)
+    first.close()
+    waits = asyncio.create_task(answers(known.port))
+    await asyncio.sleep(0)
+    second = await served()
+    assert await waits
+    second.close()
+    ports.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", known.port)
 
 
 @pytest.fixture
