@@ -51,8 +51,8 @@ class Threads:
 def step_back() -> None:
     """The thread that calls it leaves the processor to the loop, where threads have priorities of their own.
 
-    On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Only for work that lets go of
-    the interpreter: of what holds it the loop would wait for a thread that others keep from the processor.
+    On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Only for work that lets go
+    of the interpreter: for what holds it the loop would have to wait.
     """
     if sys.platform == "linux":
         with suppress(OSError):

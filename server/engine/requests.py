@@ -1,7 +1,9 @@
 """Requests that wait for the writer: each owner's in the order of their coming, and the owners in turns.
 
-An owner is a key. What has no key, and what the server asks for itself, is one more. An order across owners
-is promised to nobody: a client that has an answer comes after what it was answered.
+An owner is a key. What has no key, and what the server asks for itself, is one more. Calls over HTTP have a
+line of their own (`over_http`). In one line a plain publish, which writes nothing, would wait behind a call
+of its key, and the call for somebody's large batch. An order across lines is promised to nobody: a client
+that has an answer comes after what it was answered.
 
     a1 a2 a3 a4, then b1     ->  a1 b1 a2 a3 a4
     a1 cannot be decided yet ->  b1
@@ -17,6 +19,11 @@ from .rider import Done
 
 Request = tuple[int, int, bool, Callable[[Commit], Any], Done]
 """(messages' worth, bytes that nobody else counts, whether it writes, `decide`, `done`): see writer.py."""
+
+
+def over_http(key: str) -> str:
+    """The owner of calls over HTTP with a key of that name; empty: without one."""
+    return f"http {key}"
 
 
 class Requests:

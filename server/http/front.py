@@ -57,6 +57,7 @@ from shards.errors import Corrupt, StoreFailed
 
 from ..auth.rights import READ, SCHEDULE
 from ..engine.clock import Clock
+from ..engine.requests import over_http
 from ..engine.writer import Busy, Writer
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
 from ..net.crowd import BUSY, Cause, Crowd
@@ -384,7 +385,7 @@ class Desk:
 
         try:
             decide = partial(DECIDE[kind], drafts=drafts, late=late)
-            self._writer.submit(decide, done, cost=len(drafts), size=size, owner=user)
+            self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
         except (Busy, StoreFailed) as error:
             # Answered here: it has been paid for, and a full server need not do it all again.
             asyncio.get_running_loop().call_soon(done, error)

@@ -19,6 +19,7 @@ from typing import Any, cast
 from shards.draft import Draft, Terms
 
 from ..delivery.retained import Retained
+from ..engine.requests import over_http
 from ..engine.writer import Ask, Decide
 from ..observe.trace_context import NO_TRACE, Headers, context_in
 from ..observe.tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
@@ -177,7 +178,7 @@ class Intake:
         return drafts, await self._asked(decide, drafts, coming)
 
     async def _asked(self, decide: Decide, drafts: Sequence[Draft], coming: Coming) -> list[Any]:
-        owner = "" if coming.rights is None else coming.rights.name
+        owner = over_http("" if coming.rights is None else coming.rights.name)
         placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms), owner=owner)
         coming.trace.placed = placed
         return placed

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from server.engine.requests import Requests
+from server.engine.requests import Requests, over_http
 
 ANY = float("inf")
 
@@ -37,6 +37,14 @@ def test_one_that_has_to_wait_holds_up_its_own_owner_alone() -> None:
     assert names(requests, may_write=False) == ["b1"]
     assert requests.writes_all
     assert names(requests) == ["a1", "b2", "a2"]
+
+
+def test_what_a_key_publishes_does_not_wait_behind_its_calls() -> None:
+    requests = Requests()
+    add(requests, over_http("a"), "call")
+    add(requests, "a", "publish", writes=False)
+    assert names(requests, may_write=False) == ["publish"]
+    assert names(requests) == ["call"]
 
 
 def test_a_large_one_waits_and_is_the_next_one_when_it_may() -> None:

@@ -16,6 +16,7 @@ from server.auth.bucket import Bucket
 from server.auth.keyring import Refusal, Why
 from server.auth.rights import Principal
 from server.engine.clock import SimulatedClock
+from server.engine.requests import over_http
 from server.engine.writer import Busy
 from server.http import access, selection
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
@@ -416,6 +417,26 @@ async def test_what_the_writer_refuses_is_charged_once(
     answer = await keyed.call("a", "POST", "/v1/messages", body, status=status)
     assert answer.headers["Retry-After"] == "1"
     assert taken == [1]
+
+
+@OPENED
+async def test_calls_wait_for_the_writer_apart_from_what_their_key_publishes(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed.add("a", rate=100)
+    await keyed.call("a", "GET", "/v1/info", Connection="close")  # the next is for the quick path
+    writer, lines = keyed.server.app.core.writer, list[str]()
+    submit = writer.submit
+
+    def noted(*args: Any, owner: str = "", **more: Any) -> None:
+        lines.append(owner)
+        submit(*args, owner=owner, **more)
+
+    monkeypatch.setattr(writer, "submit", noted)
+    body = {"topic": "a/b", "payload": "x", "deliver_in": 3_600}
+    await keyed.call("a", "POST", "/v1/messages", body, status=201)
+    await keyed.call("a", "POST", "/v1/messages:batch", [body], status=201)
+    assert lines == [over_http("a")] * 2
 
 
 async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
