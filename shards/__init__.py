@@ -1,13 +1,13 @@
-"""Floor 2: the only room that touches disk. Rows and where they lie, group commits, reading, recovery.
+"""Floor 2: the only room that touches disk. Rows and their places, group commits, reading, recovery.
 
 The store
     store.py         the contract: ordered tables of bytes, atomic batches, an explicit sync
     rocks.py         the contract on RocksDB
     memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
     sectors.py       a few bytes in a file of their own, twice, each with a checksum
-    mark.py          a time that can be written on a full disk: how far dispatch may go then
-    synced.py        how much was synced: a log cut off since is told from one that a kill tore
-    private.py       modes of the data directory and of what is written
+    mark.py          a time that can be written even on a full disk: the bound of dispatch
+    synced.py        how much was synced: tells a log that was cut off later from one torn by a kill
+    private.py       file modes of the data directory
     scan.py          the guarded iterators over a RocksDB column family
     errors.py        StoreFailed, Corrupt and others
 
@@ -20,49 +20,49 @@ What rows say
     schedules.py     rows of recurring schedules, and what a group writes for them
     jobs.py          rows of pipeline jobs
     endpoints.py     rows of webhook endpoints
-    fate.py          what dispatch makes of a message that is past its time
-    state.py         what has become of a message: its state, and when dispatch came to it
+    fate.py          expired and late messages: does dispatch still deliver them
+    state.py         state of a message, and when dispatch reached it
 
 Writing: requests are decided against the open group, which becomes one batch
     commit.py        the requests: put, cancel, move, revive, release
-    open_group.py    the group that is being composed, and where messages go in it
-    outcome.py       how a cancel or move ended
-    group_commit.py  what was written; caps
-    draft.py         what asks for a place, and on which terms
-    steps.py         a decision that takes long, in steps
-    gathered.py      the rows of one, put into the order of their keys
-    dedupe.py        which drafts were accepted before
+    open_group.py    the batch that is being composed, and where messages go in it
+    outcome.py       outcomes of a cancel or move
+    group_commit.py  a written batch; caps
+    draft.py         a message that wants a position, and the terms of its key
+    steps.py         long decisions, in steps
+    gathered.py      the rows of one, sorted by key
+    dedupe.py        idempotency keys: drafts that were accepted before
     adopt.py         messages that bring their own ids
-    kept.py          messages that are kept for one place alone: the rows of retries and dead letters
+    kept.py          messages kept for one place: the rows of retries and dead letters
     retries.py       a message that waits for its next try
-    dead.py          dead letters, kept until somebody decides
-    burials.py       what a place has left undone, until all of it is settled
-    waiting.py       how many messages are pending and held, and how many retries
-    owned.py         how many messages of each owner are pending
-    cells.py         when the messages of each slice are: saved now and then, counted again after a kill
+    dead.py          dead letters, kept until a user decides
+    burials.py       unfinished messages of an ended place, until all are settled
+    waiting.py       counts of pending and held messages, and of retries
+    owned.py         counts of pending messages by owner
+    cells.py         histogram of each slice's messages over time: saved now and then, recounted after a kill
 
 Reading
-    read.py          by id, or a stretch of the timeline in position order
-    unreadable.py    stretches that cannot be read: found, remembered, worked around
+    read.py          by id, or a range of the timeline in position order
+    unreadable.py    corrupt ranges: found, remembered, skipped
 
 Cutting and dropping slices
-    handover.py      a split in the writer: begin, cut; and counting what comes between them
-    borrow.py        shards that several slices read, and what each of them holds
+    handover.py      a split in the writer: begin, cut, and counting what arrives in between
+    borrow.py        shards that several slices share, and what each slice holds of them
     expiry.py        dropping whole slices, the oldest ones
-    leavings.py      what expired slices leave, until dedupe and moved have forgotten them
+    leavings.py      garbage collection of expired slices' rows and of their names in dedupe and moved
 
 Opening and checking
-    recover.py       from what is on disk to `Opened`, and back to it after a failure
-    upgrade.py       what an older format had otherwise, made as it is now
-    pointers.py      rows that point at others, and at nothing
-    verify.py        derived data against the rows; repair
+    recover.py       from disk to `Opened`, and back after a failure
+    upgrade.py       upgrade from older formats
+    pointers.py      rows that point at other rows; dangling ones
+    verify.py        checks derived data against the rows; repair
 
 Several machines
-    changes.py       a batch as values, and as the bytes that go into a log
-    overlay.py       batches that are readable and not yet in the store
-    replicated.py    the contract of a store on a log: what the log has is durable
+    changes.py       a batch as values, and as bytes for a log
+    overlay.py       batches that are readable, but not yet in the store
+    replicated.py    the store contract on a log: a batch is durable when the log has it
     log/             the log of group commits, on an engine that replicates
 
-What rows stand for are values of timeline/; server/engine/writer.py decides when a group is composed
+The values that rows encode are those of timeline/; server/engine/writer.py decides when a batch is composed
 and synced.
 """

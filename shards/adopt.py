@@ -1,12 +1,12 @@
-"""Messages that bring their own ids: an export with ids, taken back in.
+"""Imported messages that keep their ids: an export with ids, taken back in.
 
-An id names the row that it was first written to. An adopted one names no row here, so its message is stored
-as a moved one is: the record carries the id and `moved` says where it lies. Three things keep an id from ever
+An id names the row that it was first written to. An imported id names no row here, so its message is stored
+like a moved one: the record carries the id and `moved` says where it lies. Three rules keep an id from ever
 meaning two messages:
 
-  - an id that is known here, whatever became of its message, is refused;
-  - the row that it names must never be written: seq rises above the id's seq, and rows are only written with
-    a higher one. An id may use the lower half of all seqs, so that no import can use up what is left;
+  - an id that is known here is refused, whatever became of its message;
+  - the row that it names must never be written. So seq rises above the id's seq: rows are only written with
+    a higher one. An id may use the lower half of all seqs, so that no import can use up the rest;
   - an id of another node is refused: its rows are another server's.
 """
 
@@ -28,9 +28,9 @@ SEQ_LIMIT = 1 << SEQ_BITS - 1
 def adopt(
     commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId], terms: Terms = AS_EVER
 ) -> list[MessageId | Known]:
-    """Place all drafts, which are one owner's, under these ids (0: a new one), or none; ids in their order.
+    """Place all drafts of one owner under these ids (0: a new one), or none; returns the ids in their order.
 
-    Raises Refused, naming the first that cannot be.
+    Raises Refused, naming the first draft that cannot be placed.
     """
     return at_once(adopt_in_steps(commit, drafts, names, terms))
 
@@ -38,7 +38,7 @@ def adopt(
 def adopt_in_steps(
     commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId], terms: Terms = AS_EVER
 ) -> Bits[list[MessageId | Known]]:
-    """The same in steps."""
+    """`adopt` in steps."""
     known = yield from commit.known_in_steps(drafts, terms)
     fresh = [index for index in range(len(drafts)) if index not in known]
     owner = owner_of(drafts[0].value) if drafts else b""
@@ -70,7 +70,7 @@ def adopt_in_steps(
 
 
 def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]:
-    """Refuse the first id that cannot be taken; else see to it that no row will get any of them."""
+    """Refuse the first id that cannot be taken; else raise seq above all of them."""
     seen: set[MessageId] = set()
     highest = 0
     for count, (index, name) in enumerate(named):

@@ -1,8 +1,8 @@
-"""Shards that several slices read: what a split leaves, for good (handover.py).
+"""Shared shards: after a split several slices read the same shard, for good (handover.py).
 
-A borrowed shard stays where it was written, under the key of the slice that was cut, and each borrower reads
-of it what lies in its own span. Its row in `shards` says what it held when it was cut, and lives as long as
-one slice borrows it. What each slice holds of all that it borrows, its *part*, is in its own row:
+A borrowed shard stays under the key of the slice that was cut. Each borrower reads the rows in its own span.
+The shard's row in `shards` says what it held when it was cut, and lives as long as one slice borrows it. What
+each slice holds of all its borrowed shards, its *part*, is in the slice's own row:
 
     cut          slice A(0, 1, 2)  ->  B, C, D, each borrows A's 0, 1, 2 and has its part; A's rows stay
     a cancel     of a message of C: its row is a stub, the part of C has one live row less
@@ -10,7 +10,7 @@ one slice borrows it. What each slice holds of all that it borrows, its *part*, 
     C is cut     -> E, F, which borrow A's 0, 1, 2, and what C had of its own
     D, E, F go   with the last of them A's shards are deleted whole
 
-How many slices borrow a shard is known to the directory.
+The directory knows how many slices borrow a shard.
 """
 
 from collections.abc import Iterable
@@ -36,13 +36,13 @@ def count(rows: Iterable[tuple[bytes, bytes]]) -> Counts:
 
 
 def part_of(store: Store, piece: Slice, shards: Iterable[Shard]) -> Counts:
-    """What a slice holds of these shards. Blocks: reads all of it."""
+    """What a slice holds of these shards. Blocks: reads all its rows."""
     spans = (keys.span_range(shard.prefix, piece.start_ms, piece.end_ms) for shard in shards)
     return count(row for span in spans for row in readable(store, Table.MESSAGES, *span))
 
 
 def give_back(commit: Commit, piece: Slice) -> None:
-    """Delete what an expired slice borrowed. The directory no longer has the slice."""
+    """Delete an expired slice's rows in borrowed shards. The directory no longer has the slice."""
     for shard in piece.borrowed.values():
         if commit.directory.is_borrowed(shard):
             leave(commit, *keys.span_range(shard.prefix, piece.start_ms, piece.end_ms))
@@ -51,6 +51,6 @@ def give_back(commit: Commit, piece: Slice) -> None:
 
 
 def abandon(commit: Commit, shard: Shard) -> None:
-    """Delete a shard that no slice reads any more."""
+    """Delete a shard that no slice reads any longer."""
     commit.open_group.forget_shard(shard)
     leave(commit, *keys.shard_range(shard.prefix))

@@ -1,13 +1,13 @@
-"""What a place that has ended, or left something behind, had not finished: a row until all of it is settled.
+"""Unfinished messages of a place that has ended or skipped ahead: a row until all of them are settled.
 
     meta    "burial/" + a number (8)      BurialRow
 
-It is written in the batch in which the place ends, or its read position moves on, and holds all that is
-needed to find what was undone: what it had in flight, from where to where it had not read, and by what name
-its retries stand. It is worked through in steps, each of which writes how far it has come, so that a kill
-costs nothing. The slices that it has to read are kept for it.
+The row is written in the batch that ends the place or moves its read position on. It holds all that is
+needed to find the unfinished messages: those in flight, the range not read yet, and the name of the place's
+retries. The server works through it in steps. Each step writes how far it has come, so a kill costs
+nothing. Slices that it has to read are kept for it.
 
-Number 0 is of what sessions have not read when retention passes it; its row stays when that is done.
+Number 0 is for what sessions have not read when retention passes it; its row stays when that is done.
 """
 
 from collections.abc import Iterator
@@ -26,48 +26,48 @@ PREFIX = b"burial/"
 
 
 class BurialRow(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be made dead letters of, or dropped."""
+    """Messages to turn into dead letters, or to drop."""
 
     addressee: str
-    """The place, by the name that its rows have, ..."""
+    """The place by the name in its rows, ..."""
     group: str
-    """... and as people call it."""
+    """... and as users call it."""
     incarnation: Whole
     keeper: str
-    """Name of the key that its clients had shown; empty: none, or several."""
+    """Name of the key that its clients used; empty: none, or several."""
     filters: list[tuple[str, bytes]]
-    """What it had subscribed to, each with the position from which that counts; none of an endpoint."""
+    """Its subscriptions, each with the position from which it counts; none for an endpoint."""
     endpoint: str
-    """What it was delivered as; empty: it is no endpoint's."""
+    """Its endpoint name; empty: not an endpoint."""
     read: bytes
-    """Up to here it had read, or has been gone through, ..."""
+    """Read, or gone through, up to here ..."""
     upto: bytes
-    """... and up to here what it had not read is settled."""
+    """... and to go through up to here."""
     finished: list[bytes]
-    """Positions in between that were done."""
+    """Positions in between that were finished."""
     flights: list[tuple[bytes, int, int]]
-    """What it had in flight: position, shard, attempts."""
+    """Messages in flight: position, shard, attempts."""
     has_retries: bool
-    """Its retries end, too."""
+    """Whether its retries end, too."""
     reason: str
     is_dead: bool
-    """Dead letters; else dropped."""
+    """True: make dead letters; False: drop."""
     room: tuple[int, int] | None = None
-    """How many dead letters there may be yet, and their bytes; None: it has not begun."""
+    """Remaining room for dead letters, in messages and bytes; None: not started."""
     buried: Whole = 0
     dropped: Whole = 0
     reread: bytes = b""
-    """Up to here it may have a retry or a dead letter of what it had not read: it had been set back."""
+    """Up to here it may have retries or dead letters of unread messages: it had been set back."""
 
     @property
     def floor(self) -> Position:
-        """It needs nothing before."""
+        """The first position that is still needed."""
         first = min((keys.place_of(place) for place, _, _ in self.flights), default=keys.place_of(self.upto))
         return min(first, keys.place_of(self.read))
 
     @property
     def is_read(self) -> bool:
-        """All that was not read has been gone through."""
+        """Whether all unread messages have been gone through."""
         return self.read >= self.upto
 
 
@@ -83,7 +83,7 @@ def burial_value(row: BurialRow) -> bytes:
 
 
 def burials(store: Store) -> Iterator[tuple[int, BurialRow]]:
-    """Those that are not finished, by number. One that cannot be read raises Corrupt."""
+    """Unfinished burials by number. Raises Corrupt for one that cannot be read."""
     for key, value in readable(store, Table.META, PREFIX, PREFIX + keys.LAST):
         try:
             yield int.from_bytes(key[len(PREFIX) :], "big"), decoded(_decoder, value)

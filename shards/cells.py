@@ -1,15 +1,16 @@
-"""Rows of cells (timeline/cells.py): when the messages of each slice are, for who asks without reading them.
+"""Rows of cells (timeline/cells.py): a histogram of each slice's messages over time, for density without
+reading.
 
-Nothing is written for a message. A row says which rows of the slice it counts: all of them, and how many are
-live. The rows of a slice only become more and its live ones fewer, so if both numbers are those of the slice
-the row is exact, and else it is of another moment and does not count:
+Nothing is written per message. A row says which rows of the slice it counts: all of them, and how many are
+live. A slice's rows only grow in number and its live rows only shrink. So a row whose two numbers equal the
+slice's is exact; any other is out of date and ignored:
 
     saved        slice 100 rows, 90 live      row: 100, 90, when these 90 are
     killed       slice 103 rows, 93 live      the row is out of date: the slice is counted again
 
-The server saves what has changed every few seconds and when it stops. It counts slices again, in steps
-(`step`), after a kill, for data of an older version, and where a repair has deleted the row. Until then
-whoever asks reads rows. A crash leaves rows and numbers of one moment, as they are in one batch.
+The server saves changed rows every few seconds and when it stops. After a kill, for data of an older version
+and after a repair it counts slices again, in steps (`step`). Until then readers of the density read rows. A
+crash leaves rows and numbers of the same moment, since one batch has both.
 """
 
 from struct import Struct, error
@@ -30,13 +31,13 @@ _HEAD = Struct(">QQI")
 
 
 def cells_value(piece: Slice, cells: Cells) -> bytes:
-    """Rows (8) · live ones (8) · width of a cell, ms (4) · of each cell (4)."""
+    """Rows (8) · live rows (8) · width of a cell, ms (4) · count of each cell (4)."""
     counts = Struct(f">{len(cells.counts)}I").pack(*cells.counts)
     return _HEAD.pack(piece.count, piece.live, cells.width_ms) + counts
 
 
 def restore_cells(store: Store, directory: Directory) -> None:
-    """Give slices the cells that are stored for them as they are; empty ones need none."""
+    """Load the stored cells of every slice that they still fit; empty slices need none."""
     celled = 0
     for key, value in readable(store, Table.META, keys.CELLS, keys.CELLS_END):
         home = keys.slice_of(key[len(keys.CELLS) :])
@@ -51,7 +52,7 @@ def restore_cells(store: Store, directory: Directory) -> None:
 
 
 def _cells_from(value: bytes, piece: Slice) -> Cells | None:
-    """The cells of the slice as it is; None: the row does not say them."""
+    """The cells of the slice; None: the row is out of date."""
     try:
         rows, live, width_ms = _HEAD.unpack_from(value)
     except error:
@@ -67,13 +68,13 @@ def _cells_from(value: bytes, piece: Slice) -> Cells | None:
 
 
 def is_changed(piece: Slice) -> bool:
-    """Whether its cells are to be saved."""
+    """Whether the slice's cells must be saved."""
     cells = piece.cells
     return cells is not None and cells.is_exact and cells.saved != (piece.count, cells.retired)
 
 
 def save(commit: Commit, start_ms: int = 0, most: int = SAVE_BYTES) -> int:
-    """Put rows for the slices from `start_ms` on that have changed; where to go on: 0 at the end."""
+    """Put rows for the changed slices from `start_ms` on. Returns where to continue; 0 at the end."""
     size = 0
     for piece in commit.directory.over(before(start_ms), END):
         if piece.cells is None or not is_changed(piece):
@@ -88,10 +89,11 @@ def save(commit: Commit, start_ms: int = 0, most: int = SAVE_BYTES) -> int:
 
 
 def step(reader: Reader, piece: Slice, seq: int, rows: int) -> bool:
-    """Count so many more rows of a slice; whether it is done, with or without its cells (some rows cannot be
-    read). `seq`: the last one issued. While no group is open, for all its rows have to be readable.
+    """Count `rows` more rows of a slice. Returns whether it is done; a slice with unreadable rows gets no
+    cells.
 
-    Raises what reading raises.
+    `seq`: the last one issued. Call it while no group is open: all rows have to be readable. Raises what
+    reading raises.
     """
     cells = piece.cells
     if cells is None:

@@ -1,8 +1,8 @@
 """A batch as values, and as the bytes that go into a replicated log.
 
-An engine's own batch cannot be looked into. This one is kept as it was made: per table its changes in their
-order (that of changes of different tables does not matter, they become visible together). It is written down
-as MessagePack, {table: [[key, value, end], ...]}: about 8 bytes more a row than the row.
+An engine's own batch cannot be read back. This one keeps its changes by table, in their order. (The order
+between tables does not matter: all changes become visible together.) It is written as MessagePack,
+{table: [[key, value, end], ...]}: about 8 bytes more a row than the row.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ _TABLES = {table.value: table for table in Table}
 
 
 class Changes:
-    """The contract of a batch, for whoever wants to read it again."""
+    """A batch whose changes can be read again."""
 
     def __init__(self) -> None:
         self._messages: list[Change] = []
         self.tables: dict[Table, list[Change]] = {Table.MESSAGES: self._messages}
-        """What is to be done in each table, in this order."""
+        """Changes of each table, in order."""
         self.size = 0
 
     def put_message(self, key: bytes, value: bytes) -> None:
@@ -46,14 +46,14 @@ class Changes:
         return sum(map(len, self.tables.values()))
 
     def emptied(self, table: Table) -> list[tuple[bytes, bytes]]:
-        """The ranges of a table that are deleted."""
+        """The deleted ranges of a table."""
         return [(start, end) for start, _, end in self.tables.get(table, ()) if end is not None]
 
     def encode(self) -> bytes:
         return _encode({table.value: changes for table, changes in self.tables.items() if changes})
 
     def into(self, batch: Batch) -> None:
-        """The same into a batch of an engine."""
+        """Copy the changes into a batch of an engine."""
         for table, key, value, end in self._each():
             if value is not None:
                 batch.put(table, key, value)
@@ -75,7 +75,8 @@ class Changes:
 
 
 def decode_changes(data: bytes) -> Changes:
-    """What `encode` has written. Raises UnknownVersion: it is whole, so a later one wrote it."""
+    """Read what `encode` has written. Raises UnknownVersion: the record is whole, so a later version wrote
+    it."""
     try:
         found = _decode(data)
     except msgspec.DecodeError as error:

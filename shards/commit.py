@@ -1,4 +1,4 @@
-"""What may be asked of the timeline, and every answer of the write path.
+"""The requests of the write path (put, cancel, move, ...) and their answers.
 
 The writer opens a group (`OpenGroup.begin`), hands in the requests one after the other in the order of their
 arrival, closes it (`OpenGroup.seal`: one atomic batch, readable but not yet durable) and, when the sync is
@@ -11,8 +11,8 @@ has already changed, so that two cancels of one message in one group get the sam
 
 A batch of drafts is checked whole before the first row is placed, so a refused one leaves nothing behind.
 
-Rows of fresh drafts cannot be cancelled or moved by their ids within their own group: nobody has been told
-them. By its key one can be: `find_known` sees it.
+New messages cannot be cancelled or moved by id within their own group: no client has the id yet. By key they
+can be: `find_known` sees them.
 """
 
 import logging
@@ -51,16 +51,16 @@ from .waiting import Waiting
 log = logging.getLogger(__name__)
 
 IsUndone = Callable[[OpenGroup, Found], bool]
-"""Whether somebody has still to do a message that dispatch has passed, as the open group leaves it."""
+"""Whether a dispatched message is still unfinished at some place, as the open group leaves it."""
 
 
 def always(group: OpenGroup, found: Found) -> bool:  # noqa: ARG001
-    """Where nobody knows who does messages."""
+    """`is_undone` for callers without places."""
     return True
 
 
 class Commit:
-    """The requests of one writer: calls come one after the other, never from two threads."""
+    """The requests of one writer. Calls come one after the other, never from two threads."""
 
     def __init__(
         self,
@@ -72,7 +72,8 @@ class Commit:
         quota_of: QuotaOf,
         is_undone: IsUndone = always,
     ) -> None:
-        """`quota_of`: asked with each request. `is_undone`: with each whose key is to be free by that."""
+        """`quota_of` is asked with each request, `is_undone` with each draft whose key is taken only while
+        undone."""
         self.open_group = open_group
         self.directory = open_group.directory
         self.horizon = open_group.horizon
@@ -97,28 +98,25 @@ class Commit:
         self.open_group.clear(table, start, end)
 
     def passed(self, piece: Slice) -> None:
-        """The horizon has passed the slice: its retention begins now."""
+        """Start the slice's retention: the horizon has passed it."""
         self.open_group.passed(piece)
 
     # -- messages
 
     def find(self, wanted: MessageId) -> Found | None:
-        """The message, wherever it is by now. Raises Corrupt."""
+        """The message, wherever moves have taken it. Raises Corrupt."""
         return self.open_group.find(wanted)
 
     def at(self, wanted: MessageId, spot: Spot) -> Found | None:
-        """What stands in a row that is said to be the message's, also one that this group has placed.
-
-        Raises Corrupt.
-        """
+        """The row at `spot`, if it is the message's; sees rows that this group has placed. Raises Corrupt."""
         place, number = spot
         self.open_group.reveal(place)
         return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_group.node))
 
     def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
-        """Place all drafts, which are one owner's, or none; ids in their order. `terms`: of their keys.
+        """Place all drafts of one owner, or none; returns ids in their order. `terms`: of their keys.
 
-        Raises Refused, naming the first that cannot be.
+        Raises Refused, naming the first draft that cannot be placed.
         """
         known = self.known(drafts, terms) if _has_keys(drafts) else {}
         fresh, owner, size = self._admitted(drafts, known)
@@ -129,7 +127,7 @@ class Commit:
     def put_in_steps(
         self, drafts: Sequence[Draft], terms: Terms = AS_EVER, step: int = STEP
     ) -> Bits[list[MessageId | Known]]:
-        """`put` of many, `step` of them in each step."""
+        """`put` of many drafts, `step` of them in each step."""
         known: dict[int, Known | int] = {}
         if _has_keys(drafts):
             known = yield from self.known_in_steps(drafts, terms, step)
@@ -140,10 +138,8 @@ class Commit:
     def _admitted(
         self, drafts: Sequence[Draft], known: dict[int, Known | int]
     ) -> tuple[Sequence[Draft], bytes, int]:
-        """Those of the drafts that are to be placed, whose they are, and their bytes if they are somebody's.
-
-        Raises Refused for too many.
-        """
+        """The drafts to place, their owner, and their bytes (0 without an owner). Raises Refused for too
+        many."""
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         owner = owner_of(drafts[0].value) if drafts else b""
         size = 0
@@ -156,13 +152,13 @@ class Commit:
     def _told(
         self, ids: list[MessageId], known: dict[int, Known | int], owner: bytes, size: int
     ) -> list[MessageId | Known]:
-        """They have been placed: what is said of each draft."""
+        """Count the placed drafts and build the answers of all drafts."""
         self.placed(len(ids), owner, size)
         said: list[MessageId | Known] = list(ids)
         return woven(said, known, len(ids) + len(known)) if known else said
 
     def put_known(self, draft: Draft) -> MessageId:
-        """Place one message without a key, that the rest of this group may cancel or move."""
+        """Place one message without a key that the rest of this group may cancel or move."""
         owner = owner_of(draft.value)
         self.check_pending(1, owner, len(draft.value))
         spots = self.open_group.reserve([draft])
@@ -173,13 +169,13 @@ class Commit:
         return row
 
     def put_owed(self, draft: Draft) -> MessageId:
-        """Place one message that was promised before, however many are pending by now. Raises Refused."""
+        """Place one message that was promised before, whatever the bound on pending. Raises Refused."""
         (row,) = self.open_group.place([draft], self.open_group.reserve([draft]))
         self.placed(1, owner_of(draft.value), len(draft.value))
         return row
 
     def cancel(self, wanted: MessageId) -> Control:
-        """Make sure that nobody gets the message, if dispatch has not come to it."""
+        """Cancel the message, if dispatch has not reached it."""
         control = self._winnable(wanted)
         if control.outcome is Outcome.CANCELLED:
             return Control(Outcome.DONE, control.found)
@@ -196,7 +192,8 @@ class Commit:
     def move(
         self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
     ) -> Control:
-        """Another due (`zone`: as wall time); same id, new position. `expected`: only if its row is this."""
+        """Move to another due (`zone`: as wall time); same id, new position. `expected`: only if its row is
+        this."""
         control = self._winnable(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
@@ -212,13 +209,13 @@ class Commit:
         return Control(Outcome.DONE, found, row)
 
     def revive(self, found: Found) -> None:
-        """Dispatch could not read the message when it came to it: it goes to T, late. Raises Refused."""
+        """Place a message again at T, late: dispatch could not read it at its time. Raises Refused."""
         spots = self.open_group.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
+        self._waiting.placed(1)  # its owner has had it pending all the time: nothing has passed it
         self._resized(found.value, value)
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
@@ -229,7 +226,7 @@ class Commit:
             return
         record = decode(held)
         wanted = id_at(place, HELD_SHARD, self.open_group.node, record.id)
-        # First: when it is refused the message must stay where it is.
+        # First: if this is refused the message must stay where it is.
         spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(held, wanted, record.due_ms)
         taken = self._if_readable(value)
@@ -238,11 +235,11 @@ class Commit:
             self._resized(held, value)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
 
-    # -- what requests are made of, also those of adopt.py
+    # -- parts of requests, also used by adopt.py
 
     def check_pending(self, count: int, owner: bytes, size: int) -> None:
-        """Raise Refused if so many more, of so many bytes, would be more than may be pending, in all or of
-        their owner, or more than its share of all."""
+        """Raise Refused if `count` more messages of `size` bytes exceed the bound on pending, the owner's
+        quota or its share."""
         if not count:
             return
         caps, taken = self.caps, self._waiting.pending + self._waiting.retries
@@ -260,7 +257,8 @@ class Commit:
             self._check_share(count, owner, taken)
 
     def _check_share(self, count: int, owner: bytes, taken: int) -> None:
-        """`taken`: what is pending of all owners and of nobody, who counts as one. Raises Refused."""
+        """Check the owner's share; `taken`: pending of all. What has no owner counts as one owner. Raises
+        Refused."""
         owned = self._owned
         nobodys = taken - owned.messages
         mine = owned.pending(owner) if owner else nobodys
@@ -271,37 +269,37 @@ class Commit:
             raise Refused("over-quota", text)
 
     def placed(self, count: int, owner: bytes, size: int) -> None:
-        """So many messages of an owner, with so many bytes, are there that were not pending."""
+        """Count `count` new pending messages of an owner, of `size` bytes."""
         self._waiting.placed(count)
         if owner and count:
             self._owned.placed(owner, count, size)
 
     def retry_kept(self, count: int, record: bytes) -> None:
-        """One more message, 1, waits for its next try; one fewer, -1."""
+        """Count one more (1) or one fewer (-1) message that waits for its next try."""
         self._waiting.retry_kept(count)
         owner = owner_of(record)
         if owner:
             self._owned.placed(owner, count, count * len(record))
 
     def _resized(self, before: bytes, after: bytes) -> None:
-        """A message that is pending has another row."""
+        """Count the bytes of a pending message whose row changed."""
         owner = owner_of(after)
         if owner and len(after) != len(before):
             self._owned.placed(owner, 0, len(after) - len(before))
 
     def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
-        """Which of the drafts were accepted before. Raises Refused."""
+        """Drafts that were accepted before, by index. Raises Refused."""
         return at_once(self.known_in_steps(drafts, terms))
 
     def known_in_steps(
         self, drafts: Sequence[Draft], terms: Terms, step: int = STEP
     ) -> Bits[dict[int, Known | int]]:
-        """The same in steps."""
+        """`known` in steps."""
         taken = partial(self.taken_from, terms=terms)
         return keys_in_steps(drafts, taken, self._stored_under, key_only=terms.key_only, step=step)
 
     def taken_from(self, draft: Draft, terms: Terms) -> DedupeRow | None:
-        """The request that has the draft's key, unless it is free for that draft. Raises Refused."""
+        """The request that has the draft's key, unless the key is free for this draft. Raises Refused."""
         if not draft.while_undone:
             return self.taken(draft.key, terms)
         return self.taken(draft.key, Terms(terms.key_only, terms.replace, while_undone=True))
@@ -315,21 +313,21 @@ class Commit:
         return b"" if found is None else found.value
 
     def taken(self, key: bytes, terms: Terms = AS_EVER) -> DedupeRow | None:
-        """The request that has the key. Raises Refused if that cannot be read any more.
+        """The request that has the key. Raises Refused if that cannot be read.
 
-        A key whose message was lost (in a repair) is free: it may be used for another message. So is, by
-        these `terms`, one whose message was cancelled, or one of whose message nothing is undone.
+        The key is free if its message was lost (in a repair). By `terms` it is also free if the message was
+        cancelled, or is no longer undone.
         """
         row = self.known_under(key)
         if row is None:
             return None
         if row.position < self.directory.floor:
-            # Its slice has gone. While a place has still to try the message it is known nevertheless.
+            # Its slice is gone. The key stays taken while a place has still to try the message.
             return row if is_to_be_tried(self.open_group, row.id) else None
         try:
             found = self.find_known(row)
         except Corrupt:
-            return row  # it counts as there
+            return row  # counts as pending
         if found is None:
             return None
         if is_stub(found.value):
@@ -342,7 +340,7 @@ class Commit:
         return found.shard is None or found.position > self.horizon.position
 
     def known_under(self, key: bytes) -> DedupeRow | None:
-        """What is stored under the key, whether or not its message is still there. Raises Refused."""
+        """The row of the key, whether or not its message is still there. Raises Refused."""
         try:
             value = self.open_group.get(Table.DEDUPE, key)
             return dedupe_from(value) if value is not None else None
@@ -350,12 +348,12 @@ class Commit:
             raise Refused("unreadable", "the message stored under the key cannot be read") from error
 
     def find_known(self, row: DedupeRow) -> Found | None:
-        """The message of a key, also one that this group has placed; None: it is gone. Raises Corrupt."""
+        """The message of a key; sees those that this group has placed. None: it is gone. Raises Corrupt."""
         self.open_group.reveal(row.position)
         return self.find(row.id)
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
-        """What is stored under the key of a message, for `rehome`. Raises Refused, Corrupt."""
+        """The row of a message's key, for `rehome`. Raises Refused, Corrupt."""
         key = decode(value).key
         return self.taken(key) if key else None
 
@@ -367,9 +365,10 @@ class Commit:
         spot: tuple[int, Slice | None],
         taken: DedupeRow | None,
     ) -> MessageId:
-        """Write a message that has an id already to a new position, and say where it is. Counts nothing.
+        """Write a message that already has an id to a new position, and note the position. Counts nothing.
 
-        The row that it had is overwritten by now, so nothing is refused here: what can be is read before.
+        Its old row is overwritten by now, so nothing is refused here: the caller has read what can be
+        refused.
         """
         group, record = self.open_group, decode(value)
         (row_id,) = group.place([Draft(due_ms, record.topic, value)], [spot])
@@ -377,7 +376,7 @@ class Commit:
         if not is_held:
             group.settle(value, record.stub)
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
-        if taken and taken.id == wanted:  # else the key has gone to another message since this was cancelled
+        if taken and taken.id == wanted:  # else the key has gone to another message since the cancel
             place = id_position(row_id)
             kept = group.kept_at(place) if is_held else place
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
@@ -385,7 +384,7 @@ class Commit:
         return row_id
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
-        """`taken_by` for what has to be sent now: it does not wait for its key."""
+        """`taken_by` for a message that must be sent now; None if its key cannot be read."""
         try:
             return self.taken_by(value)
         except Refused as error:
@@ -404,7 +403,7 @@ class Commit:
         return Control(Outcome.DONE, found)
 
     def _retire(self, found: Found, kind: int) -> None:
-        """Nobody gets the message by this row any more."""
+        """Overwrite the row by a stub, so that nobody gets the message from it."""
         group = self.open_group
         left = stub(decode(found.value), kind, group.wall_ms)
         if found.shard is not None:
@@ -416,7 +415,7 @@ class Commit:
 
 
 def _has_keys(drafts: Sequence[Draft]) -> bool:
-    # A list: to begin a generator costs more than all else that a lone publish has done to it here.
+    # A list: starting a generator costs more than all else done here for a lone publish.
     return any([draft.key for draft in drafts])  # noqa: C419
 
 

@@ -1,6 +1,6 @@
-"""Dead letters: messages that a place could not do, kept until somebody decides (kept.py has their rows).
+"""Dead letters: messages that a place gave up, kept until a user decides (kept.py has their rows).
 
-At a bound in number or bytes the oldest ones go.
+Beyond the bounds in number and bytes the oldest are dropped.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ DEAD = Kept(Table.DEAD, META_DEAD, _whose, is_counted=False)
 
 
 def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> int:
-    """In the writer: keep a dead letter, and drop the oldest ones beyond the bounds; how many went.
+    """In the writer: keep a dead letter, and drop the oldest beyond the bounds. Returns how many were
+    dropped.
 
-    It takes the place of an earlier one of the same message and place.
+    It replaces an earlier one of the same message and place.
     """
     remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
     DEAD.put(commit.open_group, position(commit.horizon.clock_ms, commit.horizon.issue()), row)
@@ -32,9 +33,10 @@ def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> 
 
 
 def remove_of(commit: Commit, message: MessageId, addressee: str, incarnation: int) -> int:
-    """In the writer: that place has done the message after all; how many dead letters went.
+    """In the writer: remove the place's dead letters of a message that it finished after all. Returns their
+    number.
 
-    Also those that this group commit has buried. One that cannot be read stays.
+    Includes those that this group commit has buried. One that cannot be read stays.
     """
     group = commit.open_group
     return sum(
@@ -45,8 +47,8 @@ def remove_of(commit: Commit, message: MessageId, addressee: str, incarnation: i
 
 
 def drop_older(commit: Commit, running_ms: int, limit: int) -> int:
-    """In the writer: drop those that died before that running time, the oldest ones, `limit` at most; how
-    many."""
+    """In the writer: drop at most `limit` of the oldest, of those that died before `running_ms`. Returns the
+    number."""
     gone = 0
     for letter in _oldest(commit):
         if gone == limit or letter[1].running_ms >= running_ms:
@@ -57,12 +59,12 @@ def drop_older(commit: Commit, running_ms: int, limit: int) -> int:
 
 
 def oldest_letter(store: Store) -> Letter | None:
-    """The first one that can be read."""
+    """The oldest dead letter that can be read."""
     return next(DEAD.all(store, DEAD.stored_totals(store).oldest), None)
 
 
 def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
-    """Until the rest is within the bounds; the one that came last stays, however large."""
+    """Drop the oldest until the rest is within the bounds; the newest stays, however large."""
     now, gone = DEAD.totals(commit.open_group), 0
     if now.count <= max_messages and now.bytes <= max_bytes:
         return 0
@@ -76,7 +78,7 @@ def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
 
 
 def _drop(commit: Commit, letter: Letter) -> None:
-    """The oldest one goes: the next look begins behind it, not among what is left of those before."""
+    """Drop the oldest, and note where the next search begins, so that it passes no deleted rows."""
     group = commit.open_group
     DEAD.remove(group, *letter)
     now = DEAD.totals(group)
@@ -84,7 +86,7 @@ def _drop(commit: Commit, letter: Letter) -> None:
 
 
 def _oldest(commit: Commit) -> Iterator[Letter]:
-    """Those that are stored and that this group has not taken away, the oldest first."""
+    """Stored dead letters that this group has not removed, oldest first."""
     group = commit.open_group
     for place, row in DEAD.all(group.store, DEAD.totals(group).oldest):
         if group.get(Table.DEAD, keys.kept(place)) is not None:

@@ -1,15 +1,16 @@
 """Idempotency keys: which drafts of a request were accepted before.
 
-A key is remembered with its message (table `dedupe`) until that message's slice is dropped, or it is lost. A
-draft whose key is taken by the same request gets the first answer again; by another request, the whole
-request is refused before any row is placed. Two drafts of one request with the same key are one message.
+A key is remembered with its message (table `dedupe`) until that message's slice is dropped, or the message is
+lost. If the same request comes again with the key, it gets the first answer again. If another request uses
+the key, it is refused as a whole before any row is placed. Two drafts of one request with the same key are
+one message.
 
-A request may set other terms: its key alone says that it is the same one (`key_only`), and a key whose
-message was cancelled is free for it (`replace`). Not one whose message is pending or has been dispatched: a
-request to replace that is sent again finds what it has placed itself, and places nothing twice.
+A request may set other terms. With `key_only` the key alone decides that it is the same request. With
+`replace` a key whose message was cancelled is free. A key whose message is pending or dispatched is not: a
+replace that is sent again finds the message that it placed itself, and places nothing twice.
 
-A draft may ask for less (`while_undone`): for it a key is taken only while something of the message that has
-it is undone. What the request before it asked for does not count, so no row says it.
+With `while_undone` a key counts as taken only while its message is undone. The terms of the earlier request
+do not count, so no row stores them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from .tables import DedupeRow
 
 
 def key_of(user: str, key: bytes) -> bytes:
-    """What the idempotency key of a user is stored under: 16 bytes."""
+    """Row key of a user's idempotency key: 16 bytes."""
     hashing = _hash_of(user).copy()
     hashing.update(key)
     return hashing.digest()
@@ -33,15 +34,15 @@ def key_of(user: str, key: bytes) -> bytes:
 
 @lru_cache(maxsize=16)
 def _hash_of(user: str) -> blake2b:
-    """Of nothing yet: to copy it takes half of what making one takes. Nobody updates it."""
+    """An empty hash to copy: half the cost of making one. Never updated itself."""
     return blake2b(digest_size=16, person=user.encode()[:16])
 
 
 class Refused(ShardsError):
-    """A draft cannot be taken; `index` says which of its request, `why` is a stable word.
+    """A draft was refused. `index`: its place in the request; `why`: a stable word.
 
-    `other`, `wanted`: of a key that another request has used, the stored message of that one, if it can be
-    read, and the one that is refused.
+    `other`, `wanted`: if another request has used the key, that one's stored message, if it can be read, and
+    the refused one.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ def keys_in_steps(
     key_only: bool = False,
     step: int = STEP,
 ) -> Bits[dict[int, Known | int]]:
-    """By index, each draft whose key is taken: the first answer, or the index of its twin here.
+    """Drafts whose key is taken, by index: the first answer, or the index of its twin in this request.
 
-    `stored`: the message under a key, empty if it cannot be read. A step is `step` drafts, or one of whose
-    message all have to be asked who were to get it. Raises Refused for the first whose key was used by
-    another request, if that is not all the same (`key_only`).
+    `stored`: the message under a key, empty if it cannot be read. A step is `step` drafts, or one draft whose
+    places all have to be asked. Raises Refused for the first draft whose key another request has used, unless
+    `key_only`.
     """
     known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
@@ -99,7 +100,7 @@ def keys_in_steps(
 def woven(
     placed: Sequence[MessageId | Known], known: dict[int, Known | int], count: int
 ) -> list[MessageId | Known]:
-    """The answers of fresh and known drafts in request order."""
+    """The answers of new and known drafts in request order."""
     fresh = iter(placed)
     answers: list[MessageId | Known] = []
     for index in range(count):

@@ -1,6 +1,6 @@
-"""What asks for a place on the timeline, on which terms, and the answer where its key is known.
+"""A message that wants a place on the timeline, the terms of its key, and the answer for a known key.
 
-A file of its own, because what uses it may be compiled, and a Struct must not be.
+A separate file: its users may be compiled, and a Struct must not be.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from timeline.position import MessageId
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message that wants a place. `value` is the encoded record; due 0: as soon as possible."""
+    """A message to place. `value` is the encoded record; due 0: as soon as possible."""
 
     due_ms: int
     topic: bytes
@@ -17,25 +17,25 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     key: bytes = b""
     fingerprint: bytes = b""
     while_undone: bool = False
-    """Its key is taken only as long as something of the message that has it is undone."""
+    """The key is taken only while its earlier message is undone."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The idempotency key was used before, by the same request: the first answer again."""
+    """The same request used the idempotency key before: the first answer again."""
 
     id: MessageId
     due_ms: int
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a request has to say of its keys."""
+    """Terms of a request for its keys."""
 
     key_only: bool = False
-    """Whatever was asked for under the key was this request."""
+    """The key alone decides that it is the same request."""
     replace: bool = False
     """A key whose message was cancelled is free."""
     while_undone: bool = False
-    """`Draft.while_undone`, of all of them."""
+    """`Draft.while_undone` for all drafts."""
 
 
 AS_EVER = Terms()

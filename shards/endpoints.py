@@ -2,8 +2,8 @@
 
     endpoints    name, UTF-8 -> MessagePack of `EndpointRow`
 
-How an endpoint stands (position, in flight, paused, its terms) is its group's matter, whose rows stand in
-`sessions` and `cursors`. Secrets are stored as they are: they are needed to sign.
+Position, flights, pauses and terms of an endpoint belong to its group, whose rows are in `sessions` and
+`cursors`. Secrets are stored in the clear: the server signs with them.
 """
 
 from collections.abc import Iterator
@@ -17,31 +17,31 @@ from .tables import decoded, encode_row
 from .unreadable import readable
 
 _NAMES_END = b"\x7f"
-"""Above every name: they are ASCII."""
+"""Above every name: names are ASCII."""
 
 
 class SecretRow(msgspec.Struct, frozen=True, array_like=True):
-    """What signs; `until_ms` wall ms until which it does, 0: for good."""
+    """A signing secret, valid until `until_ms`, wall ms; 0: without end."""
 
     secret: bytes
     until_ms: int = 0
 
 
 class EndpointRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where, and how, messages are posted."""
+    """A webhook endpoint: its URL and how messages are posted."""
 
     url: str
     secrets: list[SecretRow]
-    """The newest first."""
+    """Newest first."""
     headers: dict[str, str]
     concurrency: int
-    """0: the server's."""
+    """0: the server's default."""
     timeout_ms: int
-    """0: the server's."""
+    """0: the server's default."""
     created_ms: int
     changed_ms: int
     gone: str = ""
-    """Why the server has paused it; empty: it has not."""
+    """Why the server has paused it; empty: not paused."""
 
 
 _endpoint = msgspec.msgpack.Decoder(EndpointRow)
@@ -53,7 +53,7 @@ def endpoint_of(value: bytes) -> EndpointRow:
 
 
 def read_endpoints(store: Store) -> Iterator[tuple[str, EndpointRow | Corrupt]]:
-    """All endpoints by name, or why one cannot be read."""
+    """All endpoints by name; a Corrupt in place of a row that cannot be read."""
     for key, value in readable(store, Table.ENDPOINTS, b"", _NAMES_END):
         name = key.decode(errors="replace")
         try:

@@ -6,11 +6,11 @@ class ShardsError(Exception):
 
 
 class StoreFailed(ShardsError):
-    """The engine did not write, sync or read; what was not durable before may be gone."""
+    """The engine did not write, sync or read. What was not durable may be lost."""
 
 
 class Corrupt(ShardsError):
-    """Stored bytes are not what was written. The message names the file or the row."""
+    """Stored bytes differ from what was written. The message names the file or the row."""
 
 
 class StoreLocked(ShardsError):
@@ -18,7 +18,7 @@ class StoreLocked(ShardsError):
 
 
 class SharedData(ShardsError):
-    """The rows are those of a cluster's log: nothing but what that has may change them."""
+    """The data belongs to a cluster's log: only records of that log may change it."""
 
 
 class WrongFormat(ShardsError):

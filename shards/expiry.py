@@ -1,9 +1,9 @@
-"""Dropping whole slices, the oldest ones: what an expiry does, in the writer.
+"""Expiry in the writer: drops the oldest slices whole.
 
-The slices leave the directory and the retention floor moves to the end of the last one: from then on their
-messages are no more, for everybody, and a position before the floor names nothing. What they had borrowed
-they give back (borrow.py). The bytes of their rows, and the rows of `dedupe` and `moved` that knew their
-messages, go later and in steps (leavings.py).
+The slices leave the directory and the retention floor moves to the end of the last one. From then on their
+messages are gone for all readers, and a position before the floor names nothing. Borrowed shards are given
+back (borrow.py). The bytes of the rows, and the rows of `dedupe` and `moved` that name them, go later, in
+steps (leavings.py).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .store import Table
 
 
 def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
-    """Drop the slices, the oldest ones; which of them were there, as they were when they were chosen."""
+    """Drop the oldest slices. Returns those that were unchanged since they were chosen."""
     group, directory = commit.open_group, commit.directory
     found = [(directory.get(piece.start_ms), piece.home) for piece in pieces]
     gone = [piece for piece, home in found if piece is not None and piece.home == home]

@@ -1,45 +1,45 @@
 """The fields of a stored message; `record.py` has their bytes.
 
-A file of its own, because what uses it may be compiled, and a Struct must not be.
+A separate file: its users may be compiled, and a Struct must not be.
 """
 
 import msgspec
 
 
 class TryRow(msgspec.Struct, frozen=True, array_like=True):
-    """A delivery that came to nothing."""
+    """A failed delivery."""
 
     at_ms: int
-    """When that was known, wall ms."""
+    """Time of the failure, wall ms."""
     by: str
-    """Who had it: a client id, or what a worker calls itself; empty: nobody in particular."""
+    """Who had it: a client id, or a worker's name; empty: unknown."""
     outcome: str
     reason: str
     ms: int = 0
-    """How long it was in hand; 0: not known."""
+    """How long it was held; 0: unknown."""
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Of a message that is tried again: who alone gets it, and what came before."""
+    """Retry part of a record: its only receiver, and the tries so far."""
 
     addressee: bytes
-    """The session or group, by the name that its rows have, UTF-8."""
+    """The session or group, by its name in the rows, UTF-8."""
     attempts: int = 0
-    """Deliveries of the message to it before this row."""
+    """Deliveries to it before this row."""
     counted: int = 0
-    """Those of them that count toward `sessions.max_attempts`."""
+    """Those that count toward `sessions.max_attempts`."""
     reason: bytes = b""
-    """Why the last of them came to nothing, UTF-8."""
+    """Why the last delivery failed, UTF-8."""
     tries: list[TryRow] = []
-    """The last ones, as far as they are known. No part of a record's bytes."""
+    """The last tries, as far as they are known. Not stored in a record's bytes."""
     returns: int = 0
-    """How often the message was returned in order, without a try. No part of a record's bytes."""
+    """Times that the message was returned in order, without a try. Not stored in a record's bytes."""
     told: int = 0
-    """Deliveries from this row that `tries` has as well. No part of a record's bytes."""
+    """Deliveries from this row that `tries` already has. Not stored in a record's bytes."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A message as stored. Times in ms; bytes as they go over the wire."""
+    """A stored message. Times in ms; bytes as on the wire."""
 
     topic: bytes
     payload: bytes
@@ -58,13 +58,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     when_ms: int = 0
     schedule: bytes = b""
     owner: bytes = b""
-    """Name of the key that sent it, UTF-8; empty: none was shown."""
+    """Name of the key that sent it, UTF-8; empty: no key."""
     retry: Retry | None = None
-    """None: it is for everybody who subscribes."""
+    """None: for all subscribers."""
     deliver_to: bytes = b""
-    """The endpoint, by its name, or the URL that it is posted to besides, UTF-8; empty: none."""
+    """Endpoint name, or URL, to which it is posted in addition, UTF-8; empty: none."""
 
     @property
     def size(self) -> int:
-        """Bytes that go to a subscriber, about."""
+        """Approximate bytes sent to a subscriber."""
         return len(self.topic) + len(self.properties) + len(self.payload)

@@ -1,10 +1,9 @@
-"""The rows of a large request, gathered so that they go into the batch in the order of their keys.
+"""Sorts the rows of a large request, so that they enter the batch in key order.
 
-The engine enters each row into a sorted list in memory, and is quickest when the next row belongs right
-behind the one before: 10,000 messages take 9 ms in order and 16 as they come, 10,000 more rows for their
-idempotency keys, which are hashes, 10 and 20. It holds the interpreter meanwhile, so this is how long
-everybody waits. Sorting is done before, in steps (steps.py), table by table; for one key the order of the
-changes stays.
+The engine enters each row into a sorted list in memory. It is fastest when the next row belongs right behind
+the one before: 10,000 messages take 9 ms in order and 16 unsorted; 10,000 more rows for their
+idempotency keys, which are hashes, 10 and 20. It holds the interpreter meanwhile, so every client waits that
+long. Sorting happens before, in steps (steps.py), table by table. Changes of one key keep their order.
 """
 
 from operator import itemgetter
@@ -13,12 +12,12 @@ from .steps import STEP, Bits
 from .store import Batch, Table
 
 Row = tuple[bytes, bytes | None]
-"""(key, value, None: deleted)."""
+"""(key, value); value None: delete."""
 _key = itemgetter(0)
 
 
 class Gathered:
-    """Stands for a batch until what it has gathered is poured into it."""
+    """Stands in for a batch until its rows are poured into it."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -40,14 +39,14 @@ class Gathered:
 
     @property
     def size(self) -> int:
-        """Of what has been poured."""
+        """Bytes that have been poured into the batch."""
         return self.batch.size
 
     def __len__(self) -> int:
         return len(self.batch) + sum(map(len, self._rows.values()))
 
     def pour_in_steps(self) -> Bits[None]:
-        """All that is gathered goes into the batch, in order; what comes between the steps waits."""
+        """Pour all gathered rows into the batch, in order. Rows that come between the steps wait."""
         gathered = [(table, rows.copy()) for table, rows in self._rows.items()]
         for rows in self._rows.values():
             rows.clear()
@@ -59,7 +58,7 @@ class Gathered:
                 self._put(table, rows[at : at + STEP])
 
     def pour(self) -> None:
-        """The same in one go, as it has come."""
+        """Pour all rows at once, unsorted."""
         for table, rows in self._rows.items():
             self._put(table, rows)
             rows.clear()

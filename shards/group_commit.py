@@ -1,4 +1,4 @@
-"""The values of a group commit: what it wrote, and its bounds."""
+"""A group commit (what it wrote), and its bounds."""
 
 from dataclasses import dataclass, field
 
@@ -13,14 +13,14 @@ class GroupCommit:
 
     bound_ms: int = 0
     placed: list[Row] = field(default_factory=list)
-    """New rows, for the wheel once they are durable."""
+    """New rows; they enter the wheel once they are durable."""
     gone: list[Position] = field(default_factory=list)
-    """Cancelled or moved: out of the wheel at once, the floor keeps dispatch below them."""
+    """Cancelled or moved: out of the wheel at once; the floor keeps dispatch below them."""
     floor: Position | None = None
     rows: int = 0
     first_seq: int = 0
     last_seq: int = 0
-    """What was placed with it, stored or not, has a seq above the first and up to the last."""
+    """Messages placed with this group, stored or not, have a seq above `first_seq` and up to this."""
 
     def touch(self, place: Position) -> None:
         if self.floor is None or place < self.floor:
@@ -29,11 +29,11 @@ class GroupCommit:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Bounds of a shard and of what may be pending."""
+    """Bounds of a shard, and of pending messages."""
 
     messages: int
     bytes: int
     pending: int
     structure_above: int
     is_shared: bool = False
-    """Owners share `pending`: its last part is for those that have less than an equal share."""
+    """Owners share `pending`: its last part is for owners below an equal share."""

@@ -1,21 +1,20 @@
-"""Cutting a slice while the server goes on: a split, in the writer.
+"""Splits in the writer: cut a slice while the server continues.
 
-A split is a cut and nothing else. In one batch the slice leaves the directory and its children come in, each
-borrowing the shards of the parent that reach into its span (borrow.py). From then on new messages go to
-shards of the children. No row is copied, then or later: shard numbers are part of ids, so a copy could merge
-nothing.
+A split is only a cut. In one batch the slice leaves the directory and its children enter. Each child borrows
+the shards of the parent that reach into its span (borrow.py). From then on new messages go to shards of the
+children. No row is ever copied: shard numbers are part of ids, so a copy could merge nothing.
 
     slice A(gen 0)  shards 0, 1      cut at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
     put in B        B opens shard 2: its number is above all that it borrows, because an id carries it
 
-How many rows each child borrows is stored with it and exact, so all of them have to be counted before. A job
-does that, from a checkpoint, and the server brings its counts up to date:
+The exact number of rows that each child borrows is stored with it, so all of them must be counted before. A
+job counts them in a checkpoint, and the server adds what has changed since:
 
-    begin    the slice is sealed: messages that come from now on go to *later* shards
-    ...      the job counts the shards that there were; stubs that come meanwhile are noted (`Watch`)
-    cut      the counts of the job, less the stubs that it has not seen, and the rows of the later shards,
-             which are counted here if they are few; if they are many the slice is sealed again and they are
-             counted outside of the writer first (`Tally`)
+    begin    the slice is sealed: new messages go to *later* shards
+    ...      the job counts the existing shards; the server notes new stubs (`Watch`)
+    cut      the counts of the job, less the stubs that it has not seen, plus the rows of the later shards.
+             A few rows are counted here; if there are many the slice is sealed again and they are counted
+             outside of the writer first (`Tally`)
 
 A refusal comes before anything is changed.
 """
@@ -40,29 +39,28 @@ GENERATION_MAX = 0xFFFF
 PARTS_MAX = 1_000
 FEW_ROWS = 5_000
 FEW_BYTES = 4 << 20
-"""Most rows and bytes that are counted in the writer: everybody waits for it. 800 rows of 250 KB took
-56 ms."""
+"""Maximum bytes of rows counted in the writer, where every request waits: 800 rows of 250 KB took 56 ms."""
 OVERRUN = f"more than {WATCH_MAX} messages were cancelled or moved during the job"
-"""Why a slice can no longer be cut by the job that watches it."""
+"""Why the watching job can no longer cut the slice."""
 
 
 class Tally:
-    """The rows of the later shards of a slice, by the pieces that it is to be cut into."""
+    """Counts the rows of a slice's later shards by child slice."""
 
     def __init__(self, piece: Slice, cuts: Sequence[int]) -> None:
         assert piece.watch is not None
         self.piece = piece
         self.cuts = cuts
         self.few = FEW_ROWS
-        """Most rows that `take_few` counts."""
+        """Maximum rows that `take_few` counts."""
         self.rows = [0] * (len(cuts) + 1)
         self.bytes = [0] * (len(cuts) + 1)
         self.sealed: list[Shard] = []
-        """The shards that have to be counted outside of the writer."""
+        """Shards to count outside of the writer."""
         self._upto = piece.watch.last
 
     def left(self) -> list[Shard]:
-        """The shards that have not been counted, by number."""
+        """Later shards that are not counted yet, by number."""
         return [shard for number, shard in self.piece.shards.items() if number > self._upto]
 
     def step(self, store: Store, step_rows: int) -> Iterator[None]:
@@ -81,7 +79,7 @@ class Tally:
             self._upto = shard.number
 
     def take_few(self, commit: Commit) -> bool:
-        """Count what is left, in the writer. False: it is too much, or some rows were not found."""
+        """Count the remaining rows, in the writer. False: too many, or some rows were not found."""
         shards = self.left()
         count = sum(shard.count for shard in shards)
         if count > self.few or sum(shard.bytes for shard in shards) > FEW_BYTES:
@@ -91,7 +89,7 @@ class Tally:
             for key, value in _rows_of(group.store, shard):
                 self._add(keys.place_of(key), value)
         if shards:
-            # Rows that the open group has placed are in no table yet.
+            # Rows of the open group are in no table yet.
             numbers, piece = {shard.number for shard in shards}, self.piece
             for place, number, value in group.placed:
                 if number in numbers and piece.start_ms <= at_of(place) < piece.end_ms:
@@ -112,7 +110,7 @@ def _rows_of(store: Store, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
 
 
 def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
-    """The slice of this home, which starts behind `nearest`. Raises Refused: there is none."""
+    """The slice of this home, which must start behind `nearest`. Raises Refused if there is none."""
     piece = commit.directory.get(home.start_ms)
     if piece is None or piece.generation != home.generation:
         raise Refused("wrong-state", "the slice changed after the job was created")
@@ -122,7 +120,7 @@ def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
 
 
 def sources_of(piece: Slice) -> list[SourceRow]:
-    """The shards that a job on a slice has to read, by number."""
+    """The shards that a job must read for a slice, by number."""
     return [
         SourceRow(s.home.start_ms, s.home.generation, s.number, s.structure, s.count, s.live)
         for s in sorted(piece.readable(), key=lambda shard: shard.number)
@@ -130,7 +128,7 @@ def sources_of(piece: Slice) -> list[SourceRow]:
 
 
 def begin(commit: Commit, home: Home, nearest: Position) -> tuple[Slice, list[SourceRow]]:
-    """Seal and watch the slice. Returns it and the shards that the job has to count. Raises Refused."""
+    """Seal and watch the slice. Returns it, and the shards that the job must count. Raises Refused."""
     piece = far_slice(commit, home, nearest)
     piece.watch = Watch(piece)
     return piece, sources_of(piece)
@@ -139,7 +137,7 @@ def begin(commit: Commit, home: Home, nearest: Position) -> tuple[Slice, list[So
 def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position) -> list[Slice] | None:
     """Cut the slice with this group. Returns its children. Raises Refused.
 
-    `said`: what the job has counted of each child. Returns None if too many messages have come since to count
+    `said`: the job's counts for each child. Returns None if too many messages have arrived since to count
     them here. Then the slice is sealed again, and the caller first counts the tally's `sealed` shards.
     """
     piece, cuts = tally.piece, tally.cuts
@@ -170,7 +168,7 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
 
 
 def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
-    """What each child holds now. Raises Refused."""
+    """Current counts of each child. Raises Refused."""
     watch = tally.piece.watch
     assert watch is not None
     lost = watch.lost(tally.cuts, missed)
@@ -195,7 +193,7 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
 
 
 def _missed(piece: Slice, said: Sequence[Counts]) -> int:
-    """How many of the noted stubs the job has seen. Raises Refused: its counts do not fit the slice."""
+    """How many of the noted stubs the job has seen. Raises Refused if its counts do not fit the slice."""
     watch = piece.watch
     assert watch is not None, "the slice was watched since the job began"
     if watch.is_overrun:

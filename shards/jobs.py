@@ -1,7 +1,7 @@
-"""What is stored of a pipeline job, in the table `meta` under "job/" and its id.
+"""Stored pipeline jobs: table `meta`, "job/" and the id.
 
-The row says how far the job came, so that a server that starts knows which jobs it has to give up. The last
-100 ended ones are kept to be looked at.
+The row says how far the job came, so that a starting server knows which jobs to abort. The last 100 ended
+jobs are kept for inspection.
 """
 
 import logging
@@ -29,7 +29,7 @@ ENDED = (DONE, ABORTED)
 
 
 class PieceRow(msgspec.Struct, frozen=True, array_like=True):
-    """A slice of a job, and how many rows it held."""
+    """A slice of a job, and its number of rows."""
 
     start_ms: int
     end_ms: int
@@ -43,7 +43,7 @@ class PieceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SourceRow(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that is read by a job."""
+    """A shard that a job reads."""
 
     start_ms: int
     generation: int
@@ -54,9 +54,9 @@ class SourceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
-    """A job. `slices`: what it is about, one for a split; `cuts`: where it was cut, ms from its start.
+    """A job. `slices`: its slices, one for a split; `cuts`: the cut points, ms from the slice's start.
 
-    Only jobs of older versions, which copied what they split, have `sources` and `children`.
+    Only jobs of older versions, which copied rows, have `sources` and `children`.
     """
 
     id: str
@@ -72,12 +72,12 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
     ended_ms: int = 0
     detail: str = ""
     rows: int = 0
-    """Rows cut or dropped in the end."""
+    """Rows that were cut or dropped in the end."""
     cuts: list[int] = []
 
     @property
     def copies(self) -> Iterator[bytes]:
-        """Prefixes of rows that a job of an older version may have copied, and that no slice reads."""
+        """Prefixes of rows that an older version's job may have copied, and that no slice reads."""
         if self.state != DONE:
             for child in self.children:
                 for source in chain.from_iterable(self.sources):
@@ -92,12 +92,12 @@ def job_key(job: str) -> bytes:
 
 
 def job_value(row: JobRow) -> bytes:
-    """Without its id, which the key has."""
+    """The row without its id, which is in the key."""
     return msgspec.msgpack.encode(msgspec.structs.replace(row, id=""))
 
 
 def stored_jobs(store: Store) -> Iterator[JobRow]:
-    """Every job that is stored and can be read."""
+    """Every stored job that can be read."""
     for key, value in readable(store, Table.META, PREFIX, PREFIX_END):
         try:
             yield _row(key, value)

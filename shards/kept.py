@@ -1,24 +1,24 @@
-"""Messages that are kept for one place alone: retries, which wait for their next try, and dead letters.
+"""Messages kept for one place: retries, which wait for their next try, and dead letters.
 
-A *place* is a session or a group. What it has been sent and could not do is no message of the timeline any
-more: it is the place's own. Both tables have the same rows, a message each under a position, which the writer
-gives as to any message; what the position says differs:
+A *place* is a session or a group. A message that it received and could not finish leaves the timeline: it now
+belongs to the place. Both tables have the same rows, one message each under a position. The writer assigns
+the position as for any message; its meaning differs:
 
     retries    when the next try is due          dead    when it died
 
-More rows name each: by whose it is, and by its message. A message that two places keep is kept twice.
+More rows name each message: by its place, and by its id. A message kept for two places is stored twice.
 
-    0 · position            KeptRow: the message, whose it is, its tries and why the last one failed
+    0 · position            KeptRow: the message, its place, its tries and the last failure
     1 · whose · position    empty
     2 · id · position       empty; also by `KeptRow.stood_as`
     3 · whose               how many (8); in `retries` only
     4 · id · whose          KeptRow without the message: the place has dropped it; in `retries` only
 
-*Whose* a dead letter is, is the group as people call it. Of a retry it is the place and its *incarnation*: a
-place that is ended and made anew under the same name finds nothing of the one before.
+*Whose* of a dead letter is the group's name as users know it. Of a retry it is the place and its
+*incarnation*: a place that was deleted and created again under the same name finds nothing of the old one.
 
-How many there are and their bytes stand in `meta` and go with each change, so that nothing is counted at
-start and a group commit that is not written leaves no trace.
+The counts and bytes are in `meta` and change in the same batch. So nothing is counted at start, and a group
+commit that is not written leaves no trace.
 """
 
 import logging
@@ -46,41 +46,41 @@ from .unreadable import readable
 log = logging.getLogger(__name__)
 
 ROW_BYTES = 80
-"""What one takes besides its value: the keys of its three rows."""
+"""Bytes of one besides its value: the keys of its three rows."""
 NONE = KeptTotals(0, 0, START)
 
 Letter = tuple[Position, KeptRow]
-"""Where it stands, and what it is."""
+"""Its position, and its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One of the two tables. Methods that take an `OpenGroup` are for the writer, and see what it has put."""
+    """One of the two tables. Methods that take an `OpenGroup` are for the writer and see its changes."""
 
     table: Table
     meta: bytes
-    """The key of its totals."""
+    """The key of the totals."""
     whose: Callable[[KeptRow], bytes]
-    """What the rows that name one by whose it is begin with."""
+    """Prefix of the rows that name one by its place."""
     is_counted: bool
-    """How many somebody has stands in a row."""
+    """Whether a row counts those of each place."""
 
     # -- in the writer
 
     def put(self, group: OpenGroup, place: Position, row: KeptRow) -> None:
-        """Keep one more."""
+        """Add a message."""
         value = encode_row(row)
         for key in self.keys(place, row):
             group.row(self.table, key, value if key[0] == 0 else b"")
         self._count(group, row, 1, size_of(value))
 
     def at(self, group: OpenGroup, place: Position) -> KeptRow | None:
-        """The one of that position, if it is there still. Raises Corrupt."""
+        """The row at that position, if it is still there. Raises Corrupt."""
         value = group.get(self.table, keys.kept(place))
         return None if value is None else kept_row_of(value)
 
     def remove(self, group: OpenGroup, place: Position, row: KeptRow) -> bool:
-        """It is kept no more; False if it was not any more."""
+        """Remove a message; False if it was gone already."""
         value = group.get(self.table, keys.kept(place))
         if value is None:
             return False
@@ -90,12 +90,11 @@ class Kept:
         return True
 
     def of_message_in(self, group: OpenGroup, message: MessageId) -> list[Letter]:
-        """Those of a message, also those that this group commit has put. One that cannot be read is passed
-        over."""
+        """Rows of a message, including those that this group commit has put. Unreadable rows are skipped."""
         return [*self.each_of_message_in(group, message)]
 
     def each_of_message_in(self, group: OpenGroup, message: MessageId) -> Iterator[Letter]:
-        """The same one by one, for who changes nothing meanwhile."""
+        """The same one by one, for callers that change nothing meanwhile."""
         name = keys.kept_of_message(message)
         stored = [key for key, _ in readable(group.store, self.table, name, name + keys.LAST)]
         for key in dict.fromkeys([*stored, *group.fresh(self.table, name)]):
@@ -106,7 +105,7 @@ class Kept:
                 yield place, row
 
     def totals(self, group: OpenGroup) -> KeptTotals:
-        """As the open group leaves them."""
+        """Totals as the open group leaves them."""
         return _totals(group.get(Table.META, self.meta))
 
     def set_totals(self, group: OpenGroup, now: KeptTotals) -> None:
@@ -121,23 +120,23 @@ class Kept:
             left = max(0, _count(group.get(self.table, key)) + count)
             group.row(self.table, key, count_value(left) if left else None)
 
-    # -- as it is stored
+    # -- as stored
 
     def stored_totals(self, store: Store) -> KeptTotals:
-        """How many there are, and their bytes."""
+        """Number of messages, and their bytes."""
         return _totals(store.get(Table.META, self.meta))
 
     def count_of(self, store: Store, whose: bytes) -> int:
-        """How many somebody has, where that is counted."""
+        """Number of one place's messages, where they are counted."""
         return _count(store.get(self.table, keys.kept_count(whose)))
 
     def stored_at(self, store: Store, place: Position) -> KeptRow | None:
-        """The one of that position. Raises Corrupt."""
+        """The row at that position. Raises Corrupt."""
         value = store.get(self.table, keys.kept(place))
         return None if value is None else kept_row_of(value)
 
     def all(self, store: Store, start: Position = START, end: Position = END) -> Iterator[Letter]:
-        """Those of start <= position < end, in this order. One that cannot be read is passed over."""
+        """Rows with start <= position < end, in order. Unreadable rows are skipped."""
         for key, value in readable(store, self.table, keys.kept(start), keys.kept(end)):
             row = _readable(key, value)
             if row is not None:
@@ -146,7 +145,7 @@ class Kept:
     def of(
         self, store: Store, whose: bytes, start: Position = START, end: Position = END
     ) -> Iterator[tuple[Position, KeptRow | None]]:
-        """The same of somebody, whose name two may have; None for one that cannot be read."""
+        """Rows of one place; two places may share the name's hash. None for an unreadable row."""
         for key, _ in readable(store, self.table, whose + keys.place(start), whose + keys.place(end)):
             place = keys.place_of(key)
             value = store.get(self.table, keys.kept(place))
@@ -154,20 +153,20 @@ class Kept:
                 yield place, _readable(key, value)
 
     def first_of(self, store: Store, whose: bytes, start: Position = START) -> Position | None:
-        """Where the first one of somebody stands, from `start` on."""
+        """Position of the first row of one place, from `start` on."""
         for key, _ in readable(store, self.table, whose + keys.place(start), whose + keys.place(END)):
             return keys.place_of(key)
         return None
 
     def of_message(self, store: Store, message: MessageId) -> Iterator[Letter]:
-        """The same of one message."""
+        """Rows of one message."""
         name = keys.kept_of_message(message)
         for place, row in self.of(store, name):
             if row is not None:
                 yield place, row
 
     def keys(self, place: Position, row: KeptRow) -> tuple[bytes, ...]:
-        """Those of its row, and of the rows that name it."""
+        """Keys of its row, and of the rows that name it."""
         at = keys.place(place)
         ids = (row.id, row.stood_as) if row.stood_as else (row.id,)
         named = [keys.kept_of_message(keys.message_of(one)) + at for one in ids]
@@ -175,19 +174,19 @@ class Kept:
 
 
 def is_to_be_tried(group: OpenGroup, message: MessageId) -> bool:
-    """In the writer: whether some place has the message among its retries; names are looked at alone."""
+    """In the writer: whether some place has the message among its retries. Looks at keys only."""
     name = keys.kept_of_message(message)
     stored = (key for key, _ in readable(group.store, Table.RETRIES, name, name + keys.LAST))
     return any(group.get(Table.RETRIES, key) is not None for key in stored)
 
 
 def size_of(value: bytes) -> int:
-    """What one takes, by its value."""
+    """Bytes of one, from its value."""
     return len(value) + ROW_BYTES
 
 
 def _totals(value: bytes | None) -> KeptTotals:
-    """What cannot be read begins anew: `verify --repair` counts."""
+    """The totals; zero if they cannot be read, until `verify --repair` counts again."""
     try:
         return NONE if value is None else kept_totals_from(value)
     except Corrupt as error:

@@ -9,10 +9,10 @@
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
     retries,     0 · at (6) · seq (6) of the next try, or the death                 13
-    dead         1 · hash of whose it is (8) · at (6) · seq (6)                     21
+    dead         1 · hash of its place (8) · at (6) · seq (6)                       21
                  2 · message id (16) · at (6) · seq (6)                             29
-                 3 · hash of whose they are (8)                                      9
-                 4 · message id (16) · hash of whose it was (8), of what is dropped 25
+                 3 · hash of their place (8)                                         9
+                 4 · message id (16) · hash of the place that dropped it (8)        25
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
                  of a slice's cells "cells/" · start (6) · generation (2)
     received     client id, UTF-8 · 0 · packet id (2)
@@ -28,13 +28,13 @@ from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position
 from timeline.slices import Home
 
 MESSAGE_KEY_BYTES = 22
-"""Of a key of `messages`. A shard's `bytes` are those of its values and these for each row."""
+"""Bytes of a key of `messages`. A shard's `bytes` count its values, and this for each row."""
 GROUP_PREFIX = "\0share/"
-"""A group's rows stand among those of the sessions, under a name that no client id can have."""
+"""Groups have their rows among the sessions', under names that no client id can have."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
 AT_BYTES = slice(10, 16)
-"""Where `at` stands in a key of `messages`."""
+"""Where `at` is in a key of `messages`."""
 
 
 def place(position: Position) -> bytes:
@@ -42,7 +42,7 @@ def place(position: Position) -> bytes:
 
 
 def place_of(key: bytes) -> Position:
-    """The position that a key of `messages`, `held` or `dispatches` ends with."""
+    """The position at the end of a key of `messages`, `held` or `dispatches`."""
     return Position(int.from_bytes(key[-POSITION_BYTES:], "big"))
 
 
@@ -93,7 +93,7 @@ CELLS_END = b"cells0"
 
 
 def cells_key(home: Home) -> bytes:
-    """The row of `meta` that says when the messages of a slice are."""
+    """The row of `meta` with the cells of a slice."""
     return CELLS + slice_key(home)
 
 
@@ -106,37 +106,37 @@ def owned(owner: bytes) -> bytes:
 
 
 def owner_in(key: bytes) -> bytes:
-    """Whose counters a row of `meta` with such a key is."""
+    """The owner in a counter's key of `meta`."""
     return key[len(OWNED) :]
 
 
 def kept(position: Position) -> bytes:
-    """The row of a retry or a dead letter."""
+    """The row of a retry or dead letter."""
     return b"\0" + place(position)
 
 
 def kept_of(whose: str) -> bytes:
-    """What the rows that name somebody's begin with. Two may have the same."""
+    """Prefix of the rows that name one place's messages; two places may share it."""
     return b"\1" + blake2b(whose.encode(), digest_size=8).digest()
 
 
 def kept_of_message(message_id: MessageId) -> bytes:
-    """What the rows that name those of a message begin with."""
+    """Prefix of the rows that name one message."""
     return b"\2" + message(message_id)
 
 
 def kept_count(whose: bytes) -> bytes:
-    """The row that says how many somebody has; `whose`: as `kept_of` says."""
+    """The row that counts a place's messages; `whose`: from `kept_of`."""
     return b"\3" + whose[1:]
 
 
 def dropped(message_id: bytes, whose: bytes) -> bytes:
-    """The row that says that a place has dropped a message; `whose`: as `kept_of` says."""
+    """The row that says that a place has dropped a message; `whose`: from `kept_of`."""
     return b"\4" + message_id + whose[1:]
 
 
 def dropped_range(floor: Position) -> tuple[bytes, bytes]:
-    """The bounds of those rows whose messages were written before `floor`."""
+    """The bounds of the dropped rows whose messages were written before `floor`."""
     return b"\4", b"\4" + place(floor)[:6]
 
 
@@ -145,15 +145,15 @@ def received(client_id: str, packet_id: int) -> bytes:
 
 
 def retained_at(position: Position) -> bytes:
-    """The row of `retained` that says which topic's message stands at a position."""
+    """The row of `retained` that names the topic of the message at a position."""
     return b"\xff" + place(position)
 
 
 def is_of_group(key: bytes) -> bool:
-    """Whether a key of `sessions` or `cursors` is a group's."""
+    """Whether a key of `sessions` or `cursors` belongs to a group."""
     return key.startswith(GROUP_PREFIX.encode())
 
 
 def received_range(client_id: str) -> tuple[bytes, bytes]:
-    """The bounds of a client's rows in `received`; a client id holds no NUL."""
+    """The bounds of a client's rows in `received`; client ids hold no NUL."""
     return client_id.encode() + b"\0", client_id.encode() + b"\1"

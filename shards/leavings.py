@@ -1,19 +1,18 @@
-"""What expired slices leave: their rows in `messages`, until `dedupe` and `moved` have forgotten them.
+"""Garbage collection after expiry: rows of expired slices, and the names that `dedupe` and `moved` have for
+them.
 
-A slice that expires is gone at once: it is in the directory no more and the retention floor lies behind it.
-Its rows, which belong to nobody then, stay for a while, because they are the only list of the names it had
-given out: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of
-`dedupe` and `moved` that have gone with it are found by reading it once, in steps, and not by looking through
-all that there are. Then the rows go too.
+An expired slice is gone at once: it leaves the directory and the retention floor lies behind it. Its rows
+stay for a while without an owner, because they are the only list of the names that it had given out: a record
+has the hash of its idempotency key and, if it was moved here, its id. So one read of the slice, in steps,
+finds the rows of `dedupe` and `moved` to delete, without scanning those tables. Then the rows go too.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
                     keys and ids of those whose rows lie before the floor deleted, in the writer
     the last one    messages: A's rows go; meta: the note goes
 
-What a step finds is only suspected: a key may have been taken anew since, a message may have been moved on.
-`forget` decides, against the row as it is by then, and passes over one that cannot be read. After a crash the
-same steps are made again.
+A step finds candidates only: a key may have been used again since, a message moved on. `forget` decides
+against the current row, and skips one that it cannot read. After a crash the same steps run again.
 """
 
 import logging
@@ -42,7 +41,7 @@ Name = tuple[Table, bytes]
 
 
 class Look(NamedTuple):
-    """What a step has found: names that may be gone, where to go on (None: at the end)."""
+    """Result of a step: names that may be gone, and where to continue (None: at the end)."""
 
     names: list[Name]
     next: bytes | None
@@ -54,19 +53,19 @@ def leave(commit: Commit, start: bytes, end: bytes) -> None:
 
 
 def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
-    """What has been left, oldest first: [start, end) of `messages`."""
+    """Expired ranges [start, end) of `messages`, oldest first."""
     for key, end in readable(store, Table.META, LEFT, LEFT_END):
         yield key[len(LEFT) :], end
 
 
 def clear(commit: Commit, start: bytes, end: bytes) -> None:
-    """All of it has been looked through: the rows go, and the note."""
+    """Delete the rows of a finished range, and its note."""
     commit.clear(Table.MESSAGES, start, end)
     commit.row(Table.META, LEFT + start, None)
 
 
 def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
-    """A step through what was left: so many rows or bytes at most. Blocks; raises Corrupt."""
+    """Read a step of an expired range: at most `rows` rows or `size` bytes. Blocks; raises Corrupt."""
     names: list[Name] = []
     for looked, (key, value) in enumerate(store.scan(Table.MESSAGES, start, end), 1):
         name, key_hash = names_of(value)
@@ -81,14 +80,14 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
 
 
 def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Position) -> Look:
-    """A step through all of `dedupe` or `moved`: for what was left without a note. Blocks."""
+    """Read a step of all of `dedupe` or `moved`, for rows expired without a note. Blocks."""
     looked = list(islice(readable(store, table, start, keys.LAST), rows))
     names = [(table, key) for key, value in looked if _is_gone(table, key, value, floor)]
     return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
 
 
 def forget(commit: Commit, names: Iterable[Name]) -> int:
-    """Delete the names whose messages have expired; how many. A row that cannot be read stays."""
+    """Delete the names whose messages have expired; returns their number. An unreadable row stays."""
     floor, gone = commit.directory.floor, 0
     for table, key in names:
         try:
@@ -99,7 +98,7 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
         if value is None or not _is_gone(table, key, value, floor):
             continue
         if table is Table.DEDUPE and is_to_be_tried(commit.open_group, dedupe_from(value).id):
-            continue  # the walk through all finds it later
+            continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
         gone += 1
     return gone

@@ -1,9 +1,9 @@
-"""A time on disk that can be written when nothing else can: the bound of dispatch while the disk is full.
+"""A time on disk that can be written even on a full disk: the bound of dispatch.
 
-The file is made at its full size before it is needed and overwritten in place, so that it takes no room. It
-holds its number twice, each with a checksum and in a sector of its own: one that is torn or rotten leaves the
-other. Two that are neither are damage, and refused by the name of the file, for a bound that is too low would
-let a cancel win against a message that has been sent.
+The file is created at its full size before it is needed, and overwritten in place, so it takes no room. It
+holds its number twice, each copy with a checksum and in its own sector: if one is torn or rotten the other
+remains. If both are bad, reading raises Corrupt with the file's name: a bound that is too low would let a
+cancel win against a message that has been sent.
 """
 
 import os
@@ -16,13 +16,13 @@ _MS_BYTES = 8
 
 
 class Mark:
-    """A number that only grows, in a file of its own."""
+    """A growing number in a file of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def prepare(self) -> None:
-        """Make the file, if there is none. Raises StoreFailed."""
+        """Create the file, if it is missing. Raises StoreFailed."""
         if self.path.exists():
             return
         new = self.path.with_suffix(".new")
@@ -38,7 +38,7 @@ class Mark:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
 
     def read(self) -> int:
-        """What was written last; 0 if there is no file. Raises Corrupt, StoreFailed."""
+        """The number written last; 0 if there is no file. Raises Corrupt, StoreFailed."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -54,7 +54,7 @@ class Mark:
         return max(found)
 
     def write(self, ms: int) -> None:
-        """Durable on return; blocks. Raises StoreFailed."""
+        """Write the number; durable on return. Blocks; raises StoreFailed."""
         try:
             _write(self.path, ms, "r+b")
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The store contract in RAM: for tests, and the model that the RocksDB form is held against.
+"""The store contract in RAM: for tests, and as the model of the RocksDB store.
 
-It keeps its write-ahead log as a list of batches and a mark up to which that is durable, so that a test
-can crash it at every prefix that a real crash could leave (`crash`).
+Its write-ahead log is a list of batches, with a mark up to which they are durable. So a test can crash it at
+every prefix that a real crash could leave (`crash`).
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class MemoryBatch:
 
 
 class MemoryStore:
-    """Sorted dictionaries, one a table, and the log that makes them."""
+    """A sorted dictionary for each table, and the log that builds them."""
 
     def __init__(self) -> None:
         self.log: list[MemoryBatch] = []
@@ -49,7 +49,7 @@ class MemoryStore:
         self.fail_flushes = False
         self.fail_marks = False
         self.survivors = 0
-        """How many of the batches that were not durable a `reopen` keeps."""
+        """Number of non-durable batches that a `reopen` keeps."""
         self._marked_ms = 0
         self._tables = _empty()
 
@@ -80,10 +80,10 @@ class MemoryStore:
         return iter(())
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
-        """Nothing to give back."""
+        """Nothing to free."""
 
     def unload(self) -> None:
-        """Memory is all it has."""
+        """Nothing to unload: memory is all it has."""
 
     def checkpoint(self, path: Path) -> None:
         raise StoreFailed(f"a store in RAM has no files to link into {path}")
@@ -105,7 +105,7 @@ class MemoryStore:
         """Nothing to close."""
 
     def crash(self, survivors: int) -> None:
-        """Come back with what was durable and the first `survivors` batches that were not."""
+        """Reopen with the durable batches and the first `survivors` batches after them."""
         del self.log[self.durable + survivors :]
         self._tables = _empty()
         for batch in self.log:

@@ -1,22 +1,21 @@
-"""The group that is being composed: what goes into the next batch, and where messages go in it.
+"""The open batch: rows of the next group commit, and the positions of its messages.
 
-A group is opened (`begin`), takes rows, and is closed by `seal`: one atomic batch, readable but not yet
-durable. What has been written into the open group is seen by `get`, so that every decision is made against
-what is stored plus what this group has already changed.
+`begin` opens a group, it takes rows, and `seal` closes it: one atomic batch, readable but not yet durable.
+`get` sees what the open group has written. So every decision is made against what is stored plus what this
+group has already changed.
 
     begin(wall) -> row, reserve + place, retire, replaced, ... -> seal() -> GroupCommit
 
-`reserve` chooses a message's `at` and slice, opening the slice if there is none, and refuses before the
-first row is placed; `place` then gives positions and rows. This is the one place where a position is chosen
-(DESIGN: "position"). Rows of fresh messages are not seen by `get` (nobody has been told their ids) unless
-`settle` or `reveal` says so.
+`reserve` chooses a message's `at` and slice. It opens missing slices, and refuses before the first row is
+placed. `place` then assigns positions and writes rows. Positions are chosen only here (DESIGN: "position").
+`get` does not see rows of new messages (no client has their ids yet) until `settle` or `reveal` shows them.
 
-Who asks for a message to be put, cancelled or moved, and whether that can be, is decided in commit.py; how
-many messages wait is counted there too, but for the rows of `held`, which are put and deleted here. What each
-owner has waiting is written with every group (owned.py): its horizon belongs to it.
+commit.py decides whether a message can be put, cancelled or moved, and counts the waiting messages, except
+for rows of `held`, which are put and deleted here. Each owner's counters are written with every group
+(owned.py): they belong to its horizon.
 
-`place` is written for speed: at 150,000 messages a second everything from the socket to the disk has 6.6
-microseconds a message, and this inner loop takes about 1.5 of them.
+`place` is written for speed: at 150,000 messages a second the whole path from socket to disk has 6.6
+microseconds a message; this inner loop takes about 1.5.
 """
 
 from bisect import bisect_left
@@ -49,11 +48,11 @@ from .tables import (
 from .waiting import Waiting
 
 SLICE_STRUCTURES = 33
-"""Structures that a slice opens, structure 0 among them."""
+"""Maximum structures of a slice, including structure 0."""
 
 
 class OpenGroup:
-    """One writer: calls come one after the other, never from two threads."""
+    """The open batch. Calls come one after the other, never from two threads."""
 
     def __init__(
         self,
@@ -77,9 +76,9 @@ class OpenGroup:
         self.horizon = horizon
         self.node = node
         self.running_ms = running_ms
-        """Running time of the server over all starts, as it is written with the group; `ran` adds to it."""
+        """Running time of the server over all starts, written with the group; `ran` adds to it."""
         self.wall_ms = 0
-        """What the clock shows for all of the group."""
+        """The clock's reading for the whole group."""
         self._made = GroupCommit()
         self._batch: Batch = store.batch()
         self._fresh: dict[Table, dict[bytes, bytes | None]] = {table: {} for table in Table}
@@ -88,7 +87,7 @@ class OpenGroup:
         self._quarters: dict[int, Slice] = {}
 
     def begin(self, wall_ms: int) -> None:
-        """Open a group; `wall_ms` is what the clock shows for all of it."""
+        """Open a group; `wall_ms` is the clock's reading for all of it."""
         self.horizon.observe(wall_ms)
         self.wall_ms = wall_ms
         self._waiting.begin()
@@ -103,47 +102,47 @@ class OpenGroup:
             self._quarters.clear()
 
     def resume(self, wall_ms: int) -> None:
-        """The group is still open in another turn of the loop: what the clock shows by now."""
+        """Set the clock's reading for a group that is still open in another turn of the loop."""
         self.horizon.observe(wall_ms)
         self.wall_ms = wall_ms
 
     def forget(self) -> None:
-        """Drop what was composed and every cached slice: the directory is about to be read again."""
+        """Drop all composed rows and cached slices: the directory is about to be read again."""
         self._quarters.clear()
         self.begin(self.wall_ms)
 
     def ran(self, passed_ms: int) -> None:
-        """The server has been running for so much longer."""
+        """Add to the running time."""
         self.running_ms += passed_ms
 
     @property
     def mark(self) -> tuple[int, int, int]:
-        """Changes with everything that is composed."""
+        """Changes with every row that is composed."""
         return len(self._batch), len(self._touched), len(self._slices)
 
     @property
     def size(self) -> int:
-        """Bytes of what is composed."""
+        """Bytes of the composed rows."""
         return self._batch.size
 
     @property
     def first_seq(self) -> int:
-        """The last seq that was issued before the open group."""
+        """The last seq issued before the open group."""
         return self._made.first_seq
 
     @property
     def floor(self) -> Position | None:
-        """The lowest position that the open group touches so far."""
+        """The lowest position that the open group has touched."""
         return self._made.floor
 
     @property
     def placed(self) -> Sequence[Row]:
-        """The messages that the open group has placed so far, in the order of their seq."""
+        """Messages placed by the open group, in order of seq."""
         return self._made.placed
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been written into the open group."""
+        """Whether the open group has no rows."""
         return not len(self._batch)
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -152,8 +151,8 @@ class OpenGroup:
         return fresh[key] if key in fresh else self.store.get(table, key)
 
     def fresh(self, table: Table, start: bytes) -> list[bytes]:
-        """The keys, beginning with `start`, that this group has put into a table, in the order of their
-        coming. Looks at all that it has written there."""
+        """Keys that begin with `start` and that this group has put into a table, in the order written. Scans
+        all that the group wrote there."""
         rows = self._fresh[table]
         return [key for key, value in rows.items() if value is not None and key.startswith(start)]
 
@@ -169,15 +168,16 @@ class OpenGroup:
         self._fresh[table][key] = value
 
     def hold_back(self, place: Position) -> None:
-        """What is there in RAM alone is not passed by the horizon before this group is durable."""
+        """Keep the horizon from passing something that is only in RAM, until this group is durable."""
         self._made.touch(place)
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
-        """Delete every stored row with start <= key < end. `get` does not know: nobody reads them again."""
+        """Delete every stored row with start <= key < end. `get` still finds them: nobody reads them
+        again."""
         self._batch.delete_range(table, start, end)
 
     def count(self) -> None:
-        """Put the rows of all shards and slices that were touched. Raises what a wrong number raises."""
+        """Put the rows of all touched shards and slices. Raises what a wrong number raises."""
         for shard in self._touched.values():
             self._batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
         for piece in self._slices.values():
@@ -204,7 +204,7 @@ class OpenGroup:
     # -- messages
 
     def reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
-        """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
+        """The `at` and slice of each draft (None: held). Opens slices; raises Refused before any row."""
         wall_ms, clock_ms = self.wall_ms, self.horizon.clock_ms
         quarters = self._quarters
         spots: list[tuple[int, Slice | None]] = []
@@ -238,13 +238,13 @@ class OpenGroup:
         return piece
 
     def stay_below(self, spots: Sequence[tuple[int, Slice | None]]) -> None:
-        """Count the spots as touched: what is placed there later must not find the horizon beyond them."""
+        """Keep the horizon below the reserved spots until messages are placed there."""
         lowest = min((at for at, piece in spots if piece is not None), default=None)
         if lowest is not None:
             self._made.touch(Position(lowest << 48 | self.horizon.seq + 1))
 
     def place_in_steps(self, drafts: Sequence[Draft], step: int = STEP) -> Bits[list[MessageId]]:
-        """`reserve` and `place` of many. Raises Refused before the first row, and in the first step."""
+        """`reserve` and `place` in steps. Raises Refused before the first row, in the first step."""
         spots = self.reserve(drafts)
         self.stay_below(spots)
         ids: list[MessageId] = []
@@ -254,7 +254,7 @@ class OpenGroup:
         return ids
 
     def in_order(self, bits: Bits[T]) -> Bits[T]:
-        """Take these steps, and have all rows that they write in the order of their keys (gathered.py)."""
+        """Run these steps, and write all their rows in key order (gathered.py)."""
         gathered = Gathered(self._batch)
         self._batch = gathered
         try:
@@ -280,7 +280,7 @@ class OpenGroup:
                 seq = self.horizon.seq
                 continue
             seq += 1
-            # No call of `Position` or `MessageId` here: each is a function that returns what it is given.
+            # No call of `Position` or `MessageId` here: both only return their argument.
             position: Position = at << 48 | seq  # type: ignore[assignment]
             structure = self._structure(piece, draft) if piece.count >= busy else ANYTHING
             shard = piece.newest.get(structure)
@@ -316,7 +316,7 @@ class OpenGroup:
     def _structure(self, piece: Slice, draft: Draft) -> int:
         """The structure whose shards take a message of a busy slice.
 
-        What says where it is delivered to goes to structure 0: who reads for an endpoint knows no topic.
+        A message to an endpoint goes to structure 0: readers for an endpoint know no topic.
         """
         if is_posted(draft.value):
             return ANYTHING
@@ -333,7 +333,8 @@ class OpenGroup:
         self._fresh[Table.DEDUPE][draft.key] = value
 
     def _hold(self, draft: Draft) -> MessageId:
-        """The clock was set back: wait in `held` until the wall clock reaches the due."""
+        """Put a message into `held`: the clock was set back, so it waits until the wall clock reaches its
+        due."""
         place = Position(draft.due_ms << 48 | self.horizon.issue())
         self.row(Table.HELD, keys.place(place), draft.value)
         self._waiting.held_back()
@@ -348,11 +349,12 @@ class OpenGroup:
         self._waiting.let_go()
 
     def kept_at(self, place: Position) -> Position:
-        """Where a held message counts for retention: it will be put at T, which is not before the floor."""
+        """Position of a held message for retention: it will be put at T, which is not before the floor."""
         return max(place, before(self.horizon.clock_ms))
 
     def settle(self, value: bytes, dead: int) -> None:
-        """What was placed last has a known id: this group must see its row. A stub is not for the wheel."""
+        """Show this group the row of the message placed last, whose id is known. A stub does not enter the
+        wheel."""
         place, number, _ = self._made.placed[-1]
         piece = self._slice_for(place >> 48)
         shard = piece.shards[number]
@@ -362,22 +364,23 @@ class OpenGroup:
             piece.retire(shard, place)
 
     def reveal(self, place: Position) -> None:
-        """A message that this group has placed there, if it has, is asked for by its key: `get` sees its row.
+        """Let `get` see a message that this group has placed at `place`, since its key is asked for.
 
-        It is looked up, and not kept for all that have keys: few are asked for so soon.
+        It is looked up on demand, not kept for all messages with keys: few are asked for so soon.
         """
         placed, seq = self._made.placed, seq_of(place)
         index = bisect_left(placed, seq, key=_seq) if seq > self._made.first_seq else len(placed)
         if index < len(placed) and placed[index][0] == place:
             _, number, value = placed[index]
-            # Not the shard that it was given: this group may have cut the slice since, and its pieces borrow.
+            # Not the shard that it was placed in: this group may have cut the slice since, and its pieces
+            # borrow.
             shard = self._slice_for(place >> 48).shard(number)
             if shard is not None:
                 self._fresh[Table.MESSAGES].setdefault(shard.prefix + keys.place(place), value)
 
     def retire(self, found: Found, shard: Shard, left: bytes) -> None:
-        """Overwrite a message's row by a stub; nothing deletes it before its slice goes. Behind the horizon
-        that stops nobody who has come to it."""
+        """Overwrite a message's row by a stub, which stays until its slice goes. Behind the horizon a stub
+        stops no reader that has passed it."""
         self.row(Table.MESSAGES, shard.prefix + keys.place(found.position), left)
         piece = self.directory.find(found.position >> 48)
         assert piece is not None, "the message was found in it"
@@ -392,29 +395,29 @@ class OpenGroup:
     # -- slices and the journal
 
     def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
-        """Note dispatch turns: (last position, wall ms)."""
+        """Write dispatch turns to the journal: (last position, wall ms)."""
         for place, wall_ms in turns:
             self._batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
 
     def passed(self, piece: Slice) -> None:
-        """The horizon has passed the slice: its retention begins now."""
+        """Start the slice's retention: the horizon has passed it."""
         piece.passed_s = self.running_ms // 1000
         self._slices[piece.start_ms] = piece
 
     def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
-        """Their rows are written with this group."""
+        """Write the rows of these slices and shards with this group."""
         self._slices.update((piece.start_ms, piece) for piece in pieces)
         self._touched.update((shard.prefix, shard) for shard in shards)
 
     def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
-        """Narrower slices stand for one from now on: the directory and its rows."""
+        """Replace a slice by narrower ones: in the directory and its rows."""
         self.dropped(piece)
         for child in children:
             self.directory.adopt(child)
         self.changed(children, ())
 
     def dropped(self, piece: Slice) -> None:
-        """There is no such slice from now on: the directory and its row."""
+        """Remove a slice: from the directory and its row."""
         self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
         self._batch.delete(Table.META, keys.cells_key(piece.home))
         self._slices.pop(piece.start_ms, None)
@@ -422,11 +425,11 @@ class OpenGroup:
         self._quarters.clear()
 
     def forget_shard(self, shard: Shard) -> None:
-        """Delete the row of a shard: whatever lies under its prefix belongs to nobody now."""
+        """Delete the row of a shard; rows under its prefix then belong to nobody."""
         self._touched.pop(shard.prefix, None)
         self._batch.delete(Table.SHARDS, shard.prefix)
 
 
 def _seq(row: Row) -> int:
-    """What the rows that a group has placed are in the order of."""
+    """Sort key of placed rows."""
     return seq_of(row[0])

@@ -1,6 +1,6 @@
-"""How a cancel or move ended.
+"""Outcomes of a cancel or move.
 
-A file of its own, because what uses it may be compiled, and a Struct must not be.
+A separate file: its users may be compiled, and a Struct must not be.
 """
 
 from enum import Enum
@@ -13,7 +13,7 @@ from .read import Found
 
 
 class Outcome(Enum):
-    """How a cancel or move ended."""
+    """Outcome of a cancel or move."""
 
     DONE = "done"
     NOT_FOUND = "not-found"
@@ -23,7 +23,7 @@ class Outcome(Enum):
 
 
 class Control(msgspec.Struct, frozen=True):
-    """The answer to a cancel or move: how it ended and where the message stood, or stands now."""
+    """The answer to a cancel or move: its outcome, and where the message was, or is now."""
 
     outcome: Outcome
     found: Found | None = None

@@ -1,11 +1,10 @@
-"""Batches that are readable and not yet in the store: one layer each, the newest on top.
+"""Batches that are readable, but not yet in the store: a layer each, the newest on top.
 
-A layer never changes. Whoever reads takes the layers first and the store's rows after: a batch that is
-written into the store meanwhile is then seen in both places, where it says the same.
+A layer never changes. A reader takes the layers first and the store's rows after. It sees a batch that is
+written into the store meanwhile in both places, with the same rows.
 
-There are two of them at the most while all is well (group commits that wait for their log). A lookup asks
-each; a scan merges what they hold of its range with what the store has, and costs the store's scan alone
-when they hold nothing of it.
+Normally there are at most two (group commits that wait for their log). A look-up asks each. A scan merges
+their rows with the store's, and costs no more than the store's scan if the layers have none in its range.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,17 +19,18 @@ from .store import Store, Table
 
 _HALF = (True, False)
 _Entry = tuple[bytes, int, bytes | None]
-"""Key, depth (0: the topmost layer), value; None: it is deleted. No two have the same key and depth."""
+"""(key, depth, value). Depth 0: the topmost layer; value None: deleted. No two have the same key and
+depth."""
 
 
 class Seen(NamedTuple):
-    """What the layers say of a key. `value` None: there is no such row."""
+    """A row of the layers. `value` None: deleted."""
 
     value: bytes | None
 
 
 class Layer:
-    """What one batch leaves, by table."""
+    """The changes of one batch, by table."""
 
     def __init__(self, changes: Changes) -> None:
         self.changes = changes
@@ -41,7 +41,7 @@ class Layer:
 
 
 class _Part:
-    """Of one table: the rows that are put or deleted, and the ranges in which nothing older is left."""
+    """The changes of one table: rows put or deleted, and deleted ranges."""
 
     def __init__(self, changes: Sequence[Change]) -> None:
         ranges = [(key, end) for key, _, end in changes if end is not None and key < end]
@@ -58,24 +58,24 @@ class _Part:
                     del self.rows[doomed]
 
     def covers(self, key: bytes) -> bool:
-        """Whether every older row of that key is gone."""
+        """Whether a deleted range covers the key."""
         at = bisect_right(self._starts, key) - 1
         return at >= 0 and key < self._ends[at]
 
     def over(self, start: bytes, end: bytes) -> list[bytes]:
-        """Its keys in [start, end), in order."""
+        """Keys in [start, end), in order."""
         if self._keys is None:
             self._keys = sorted(self.rows)
         return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
 
     def touches(self, start: bytes, end: bytes) -> bool:
-        """Whether something may be deleted of [start, end)."""
+        """Whether a deleted range overlaps [start, end)."""
         at = bisect_left(self._starts, end) - 1
         return start < end and at >= 0 and start < self._ends[at]
 
 
 def _joined(ranges: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]]:
-    """Where they start and end, without those that overlap."""
+    """Starts and ends of the ranges, merged where they overlap."""
     starts: list[bytes] = []
     ends: list[bytes] = []
     for start, end in sorted(ranges):
@@ -88,7 +88,7 @@ def _joined(ranges: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]
 
 
 def look(layers: Sequence[Layer], table: Table, key: bytes) -> Seen | None:
-    """None: they do not say, the store has it or has it not."""
+    """The row of a key in the layers; None: look in the store."""
     for layer in layers:
         part = layer.part(table)
         if part is None:
@@ -103,7 +103,7 @@ def look(layers: Sequence[Layer], table: Table, key: bytes) -> Seen | None:
 def through(
     layers: Sequence[Layer], store: Store, table: Table, start: bytes, end: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of [start, end) in order, as the layers leave them."""
+    """The rows of [start, end), in order: the store's, changed by the layers."""
     parts = [part for layer in layers if (part := layer.part(table)) is not None]
     if not any(part.touches(start, end) or part.over(start, end) for part in parts):
         yield from store.scan(table, start, end)

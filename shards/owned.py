@@ -1,25 +1,25 @@
-"""What each owner has pending, in messages and in bytes: counters, in rows that a crash leaves exact.
+"""Pending messages and bytes of each owner: counters, whose rows stay exact in a crash.
 
-    placed    messages of the owner that have come in, less those that were cancelled
+    placed    accepted messages of the owner, less the cancelled ones
     passed    of these, how many the horizon has passed
 
-The same two are kept of their bytes, as they are stored: a move takes off what the row had and adds what the
-new one has. What is pending is the difference, and it is what `Waiting.pending` counts, by owner. The two are
-kept apart because they change at different times. `placed` changes in a group and belongs to it: a group that
-is not written is undone, and after a failure it is what the rows say. `passed` changes with the horizon,
-which never goes back while the process lives: it is never undone. Every batch carries the horizon, and with
-it the `passed` of that horizon, so after a kill both stand where dispatch resumes:
+There are two more counters for their stored bytes: a move subtracts the old row's and adds the new row's. The
+difference is pending: `Waiting.pending` by owner. The two are separate because they change at different
+times. `placed` changes in a group and belongs to it: if a group is not written, `undo` restores it, and after
+a failure it is read from the rows. `passed` changes with the horizon, which never goes back while the process
+lives: it is never undone. Every batch carries the horizon and the `passed` of that horizon. So after a kill
+both are where dispatch resumes:
 
     written    placed 5, passed 2, horizon h       pending 3
-    dispatch passes one more, which nothing writes          2
+    dispatch passes one more, nothing is written            2
     killed     placed 5, passed 2, horizon h       pending 3, and that one is passed again
 
-The rows are read at start. RAM: some 200 bytes for each owner, and there are no more of them than there were
+The rows are read at start. RAM: some 200 bytes per owner; there are at most as many owners as there were
 keys.
 
-Not exact after damage: a message that cannot be read when the horizon comes to it is counted as pending until
-it is read again, if ever, and a row that cannot be read begins anew at nothing. `verify` counts the rows, and
-`verify --repair` writes what it has counted.
+Damage makes the counters inexact. A message that cannot be read when the horizon reaches it counts as pending
+until it can be read, if ever; an unreadable counter row starts at 0. `verify` counts the rows, and `verify
+--repair` writes the result.
 """
 
 import logging
@@ -34,16 +34,16 @@ from .unreadable import readable
 log = logging.getLogger(__name__)
 
 QuotaOf = Callable[[bytes], tuple[int, int]]
-"""How many messages of an owner may be pending, and of how many bytes; 0: any number."""
+"""Maximum pending messages of an owner, and their maximum bytes; 0: no limit."""
 
 
 def any_number(owner: bytes) -> tuple[int, int]:  # noqa: ARG001
-    """The quota of everybody where nobody has one."""
+    """No quota for any owner."""
     return 0, 0
 
 
 class _Counts:
-    """Of one owner."""
+    """Counters of one owner."""
 
     __slots__ = ("passed", "passed_bytes", "placed", "placed_bytes")
 
@@ -51,7 +51,7 @@ class _Counts:
         self.placed = 0
         """As the open group leaves it."""
         self.passed = 0
-        """Once it is here it is the truth, whatever the row says."""
+        """More recent than the row, once loaded."""
         self.placed_bytes = 0
         self.passed_bytes = 0
 
@@ -64,40 +64,40 @@ class Owned:
         self._store = store
         self._counts: dict[bytes, _Counts] = {}
         self._before: dict[bytes, tuple[int, int]] = {}
-        """What was placed of those whom the open group has changed, as it was."""
+        """Values of `placed` before the open group, of the owners that it has changed."""
         self._changed: set[bytes] = set()
-        """Whose rows are to be written with the next batch."""
+        """Owners whose rows must be written with the next batch."""
         self.messages = 0
-        """What all owners have pending together."""
+        """Pending messages of all owners."""
         self.owners = 0
-        """How many have something pending."""
+        """Number of owners with pending messages."""
         self.has_sizes = True
-        """False: rows of an older version do not say the bytes, which are to be counted (`size`)."""
+        """False: rows of an older version have no bytes; `size` must count them."""
         self.reread()
 
     def pending(self, owner: bytes) -> int:
-        """How many messages of the owner wait, as the open group leaves it."""
+        """Pending messages of the owner, as the open group leaves it."""
         counts = self._counts.get(owner)
         return 0 if counts is None else max(0, counts.placed - counts.passed)
 
     def pending_bytes(self, owner: bytes) -> int:
-        """Their bytes, as they are stored."""
+        """Bytes of the owner's pending messages, as stored."""
         counts = self._counts.get(owner)
         return 0 if counts is None else max(0, counts.placed_bytes - counts.passed_bytes)
 
     def begin(self) -> None:
-        """A group is opened: `undo` comes back to here."""
+        """Open a group: `undo` returns to this state."""
         self._before.clear()
 
     def undo(self) -> None:
-        """The open group is not going to be written."""
+        """Undo the open group: it will not be written."""
         for owner, (placed, size) in self._before.items():
             counts = self._counts[owner]
             self.placed(owner, placed - counts.placed, size - counts.placed_bytes)
         self._before.clear()
 
     def reread(self) -> None:
-        """A group that was written may be gone: the rows say what was placed. What was passed, was.
+        """Read `placed` from the rows: written groups may be lost. `passed` stays.
 
         Raises StoreFailed.
         """
@@ -121,14 +121,14 @@ class Owned:
         self.owners = sum([count > 0 for count in waiting])
 
     def size(self, sizes: Mapping[bytes, int]) -> None:
-        """Bytes that each owner has pending, counted from the rows of their messages."""
+        """Set the pending bytes of each owner, counted from its message rows."""
         for owner, counts in self._counts.items():
             counts.placed_bytes = counts.passed_bytes + sizes.get(owner, 0)
             self._changed.add(owner)
         self.has_sizes = True
 
     def placed(self, owner: bytes, count: int, size: int) -> None:
-        """In the open group: so many more, and bytes of them; one fewer, -1, when one is cancelled."""
+        """In the open group: count `count` more messages of `size` bytes; -1 for a cancelled one."""
         counts = self._counts.get(owner)
         if counts is None:
             counts = self._of(owner)
@@ -146,7 +146,8 @@ class Owned:
         self._changed.add(owner)
 
     def passed(self, owner: bytes, size: int) -> None:
-        """The horizon is about to pass a message. On the path of each that is dispatched and has an owner."""
+        """Count a message that the horizon is about to pass. Called for each dispatched message with an
+        owner."""
         counts = self._counts.get(owner)
         if counts is None:
             counts = self._of(owner)
@@ -160,21 +161,21 @@ class Owned:
         self._changed.add(owner)
 
     def write(self, batch: Batch) -> None:
-        """Put the rows that have changed into a batch, which is written at once."""
+        """Put the changed rows into a batch, which is written at once."""
         for owner in self._changed:
             is_ = self._counts[owner]
             value = owned_value(is_.placed, is_.passed, (is_.placed_bytes, is_.passed_bytes))
             batch.put(Table.META, keys.owned(owner), value)
 
     def written(self) -> None:
-        """That batch can be read."""
+        """The batch is written: no row is changed any longer."""
         self._changed.clear()
 
     def _of(self, owner: bytes) -> _Counts:
         return self._counts.setdefault(owner, _Counts())
 
     def _rows(self) -> dict[bytes, OwnedRow]:
-        """Those that can be read. Raises StoreFailed."""
+        """All readable rows. Raises StoreFailed."""
         rows = {}
         for key, value in readable(self._store, Table.META, keys.OWNED, keys.OWNED_END):
             owner = keys.owner_in(key)

@@ -1,10 +1,9 @@
-"""Rows that point at others, checked: `moved` and `dedupe` at messages, `retained` by position and by topic,
+"""Checks rows that point at others: `moved` and `dedupe` at messages, `retained` by position and by topic,
 and those that name retries and dead letters.
 
-A row that points nowhere says nothing: whoever follows it finds what he would find without it (read.py,
-commit.py). So it is deleted; a message that cannot be read counts as there. A retained message without its
-row by position is given one, as is a retry or a dead letter without its names; how many of these there are
-is counted.
+A row that points nowhere has no effect: a reader that follows it finds the same as without it (read.py,
+commit.py). So repair deletes it. A message that cannot be read counts as there. A retained message, retry or
+dead letter without its index rows gets them, and their totals are checked.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ _TOPIC_END = b"\xff"
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A row that points nowhere, or one that is missing. `value`: what it has to be, None: nothing."""
+    """A row that points nowhere, or a missing one. `value`: the right value; None: no row."""
 
     table: Table
     key: bytes
@@ -52,7 +51,7 @@ class Pointer:
 
 
 def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
-    """All that are wrong. Reads these tables, and a row for each of theirs."""
+    """All wrong rows. Reads these tables, and a row for each of theirs."""
     for key, value in readable(store, Table.MOVED, b"", _ROWS_END):
         if _points_nowhere(partial(_moved_to, store, directory, key, value)):
             yield Pointer(Table.MOVED, key, "names a row that is not there")
@@ -67,7 +66,7 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
 
 
 def repair_pointers(store: Store, found: list[Pointer]) -> None:
-    """Durable on return."""
+    """Write the repairs; durable on return."""
     batch = store.batch()
     for pointer in found:
         if pointer.value is None:
@@ -96,19 +95,19 @@ def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
 
 
 def _has_expired(directory: Directory, row: MessageId) -> bool:
-    """What is left of it is forgotten by and by."""
+    """Whether the message has expired: the rows are deleted later anyway."""
     return id_position(row) < directory.floor and id_shard(row) != HELD_SHARD
 
 
 def _kept(store: Store, kept: Kept) -> Iterator[Pointer]:
-    """The rows that name retries or dead letters, and what is said of their number."""
+    """Wrong rows that name retries or dead letters, and wrong totals."""
     table, count, size = kept.table, 0, 0
     has: dict[bytes, int] = {}
     for key, value in readable(store, table, b"\0", b"\1"):
         try:
             row = kept_row_of(value)
         except Corrupt:
-            continue  # its own fault
+            continue  # a fault of the row itself
         _, *names = kept.keys(keys.place_of(key), row)
         count += 1
         size += size_of(value)
@@ -130,7 +129,7 @@ def _kept(store: Store, kept: Kept) -> Iterator[Pointer]:
 
 
 def _counts(store: Store, kept: Kept, has: dict[bytes, int]) -> Iterator[Pointer]:
-    """How many each place has."""
+    """Wrong counts by place."""
     said = {key for key, _ in readable(store, kept.table, b"\3", b"\4")}
     wanted = {keys.kept_count(whose): count for whose, count in has.items()}
     for key in sorted(said | wanted.keys()):

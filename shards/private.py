@@ -1,18 +1,17 @@
-"""Who may read the data besides the server: nobody, or the group of its directory.
+"""File modes: who besides the server may read the data. Nobody, or the group of its directory.
 
-A data directory holds payloads, and tokens that endpoints of webhooks are sent. It gets mode 0700 and what is
-written into it 0600, whatever the umask. The engine creates files by itself, in threads of its own, so the
-process changes its umask (`private`). Files that are there already keep their modes: their directory keeps
-others out.
+A data directory holds payloads, and tokens for webhook endpoints. It gets mode 0700 and its new files 0600,
+whatever the umask. The engine creates files in its own threads, so the process changes its umask (`private`).
+Existing files keep their modes: their directory keeps others out.
 
     new                                          0700
-    0750, set by somebody                        shared with its group, as with workers of Spark that run as
-                                                 another user: kept, said at each start; files 0640
-    others may enter, or the group may write     narrowed to 0700 if it is this user's, and said;
-                                                 else, or with the sticky bit (it is /tmp), only said
+    0750, set by a user                          shared with its group, as with Spark workers that run as
+                                                 another user: kept, logged at each start; files 0640
+    others may enter, or the group may write     narrowed to 0700 if it is this user's, and logged;
+                                                 else, or with the sticky bit (it is /tmp), only logged
 
-Backups are made under the same umask. The directory that they lie in may be shared on purpose, so it keeps
-its mode; `warn_of_open` says it if others can read an old backup.
+Backups are made under the same umask. Their directory may be shared on purpose, so it keeps its mode;
+`warn_of_open` logs a warning if others can read an old backup.
 """
 
 import logging
@@ -28,16 +27,16 @@ log = logging.getLogger(__name__)
 OWN = 0o700
 _BESIDES = 0o077
 _TOO_MUCH = 0o027
-"""What no data directory is left with: anything for others, writing for its group."""
+"""Bits cleared from a data directory's mode: all for others, writing for the group."""
 _SHARED = 0o050
 BACKUPS_MAX = 1_000
-"""Backups that are looked at when the server starts."""
+"""Maximum backups checked when the server starts."""
 
 
 @contextmanager
 def private(data: Path) -> Iterator[int]:
-    """While it lasts, what this process creates is its user's alone, or its group's too as far as the data
-    directory is; gives the umask before."""
+    """Context: new files of this process are its user's alone, or also its group's if the data directory is
+    shared. Yields the umask from before."""
     shared = False
     with suppress(OSError):
         shared = S_IMODE(data.stat().st_mode) & _BESIDES == _SHARED
@@ -49,11 +48,11 @@ def private(data: Path) -> Iterator[int]:
 
 
 def narrow(data: Path) -> None:
-    """Keep others out of a data directory that is there, and say so; say it if that cannot be done."""
+    """Narrow the mode of an existing data directory, and log it; also log a failure."""
     try:
         found = data.stat()
     except OSError:
-        return  # whoever opens it says why
+        return  # opening it will report this
     mode = S_IMODE(found.st_mode)
     if not mode & _BESIDES:
         return
@@ -73,7 +72,7 @@ def narrow(data: Path) -> None:
 
 
 def warn_of_open(backups: Path) -> None:
-    """Say if others can read one of the backups."""
+    """Log a warning if others can read one of the backups."""
     with suppress(OSError):
         if not backups.stat().st_mode & 0o001:
             return

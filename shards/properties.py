@@ -1,15 +1,14 @@
-"""The MQTT properties of a stored message: what a user sees of them, and how they are written.
+"""The MQTT properties of a stored message: reading and writing headers and content type.
 
-Stored are the properties that a server hands through, as they go to subscribers (docs/disk-format.md): one
-after the other, each an id and a value in the form that belongs to the id. So a delivery copies them, and one
-more is added by joining it on.
+A message stores the properties that a server forwards, as subscribers get them (docs/disk-format.md): a
+sequence of ids, each with a value in the id's format. So a delivery copies them, and adds another by
+appending it.
 
     03 00 0a text/plain             content type
     26 00 01 61 00 01 62            user property "a" = "b", a header to users
 
-Six ids can stand there. Users see two, headers and content type; the others are for subscribers only. Reading
-here is without the checks of a protocol: what is stored was checked when it came in, so what is not sound is
-Corrupt.
+Six ids are possible. Users see two: headers and content type. The others are for subscribers only. Reading
+here makes no protocol checks: what is stored was checked on arrival, so an error means Corrupt.
 """
 
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ _FIXED: Final = {PAYLOAD_FORMAT: 1, EXPIRY: 4}
 
 REMEMBERED = 4_096
 REMEMBERED_BYTES = 256
-"""Properties that are longer are read each time: what is remembered has a bound in bytes, too."""
+"""Longer properties are not cached, which bounds the cache in bytes."""
 STRING_BYTES_MAX = 65_535
 
 _LENGTH = Struct(">H").pack
@@ -39,27 +38,28 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def headers_of(properties: bytes) -> tuple[Headers, str | None]:
-    """(headers, content type). Of headers with one name the last, where the first stood. Raises Corrupt."""
+    """(headers, content type). A repeated header has its last value at its first place. Raises Corrupt."""
     return _remembered(properties) if len(properties) <= REMEMBERED_BYTES else _read(properties)
 
 
 def properties_of(headers: Iterable[tuple[str, str]], content_type: str = "") -> bytes:
-    """The reverse; ValueError for what is no MQTT string. An empty content type is none."""
+    """Encode headers and content type; an empty content type is left out. ValueError for an invalid MQTT
+    string."""
     head = bytes((CONTENT_TYPE,)) + _string(content_type) if content_type else b""
     return head + b"".join([user_property(name, value) for name, value in headers])
 
 
 def user_property(name: str, value: str) -> bytes:
-    """One user property; ValueError for what is no MQTT string. Several of these go with each delivery."""
+    """Encode one user property; ValueError for an invalid MQTT string. Each delivery needs several."""
     key = name.encode()
     raw = value.encode()
     if 0 in key or 0 in raw or len(key) > STRING_BYTES_MAX or len(raw) > STRING_BYTES_MAX:
-        return _string(name) + _string(value)  # which raises
+        return _string(name) + _string(value)  # raises the error
     return _USER_HEAD(USER, len(key)) + key + _LENGTH(len(raw)) + raw
 
 
 def _string(value: str) -> bytes:
-    """UTF-8 with its length in front."""
+    """UTF-8 with a length in front."""
     raw = value.encode()
     if 0 in raw:
         raise ValueError("U+0000 cannot be sent in an MQTT string")
@@ -94,7 +94,7 @@ def _read(properties: bytes) -> tuple[Headers, str | None]:
 
 
 _remembered = lru_cache(maxsize=REMEMBERED)(_read)
-"""The messages of one publisher mostly have the same. A pure function, so the memory of it is no state."""
+"""Cached: most messages of a publisher have the same. The function is pure, so this is no module state."""
 
 
 def _binary(data: bytes, at: int) -> tuple[bytes, int]:

@@ -1,12 +1,12 @@
-"""Everything that reads messages reads here: by id, or a stretch of the timeline in position order.
+"""All reads of messages: by id, or a range of the timeline in position order.
 
 A row is (position, shard number, stored value). `read` merges the shards of each slice, own and borrowed,
-slice after slice. It opens its iterators as it comes to a slice and they do not see what is written
-later: a caller reads a bounded run, closes it, and trusts it only up to the horizon (or `loaded`) as it
-was when the run began.
+slice after slice. It opens iterators when it reaches a slice, and they do not see later writes. So a caller
+reads a bounded run, closes it, and trusts it only up to the horizon (or `loaded`) at the beginning of the
+run.
 
-What the engine cannot read is passed over (`unreadable`); a look-up of one message there raises Corrupt. A
-shard with such a stretch takes no more messages.
+Ranges that the engine cannot read are skipped (`unreadable`); a look-up of one message there raises Corrupt.
+A shard with such a range takes no more messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ Getter = Callable[[Table, bytes], bytes | None]
 
 _first = itemgetter(0)
 _place_of = cast("Callable[[bytes], Position]", int.from_bytes)
-"""The position at the end of a key. One call a row: with `Position(...)` round it there were two."""
+"""The position at the end of a key. One call a row; `Position(...)` around it would be a second."""
 
 
 class Found(NamedTuple):
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
     @property
     def spot(self) -> Spot:
-        """Where that row is."""
+        """Address of the row."""
         return self.position, HELD_SHARD if self.shard is None else self.shard.number
 
     @property
@@ -75,7 +75,7 @@ class Reader:
         return self._store.get(table, key)
 
     def find(self, wanted: MessageId) -> Found | None:
-        """The message with this id, wherever moves have taken it; None if there is none (any more)."""
+        """The message with this id, wherever moves have taken it; None if it is not there."""
         return find(self._store.get, self.directory, wanted)
 
     def value_at(self, place: Position, number: int) -> bytes | None:
@@ -96,12 +96,12 @@ class Reader:
                 yield from merge(*runs, key=_first)
 
     def held(self) -> Iterator[Row]:
-        """The messages that wait because the clock was set back, in (due, seq) order."""
+        """Messages that wait because the clock was set back, in (due, seq) order."""
         for key, value in self.unreadable.scan(self._store, Table.HELD, b"", keys.LAST):
             yield keys.place_of(key), HELD_SHARD, value
 
     def row(self, place: Position, number: int) -> bytes | None:
-        """The stored value of a row on the timeline, or of one in `held`. Raises Corrupt."""
+        """The stored value of a row on the timeline or in `held`. Raises Corrupt."""
         if number == HELD_SHARD:
             return self._store.get(Table.HELD, keys.place(place))
         return self.value_at(place, number)
@@ -111,10 +111,10 @@ class Reader:
         try:
             return Journal(self._store).dispatched_ms(place)
         except Corrupt:
-            return None  # as if it did not say: the store's log does
+            return None  # The store logs it.
 
     def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
-        """Rows of the shards with this number, in position order, whatever slices lie there by now."""
+        """Rows of the shards with this number, in position order, in whatever slices are there now."""
         for piece in self.directory.over(start, end):
             shard = piece.shard(number)
             if shard is not None:
@@ -141,20 +141,20 @@ class Reader:
         self.seal(piece)
 
     def seal(self, piece: Slice) -> None:
-        """No more messages into shards in which some cannot be read: nobody might find them."""
+        """Take no more messages into shards with unreadable ranges: readers might not find them."""
         for structure, shard in list(piece.newest.items()):
             if shard.prefix in self.unreadable:
                 del piece.newest[structure]
 
     def unreadable_row(self, place: Position, number: int, error: Corrupt) -> None:
-        """Dispatch has come to a message that it cannot read."""
+        """Note that dispatch has reached a message that it cannot read."""
         shard = _shard_at(self.directory, place, number)
         if shard is not None:
             self.unreadable.row(shard.prefix, place, error)
 
 
 def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
-    """Look a message up through `get`, which may see writes that are still being composed."""
+    """Look up a message through `get`, which may see writes that are still being composed."""
     now = wanted
     for _ in range(2):
         found = row_at(get, directory, wanted, now)
@@ -170,7 +170,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
 
 
 def row_at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) -> Found | None:
-    """The row of a message that is said to be there, a stub too."""
+    """The row at an address, if it is the message's; a stub too."""
     place, number = id_position(row), id_shard(row)
     if number == HELD_SHARD:
         value = get(Table.HELD, keys.place(place))

@@ -1,4 +1,4 @@
-"""One stored message as bytes: written once when it is accepted, read when it is due.
+"""A stored message as bytes: written once when it is accepted, read when it is due.
 
     version (1) · flags (2) · topic length (2) · due ms (8)                        13 bytes, always
     then, each only if its flag is set, in this order:
@@ -8,10 +8,9 @@
       stubs only: when ms (8)
     then topic, then the payload up to the end
 
-That is version 1. The flags are used up, so what came later makes version 2: behind the head is an
-*extension*, and everything after it is as in version 1. It begins with its length, so that who looks for a
-topic passes it whatever is in it. A record with nothing in its extension is written as version 1, byte for
-byte.
+That is version 1. Its flags are used up, so later fields make version 2: an *extension* follows the head, and
+the rest is as in version 1. The extension begins with its length, so that a reader of the topic can skip it.
+A record without extension fields is written as version 1, byte for byte.
 
     version 2    the 13 bytes of the head · extension · the optional fields, topic, payload as above
     extension    bytes that follow (2) · flags (2) · each only if its flag is set:
@@ -20,16 +19,16 @@ byte.
                           reason: length (1), bytes
                    deliver to: length (2), bytes
 
-`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when it
-does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
-(`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
-The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
-bytes as they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of
-mosquitto's user, that sent the message: none if nobody had to show one. A *stub* is what a cancel or a move
-leaves: the same head and topic with a flag and the time, no payload. A *retry* is a message once more, for
-one session or group alone: what it says of that, and what a retry is, stands in retries.py. *Deliver to* is
-where a message is posted besides: the name of an endpoint, or a URL. It is kept by every copy of the
-message that stands on the timeline once more, and by no copy that tells of it.
+`due` is the requested time (0: none; the message is due at its position). The id is stored only after a move,
+when it no longer names this row. The zone is a requested local wall time with its zone
+(`2027-03-28T09:00[Europe/Bucharest]`), from which `due` is computed again when time zone rules change. The
+schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property bytes as
+they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of mosquitto's
+user, that sent the message; none if no key was needed. A *stub* is what a cancel or a move leaves: the same
+head and topic with a flag and the time, no payload. A *retry* is another copy of a message, for one session
+or group alone (retries.py). *Deliver to* is where a message is posted in addition: an endpoint's name, or a
+URL. Every copy of the message that is placed on the timeline again keeps it; copies that only report the
+message do not.
 """
 
 from struct import Struct
@@ -45,11 +44,11 @@ from .fields import Record, Retry
 
 VERSION: Final = 1
 EXTENDED: Final = 2
-"""The version of a record that has an extension."""
+"""The version of a record with an extension."""
 OWNER: Final = 0x0001
 RETRY: Final = 0x0002
 DELIVER_TO: Final = 0x0004
-"""Of the flags of the extension, all in its second byte."""
+"""Flags of the extension; all are in its second byte."""
 QOS_MASK: Final = 0x0003
 RETAIN: Final = 0x0004
 DROP_LATE: Final = 0x0008
@@ -66,10 +65,10 @@ ZONE: Final = 0x2000
 SCHEDULE: Final = 0x4000
 STUB: Final = CANCELLED | MOVED
 STUB_BYTE: Final = STUB >> 8
-"""The same in the first byte of the flags, the second of a value."""
+"""The flag within the first byte of the flags, the second byte of a value."""
 
 ENCODINGS: Final = ("text", "base64", "json")
-"""How the payload came in over HTTP, so that it can be given back the same way."""
+"""How the payload came in over HTTP, so that it is returned the same way."""
 
 _BARE: Final = QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK
 _PLAIN: Final = frozenset(
@@ -78,7 +77,7 @@ _PLAIN: Final = frozenset(
     for rest in (0, RETAIN, DROP_LATE, RETAIN | DROP_LATE)
     for encoding in range(len(ENCODINGS))
 )
-"""Flags of a value without optional fields, as there can be."""
+"""Possible flags of a value without optional fields."""
 
 _USUAL: Final = frozenset(
     qos | encoding << ENCODING_SHIFT | more
@@ -86,10 +85,10 @@ _USUAL: Final = frozenset(
     for encoding in range(len(ENCODINGS))
     for more in (0, HAS_KEY, PUBLISHER, HAS_KEY | PUBLISHER)
 )
-"""Flags of what `usual` knows."""
+"""Flags that `usual` accepts."""
 
 ADDRESSEE_BYTES_MAX: Final = 60_000
-"""A longer name cannot be an addressee: an extension has 65,535 bytes at most."""
+"""Maximum bytes of an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
 DELIVER_TO_BYTES_MAX: Final = 2_048
 
@@ -104,14 +103,13 @@ _COUNTED_FROM = 2
 """The length of an extension does not count itself."""
 _EXTENDED_BYTE = bytes((EXTENDED,))
 _MORE_AT = _SIZE + 3
-"""Where a value of version 2 has the flags of its extension, as far as there are any."""
+"""Where a version 2 value has the used byte of its extension's flags."""
 _FIELDS_AT = _SIZE + _EXTENSION.size
 
 
 def encode(record: Record) -> bytes:
-    """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
-    publisher, zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to
-    DELIVER_TO_BYTES_MAX."""
+    """Encode a record. The caller has checked the lengths: topic and key 65,535 and 16 bytes, publisher,
+    zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to DELIVER_TO_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -152,12 +150,12 @@ def encode(record: Record) -> bytes:
 
 
 def _extension(owner: bytes) -> bytes:
-    """The extension of a record that has an owner."""
+    """The extension of a record with only an owner."""
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
 
 
 def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes) -> bytes:
-    """The extension of a retry, or of what is posted; either may have an owner."""
+    """The extension of a retry or of a posted message, with or without an owner."""
     flags, fields = 0, b""
     if owner:
         flags, fields = OWNER, _counted(owner)
@@ -186,7 +184,7 @@ def encode_fresh(
     owner: bytes = b"",
     publisher: bytes = b"",
 ) -> bytes:
-    """`encode` of a record that has nothing besides these: the usual message as it is accepted.
+    """`encode` for the usual message: only these fields.
 
     On the path of every schedule: 0.7 µs, where a Record and `encode` took 1.2 in the same run.
     """
@@ -206,7 +204,7 @@ def encode_fresh(
 
 
 def decode(value: bytes) -> Record:
-    """Read a stored message. Raises Corrupt for a version, a flag or a length that cannot be."""
+    """Read a stored message. Raises Corrupt for an impossible version, flag or length."""
     try:
         version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
         if version != VERSION:
@@ -230,12 +228,11 @@ def decode(value: bytes) -> Record:
 
 
 def usual(value: bytes) -> tuple[int, int, int, int] | None:
-    """(QoS, due ms, where the topic begins, where the payload begins) of a message that has nothing besides
-    these but how its payload came in and perhaps a key and a publisher; None for any other value, whole or
-    not.
+    """(QoS, due ms, where the topic begins, where the payload begins) of a message with no other optional
+    field than its encoding, key and publisher; None for any other value, whole or not.
 
-    Most are so. Who hands them out needs no Record: this takes half as long as `decode`, and after it
-    nobody has to look whether there is something besides.
+    Most messages are like that. Delivering one needs no Record: this takes half the time of `decode`, and its
+    result says at once that there is nothing else.
     """
     if len(value) < _SIZE:
         return None
@@ -254,7 +251,7 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
 
 
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:
-    """Raises Corrupt, and what a value that ends too soon raises."""
+    """Read a version 2 value. Raises Corrupt, and the error of a value that ends too soon."""
     end = _rest_at(value, version)
     _, more = _EXTENSION.unpack_from(value, _SIZE)
     if not more or more & ~(OWNER | RETRY | DELIVER_TO):
@@ -294,7 +291,7 @@ def _long_at(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _rest_at(value: bytes, version: int) -> int:
-    """Where the optional fields of a value begin that is not of version 1. Raises Corrupt, StructError."""
+    """Where the optional fields of a value of another version than 1 begin. Raises Corrupt, StructError."""
     if version != EXTENDED:
         raise Corrupt(f"record version {version}, this program reads up to {EXTENDED}")
     return _SIZE + _COUNTED_FROM + int(_EXTENSION.unpack_from(value, _SIZE)[0])
@@ -366,7 +363,7 @@ def _decode_optional(
 
 
 def topic_of(value: bytes) -> bytes:
-    """The topic of a stored value: walks the optional fields without reading them, a third of `decode`.
+    """The topic of a stored value: skips the optional fields without reading them, a third of `decode`.
 
     Raises Corrupt.
     """
@@ -391,7 +388,7 @@ def topic_of(value: bytes) -> bytes:
 
 
 def names_of(value: bytes) -> tuple[bytes, bytes]:
-    """Id and key hash of a stored value, each empty if it has none: what `moved` and `dedupe` know it by.
+    """Id and key hash of a stored value, each empty if it has none: its keys in `moved` and `dedupe`.
 
     Raises Corrupt."""
     if len(value) < _SIZE:
@@ -410,20 +407,20 @@ def names_of(value: bytes) -> tuple[bytes, bytes]:
 
 
 def owner_of(value: bytes) -> bytes:
-    """The owner of a stored value; empty: it has none. For values that were encoded or decoded before."""
+    """The owner of a stored value; empty: none. Only for values that were encoded or decoded before."""
     if value[0] != EXTENDED or not value[_MORE_AT] & OWNER:
         return b""
     return value[_FIELDS_AT + 1 : _FIELDS_AT + 1 + value[_FIELDS_AT]]
 
 
 def is_retry(value: bytes) -> bool:
-    """Whether a stored value is a message once more, for one alone: no message of its own. What is too short
-    to be a record is none."""
+    """Whether a stored value is a retry: a copy for one place, not a message of its own. False for a value
+    that is too short."""
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & RETRY)
 
 
 def addressee_of(value: bytes) -> bytes:
-    """Who alone gets a retry, by name; of any other value empty. Raises Corrupt."""
+    """The only receiver of a retry; empty for any other value. Raises Corrupt."""
     if not is_retry(value):
         return b""
     try:
@@ -434,7 +431,7 @@ def addressee_of(value: bytes) -> bytes:
 
 
 def is_posted(value: bytes) -> bool:
-    """Whether a stored value says where it is delivered to. What is too short to be a record does not."""
+    """Whether a stored value is posted to an endpoint or URL. False for a value that is too short."""
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & DELIVER_TO)
 
 
@@ -452,7 +449,7 @@ def deliver_to_of(value: bytes) -> bytes:
 
 
 def schedule_name(record: Record) -> str | None:
-    """The recurring schedule that wrote the message; None: none did. Raises Corrupt."""
+    """The recurring schedule that wrote the message; None: none. Raises Corrupt."""
     try:
         return record.schedule.decode() or None
     except UnicodeDecodeError as error:
@@ -460,23 +457,23 @@ def schedule_name(record: Record) -> str | None:
 
 
 def due_of(value: bytes) -> int:
-    """The due of a stored value, ms; 0: none was asked."""
+    """The due of a stored value, ms; 0: none was requested."""
     return int.from_bytes(value[5:13], "big")
 
 
 def due_at(place: Position, asked_ms: int) -> int:
-    """The due of the message at `place`, ms: what was asked for; of a plain publish (0), when it came."""
+    """The due of the message at `place`, ms: the requested time; for a plain publish (0), its arrival."""
     return asked_ms or at_of(place)
 
 
 def id_at(place: Position, number: int, node: int, stored: int) -> MessageId:
-    """What users call the message at `place` in the shard `number`: `stored`, the id that its record says
-    after a move, or else (0) the id of this row."""
+    """The user-visible id of the message at `place` in the shard `number`: `stored`, the record's id after a
+    move, or (0) the id of this row."""
     return MessageId(stored) if stored else message_id(place, number, node)
 
 
 def is_stub(value: bytes) -> bool:
-    """Whether a stored value is what a cancel or move left. What is too short to be a record is none."""
+    """Whether a stored value is a stub, left by a cancel or move. False for a value that is too short."""
     try:
         return bool(value[1] & STUB_BYTE)
     except IndexError:
@@ -484,23 +481,23 @@ def is_stub(value: bytes) -> bool:
 
 
 def is_moved(value: bytes) -> bool:
-    """Whether the message of a stored value stands elsewhere, whole: what a move left, or what is left of a
-    retry that an older version had put on the timeline."""
+    """Whether the whole message is elsewhere: the value is a move's stub, or the rest of a retry that an
+    older version had put on the timeline."""
     return is_retry(value) or (is_stub(value) and bool(value[1] << 8 & MOVED))
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:
-    """What overwrites a cancelled or moved row: head and topic, without the payload."""
+    """The stub that overwrites a cancelled or moved row: head and topic, without the payload."""
     return encode(msgspec.structs.replace(record, payload=b"", properties=b"", stub=kind, when_ms=when_ms))
 
 
 def has_zone(value: bytes) -> bool:
-    """Whether a stored message was asked for as a local wall time."""
+    """Whether a stored message was scheduled for a local wall time."""
     return len(value) >= _SIZE and bool(value[1] & ZONE >> 8)
 
 
 def with_id(value: bytes, message_id: int, due_ms: int, zone: bytes | None = None) -> bytes:
-    """The same message for another row: its id kept inside, its due (and `zone`, if given) as now asked."""
+    """The same message for another row: with its id inside, and a new due (and `zone`, if given)."""
     record = decode(value)
     kept = record.zone if zone is None else zone
     return encode(msgspec.structs.replace(record, id=message_id, due_ms=due_ms, zone=kept))

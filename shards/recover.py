@@ -1,8 +1,8 @@
-"""Opening: from what is on disk to a directory, a horizon and an open group, ready for the next request.
+"""Opening: reads a directory, a horizon and an open group from disk, ready for the next request.
 
-Counts, caps and the directory come from their rows, which are written in the same batch as the messages
-they count, so that nothing has to be scanned but the slice the horizon is in (to know how many of its
-messages are still pending). Ten million pending messages open as fast as ten.
+Counts, caps and the directory come from their rows, written in the same batch as the messages they count. So
+only the slice of the horizon is scanned, to count its pending messages. Ten million pending messages open as
+fast as ten.
 """
 
 import logging
@@ -55,7 +55,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Opened:
-    """Everything that the write and read paths share, for one open store."""
+    """All that the write and read paths share, for one open store."""
 
     store: Store
     directory: Directory
@@ -66,7 +66,7 @@ class Opened:
     waiting: Waiting
     owned: Owned
     owed: list[Stretch]
-    """What could not be read when dispatch came to it, and can be read again."""
+    """Ranges that dispatch could not read in time, and that are readable now."""
 
     @property
     def pending(self) -> int:
@@ -75,7 +75,7 @@ class Opened:
 
     @property
     def retries(self) -> int:
-        """Messages that wait for their next try, or are being tried again."""
+        """Messages that wait for their next try, or are in it."""
         return self.waiting.retries
 
     @property
@@ -90,11 +90,11 @@ class Opened:
 
     @property
     def node(self) -> int:
-        """The number of the server's node, as ids have it."""
+        """The server's node number, as in ids."""
         return self.open_group.node
 
     def recount(self) -> None:
-        """Count again what waits, from the rows. Raises what reading them raises."""
+        """Count waiting messages again, from the rows. Raises what reading them raises."""
         pending = count_pending(self.reader, self.horizon.position)
         retries = RETRIES.stored_totals(self.store).count
         self.waiting.recounted(pending, count_held(self.reader), retries)
@@ -117,9 +117,9 @@ def open_timeline(
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`.
 
-    A store of an older format becomes one of FORMAT. `quota_of`: how many of an owner's may be pending.
-    `is_undone`: whether somebody has still to do a message that dispatch has passed.
-    Raises WrongFormat, Corrupt, StoreFailed.
+    A store of an older format becomes one of FORMAT. `quota_of`: maximum pending messages of an owner.
+    `is_undone`: whether a dispatched message is still unfinished at some place. Raises WrongFormat, Corrupt,
+    StoreFailed.
     """
     found = _format(store)
     cursor = stored_cursor(store, wall_ms)
@@ -154,10 +154,10 @@ def open_timeline(
 
 
 def reopen_store(store: Store) -> ShardsError | None:
-    """After a failed write or sync: the store comes back with what was durable. Blocks, up to seconds.
+    """Reopen the store after a failed write or sync, with what was durable. Blocks, up to seconds.
 
-    None, or why it can only be read, if that. Nothing else may read or write the store meanwhile and expect
-    more than StoreFailed. If the format was among what was lost, it is written again.
+    Returns why it can only be read, if so. Meanwhile every other read or write may raise StoreFailed. If the
+    format was lost, it is written again.
     """
     try:
         store.reopen()
@@ -169,9 +169,9 @@ def reopen_store(store: Store) -> ShardsError | None:
 
 
 def read_timeline_again(opened: Opened) -> None:
-    """What was durable, once the store has been opened again. Raises StoreFailed or Corrupt.
+    """Read the durable state, after the store was opened again. Raises StoreFailed or Corrupt.
 
-    The horizon, a live thing, stays where it is: nothing that it passed can be lost.
+    The live horizon stays where it is: nothing that it passed can be lost.
     """
     cursor = _read_again(opened)
     opened.horizon.drop_groups(cursor.bound_ms)
@@ -180,14 +180,14 @@ def read_timeline_again(opened: Opened) -> None:
 
 
 def undo_group(opened: Opened) -> None:
-    """Back to what the sealed groups have left, whatever has been composed since. Raises ShardsError."""
+    """Return to the state that the sealed groups have left, dropping the open one. Raises ShardsError."""
     opened.waiting.undo()
     opened.owned.undo()
     _read_again(opened)
 
 
 def _read_again(opened: Opened) -> StoredCursor:
-    """The directory as its rows have it, in place, because others hold it."""
+    """Read the directory from its rows, in place, since others hold it."""
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     opened.directory.replace(read_directory(opened.store, opened.directory.max_slices))
     opened.directory.floor = cursor.floor
@@ -198,7 +198,7 @@ def _read_again(opened: Opened) -> StoredCursor:
 
 
 def _tried(store: Store, reader: Reader) -> list[Stretch]:
-    """The noted stretches that can be read by now; the others are known to be unreadable."""
+    """Noted corrupt ranges that can be read now; the others are remembered as unreadable."""
     owed = []
     for note in notes(store):
         try:
@@ -218,18 +218,19 @@ def _seal(reader: Reader) -> None:
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
-    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt if only this row is missing."""
+    """The stored cursor; in a new store the timeline begins now. Raises Corrupt if only this row is
+    missing."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
         cursor = named(Table.META, META_CURSOR, cursor_from, value)
-        # On a full disk dispatch goes on by the mark alone.
+        # On a full disk dispatch continued by the mark alone.
         return msgspec.structs.replace(cursor, bound_ms=max(cursor.bound_ms, store.marked_ms()))
     _check_new(store, "where dispatch stood")
     return StoredCursor(before(wall_ms), 0, 0, 0, START)
 
 
 def _check_new(store: Store, missing: str) -> None:
-    """Raises Corrupt if there are rows: to begin anew beside them would give their ids out again."""
+    """Raise Corrupt if there are rows: starting from zero beside them would reuse their ids."""
     for table in Table:
         if table is not Table.META and next(store.scan(table, b"", b"\xff" * 64), None) is not None:
             raise Corrupt(
@@ -238,7 +239,7 @@ def _check_new(store: Store, missing: str) -> None:
 
 
 def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) -> Value:
-    """What a row says that nothing goes without. Raises Corrupt, which names it."""
+    """Decode a required row. Raises Corrupt, naming it."""
     try:
         return read(*values)
     except Corrupt as error:
@@ -246,9 +247,9 @@ def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) 
 
 
 def read_directory(store: Store, max_slices: int) -> Directory:
-    """Every slice with its shards, and its cells where they are stored.
+    """Every slice with its shards, and with its cells where they are stored.
 
-    Counts rows only for slices that an older version cut: their rows have no counts.
+    Reads message rows only for slices that an older version cut: their rows have no counts.
     """
     directory = Directory(max_slices=max_slices)
     shards = {}
@@ -276,9 +277,9 @@ def read_structures(store: Store) -> dict[int, str]:
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:
-    """Messages behind which the horizon is not yet: whole slices and shards from their counts.
+    """Messages that the horizon has not passed: whole slices and shards from their counts.
 
-    Rows are read of the slice that the horizon is in.
+    Reads rows only of the slice of the horizon.
     """
     pending = sum(1 for _, _, value in reader.held() if not is_stub(value))
     for piece in reader.directory.over(horizon, END):
@@ -295,7 +296,7 @@ def count_pending(reader: Reader, horizon: Position) -> int:
 
 
 def count_owned(store: Store, reader: Reader, horizon: Position) -> dict[bytes, tuple[int, int]]:
-    """How many messages of each owner are pending, and their bytes; reads every row of what is."""
+    """Pending messages of each owner, and their bytes; reads every pending row."""
     found: dict[bytes, tuple[int, int]] = {}
     rows = chain(reader.held(), reader.read(Position(horizon + 1), END))
     values = (value for _, _, value in rows if not is_stub(value))
@@ -315,14 +316,14 @@ def _owner_if_readable(value: bytes) -> bytes:
 
 
 def count_held(reader: Reader) -> int:
-    """Rows of `held`, those of cancelled messages too."""
+    """Rows of `held`, including stubs of cancelled messages."""
     return sum(1 for _ in reader.held())
 
 
 def format_of(store: Store) -> int | None:
-    """The format of a store, which is one that this program reads; None: it has none yet.
+    """The format of a store, if this program reads it; None: no format yet.
 
-    Asked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
+    Checked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
     """
     value = store.get(Table.META, META_FORMAT)
     if value is None:
@@ -335,13 +336,13 @@ def format_of(store: Store) -> int | None:
 
 
 def place_in_log(store: Store) -> Applied | None:
-    """Up to where a store has the log that it is shared by; None: it is of its own. Raises Corrupt."""
+    """Up to where a store has its shared log; None: it has none. Raises Corrupt."""
     value = store.get(Table.META, META_APPLIED)
     return None if value is None else applied_from(value)
 
 
 def check_own(store: Store) -> None:
-    """Raises SharedData if the store is of a cluster's node."""
+    """Raise SharedData if the store belongs to a cluster's node."""
     place = place_in_log(store)
     if place is not None:
         raise SharedData(f"the data is of a cluster's node, {place}")
@@ -356,14 +357,14 @@ def _format(store: Store) -> int | None:
 
 
 def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: int) -> None:
-    """Make a store of an older format one of FORMAT, in one batch. Raises StoreFailed.
+    """Upgrade a store of an older format to FORMAT, in one batch. Raises StoreFailed.
 
-    It is synced before anything else is written: what is lost after a failure is nothing that the rest needs.
+    It is synced before anything else is written: a failure can only lose what later writes do not depend on.
     """
     batch = store.batch()
     for piece in directory:
         if piece.borrowed:
-            # A version before format 4 cut it, and did not count.
+            # Cut before format 4, without counts.
             batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
     retries = raise_retries(store, batch, directory, cursor, wall_ms)
     groups = raise_groups(store, batch)
@@ -380,7 +381,7 @@ def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: in
 
 
 def _write_format(store: Store) -> None:
-    """The log says so before it holds anything that only FORMAT has; the next group syncs it."""
+    """Write the format before anything that only FORMAT has; the next group syncs it."""
     batch = store.batch()
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
     store.write(batch)

@@ -1,23 +1,22 @@
-"""The store contract on a log that others read too: a batch is durable when the log has it.
+"""The store contract on a shared log: a batch is durable when the log has it.
 
     write(batch)   -> a layer above the store (overlay.py): readable here, nowhere else
-    flush()        -> each layer in its order: appended to the log, then written into the store, then dropped
-    reopen()       -> the layers are given up; what the log has beyond the store is written into it
+    flush()        -> each layer, in order: appended to the log, written into the store, dropped
+    reopen()       -> layers are dropped; records that only the log has are written into the store
 
-So the store below never has what the log has not: its rows are always a prefix of the log, and nothing is
-ever undone. Each batch that is written into it also says of which record it came (`meta/applied`), so that a
-kill between append and write costs nothing but writing it again. The store itself is not synced for an
-answer: what a machine loses of it with its power, the log has.
+So the store below is always a prefix of the log, and nothing is ever undone. Each batch that is written into
+it also names its record (`meta/applied`), so a kill between append and write only means that it is written
+again. The store itself is not synced before an answer: what a machine loses in a power cut, the log has.
 
-A node *follows*: it writes into its store what others append (`follow`). Or it *leads*, from the record by
-which it has claimed that (`lead`), and only then takes batches. It goes on for as long as the last record is
-of its epoch; when an append finds another's there, nothing is taken any more, and `reopen` says so
-(`is_leading`). Safety hangs on that alone, on no clock. An append whose outcome stays unknown may become a
-record later, and what was decided without it would be wrong by then: rows would appear behind the horizon. So
-`reopen` claims the log anew. Either it reads that record, or the record finds its place taken for ever.
+A node *follows*: it writes into its store what others append (`follow`). Or it *leads*, from its claim record
+on (`lead`); only a leader takes batches. It leads for as long as the last record has its epoch. When an
+append finds another epoch there, the node takes no more batches, and `reopen` updates `is_leading`. Safety
+depends on that alone, not on a clock. An append whose outcome stays unknown may become a record later;
+decisions made without it would then be wrong, since rows would appear behind the horizon. So `reopen` claims
+the log again. Either it reads that record, or the record finds its place taken for ever.
 
-Not for the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does, and are called by one
-thread at a time.
+Never call it on the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does. One thread at
+a time calls them.
 """
 
 import logging
@@ -40,28 +39,28 @@ from .tables import META_APPLIED, META_FORMAT, META_LEADER, Applied, applied_fro
 log = logging.getLogger(__name__)
 
 NOBODY = 0
-"""No epoch: of who does not lead."""
+"""Epoch of a node that does not lead."""
 FOLLOW_BYTES = 16 << 20
-"""Of records that are followed in one go."""
+"""Bytes of records followed in one call."""
 EMPTIED_MAX = 1_000
-"""Ranges that are remembered; when there are more they become one that goes over all of them."""
+"""Maximum remembered ranges; beyond it they are merged into one range over all."""
 
 
 class ReplicatedStore:
-    """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
+    """One node's store, and its part of the log. Takes only batches that it has made itself."""
 
     def __init__(self, store: Store, log: Log) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say."""
         self._store = store
         self._log = log
         self.applied = applied_of(store)
-        """Up to which record the store has the log."""
+        """The record up to which the store has the log."""
         self.leader = leader_of(store)
-        """Who has claimed it last, up to there."""
+        """The last claim up to there."""
         self.resigns = True
-        """Whether to say, when it is closed, that nobody leads any more."""
+        """Whether `close` announces that nobody leads any longer."""
         self.passed_bytes = 0
-        """Of the records that were applied here since the opening."""
+        """Bytes of records applied here since the opening."""
         self._emptied: list[tuple[bytes, bytes]] = []
         self._has_fit = False
         self._epoch = NOBODY
@@ -70,22 +69,24 @@ class ReplicatedStore:
         self._layers: tuple[Layer, ...] = ()
         self._waiting: deque[Layer] = deque()
         self._lock = Lock()
-        """Of these two, one thread writes batches, another flushes; and of what was emptied."""
+        """Guards the layers (one thread writes batches, another flushes) and the emptied ranges."""
         self._compacting = Lock()
-        """The engine does not close while it compacts, and opens for nobody else."""
+        """Held during a compaction: the engine must not close meanwhile."""
 
     # -- the log
 
     @property
     def is_leading(self) -> bool:
-        """As far as is known here. Whoever else has claimed it meanwhile, the next append will tell."""
+        """Whether this node leads, as far as it knows. If another has claimed the log, the next append finds
+        out."""
         return self._epoch != NOBODY
 
     def follow(self) -> int:
-        """Write into the store what the log has beyond it, some FOLLOW_BYTES of it: how many records; 0: all.
+        """Write records that only the log has into the store, about FOLLOW_BYTES of them. Returns their
+        number; 0: all done.
 
-        Raises Trimmed and Damaged if the store cannot go on with this log, OtherLog if it is not of this log,
-        UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
+        Raises Trimmed and Damaged if the store cannot continue with this log, OtherLog if it is not of this
+        log, UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
         """
         start, passed_bytes = self.applied.seq, self.passed_bytes
         if not self._has_fit:
@@ -97,9 +98,9 @@ class ReplicatedStore:
         return self.applied.seq - start
 
     def lead(self, node: str, url: str) -> None:
-        """Claim the log from the record on that comes next here. `url`: where others send its clients.
+        """Claim the log with the next record. `url`: where other nodes redirect clients.
 
-        Raises Fenced if the log is further than the store, other LogErrors, StoreFailed.
+        Raises Fenced if the log is ahead of the store, other LogErrors, StoreFailed.
         """
         has_base = self.applied.seq == 0 and self.has_rows
         epoch = self._log.claim(self.applied.seq + 1, node, url, has_base=has_base)
@@ -109,19 +110,19 @@ class ReplicatedStore:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there has ever been a timeline in the store."""
+        """Whether the store has ever had a timeline."""
         return self._store.get(Table.META, META_FORMAT) is not None
 
     def sync(self) -> Applied:
-        """Up to which record the store below has the log for good, whatever becomes of the machine. Blocks;
-        from any thread. Raises StoreFailed."""
+        """Sync the store below. Returns the record up to which it is durable. Blocks; from any thread. Raises
+        StoreFailed."""
         applied = self.applied
         self._store.flush()
         return applied
 
     def take_emptied(self) -> list[tuple[bytes, bytes]]:
-        """The ranges of messages that were deleted by what has been followed since the last call: their space
-        comes back when they are compacted."""
+        """Ranges of messages deleted by records followed since the last call: compacting them frees their
+        space."""
         with self._lock:
             taken, self._emptied = self._emptied, []
         return taken
@@ -134,7 +135,8 @@ class ReplicatedStore:
                 self._emptied = [(min(starts), max(ends))]
 
     def _check_fit(self) -> None:
-        """That the store is a prefix of this log, as far as the log still says. Raises OtherLog, LogError."""
+        """Check that the store is a prefix of this log, as far as the log still reaches. Raises OtherLog,
+        LogError."""
         seq, epoch = self.applied
         _, last = self._log.bounds()
         if last < seq:
@@ -198,8 +200,8 @@ class ReplicatedStore:
                 self._layers = self._layers[:-1]
 
     def reopen(self) -> None:
-        """When it fails, the rows may be older than what was acked, or another leader's: whoever reads them
-        then hands nothing on."""
+        """If it fails, the rows may be older than what was acked, or another leader's: readers must then
+        deliver nothing."""
         with self._lock:
             self._layers = ()
             self._waiting.clear()
@@ -251,7 +253,7 @@ class ReplicatedStore:
         self._store.unload()
 
     def checkpoint(self, path: Path) -> None:
-        """Of what has been applied: whoever takes it goes on with the log from there."""
+        """A copy of what has been applied: it continues with the log from there."""
         self._store.checkpoint(path)
 
     def mark(self, bound_ms: int) -> None:
@@ -261,7 +263,7 @@ class ReplicatedStore:
         return self._store.marked_ms()
 
     def close(self) -> None:
-        """Who leads and can says first that nobody does, so that the others need not wait."""
+        """If this node leads, announce first that nobody does, so that the others need not wait."""
         if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
             try:
                 self._log.claim(self.applied.seq + 1, "", "")
@@ -274,12 +276,12 @@ class ReplicatedStore:
 
 
 def applied_of(store: Store) -> Applied:
-    """Up to which record a store has the log. Raises StoreFailed, Corrupt."""
+    """The record up to which a store has the log. Raises StoreFailed, Corrupt."""
     value = store.get(Table.META, META_APPLIED)
     return Applied(0, 0) if value is None else applied_from(value)
 
 
 def leader_of(store: Store) -> Claim | None:
-    """Who has claimed the log last, up to where a store has it. Raises StoreFailed, Damaged."""
+    """The last claim in the part of the log that a store has. Raises StoreFailed, Damaged."""
     value = store.get(Table.META, META_LEADER)
     return None if value is None else claim_of(value)

@@ -1,14 +1,14 @@
-"""A retry: a message that waits for its next try, for one session or group alone (kept.py has its rows).
+"""Retries: messages that wait for their next try, each for one session or group (kept.py has the rows).
 
-It stands in the table `retries` under the time when it is due, and on the timeline no more: no other reader
-passes over it, no slice waits for it or takes it away. It stays while it is in flight again, so that the
-place that has it needs no more than its position, and goes in the batch with the cursor that has it done. So
-a message and a place have one retry at most, and a kill finds it once, in the table or in flight from there.
+A retry is in the table `retries` under the time when it is due, and no longer on the timeline: no other
+reader passes it, no slice waits for it or expires it. It stays in the table while it is in flight again, so
+its place stores only its position. It is deleted in the batch with the cursor that finishes it. So a message
+has at most one retry per place, and after a kill it exists exactly once.
 
     GET /v1/messages/{id}    the row that the message was written to       (at, seq)     dispatched
     a retry                  same id, 3 attempts so far, due at at'        (at', seq')   of one place
 
-It is pending as long as it stands.
+It counts as pending while it is in the table.
 """
 
 import logging
@@ -31,7 +31,7 @@ from .unreadable import readable
 
 
 def whose(addressee: str, incarnation: int) -> bytes:
-    """What the rows begin with that name the retries of a place."""
+    """Prefix of the rows that name a place's retries."""
     return keys.kept_of(f"{addressee}\0{incarnation}")
 
 
@@ -44,9 +44,9 @@ RETRIES = Kept(Table.RETRIES, META_RETRIES, _whose, is_counted=True)
 
 
 def put_retry(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
-    """In the writer: have the message tried again at `due_ms`; where it stands.
+    """In the writer: try the message again at `due_ms`; returns the retry's position.
 
-    `is_owed`: it was promised before, however many are pending by now. Raises Refused, before anything is
+    `is_owed`: it was promised before, whatever the bound on pending. Raises Refused before anything is
     changed.
     """
     if not is_owed:
@@ -58,7 +58,7 @@ def put_retry(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Po
 
 
 def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
-    """In the writer: it is no retry any more; False if it was not."""
+    """In the writer: remove a retry; False if it was gone already."""
     is_there = RETRIES.remove(commit.open_group, place, row)
     if is_there:
         commit.retry_kept(-1, row.record)
@@ -66,13 +66,13 @@ def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
 
 
 def end_kept(commit: Commit, kept: Kept, place: Position) -> bool:
-    """In the writer: what stands there is kept no more, also if it cannot be read; False if nothing is."""
+    """In the writer: remove the row at `place`, even if it cannot be read; False if there is none."""
     group = commit.open_group
     try:
         row = kept.at(group, place)
     except Corrupt as error:
         log.error("retries: a finished row is unreadable: %s", error)
-        group.row(kept.table, keys.kept(place), None)  # its names say nothing then
+        group.row(kept.table, keys.kept(place), None)  # the rows that name it then have no effect
         return True
     if row is None:
         return False
@@ -80,20 +80,20 @@ def end_kept(commit: Commit, kept: Kept, place: Position) -> bool:
 
 
 def note_dropped(commit: Commit, row: KeptRow) -> None:
-    """In the writer: its place gets the message no more, and nobody has it done. That is known for as long as
-    the message is."""
+    """In the writer: note that its place dropped the message, unfinished. The note lives as long as the
+    message."""
     if keys.message_of(row.id) >> 80 >= at_of(commit.directory.floor):
         left = msgspec.structs.replace(row, record=b"")
         commit.row(Table.RETRIES, keys.dropped(row.id, _whose(row)), encode_row(left))
 
 
 def end_dropped(commit: Commit, row: KeptRow) -> None:
-    """In the writer: its place is to have the message after all."""
+    """In the writer: remove the note that its place dropped the message."""
     commit.row(Table.RETRIES, keys.dropped(row.id, _whose(row)), None)
 
 
 def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
-    """The places that have dropped it."""
+    """The places that have dropped the message."""
     start = keys.dropped(keys.message(message), b"\0")
     for _, value in readable(store, Table.RETRIES, start, start + keys.LAST):
         with suppress(Corrupt):
@@ -101,19 +101,19 @@ def dropped_of(store: Store, message: MessageId) -> Iterator[KeptRow]:
 
 
 def is_dropped(store: Store, message: MessageId, whose: bytes) -> bool:
-    """Whether a place has dropped it."""
+    """Whether a place has dropped the message."""
     return store.get(Table.RETRIES, keys.dropped(keys.message(message), whose)) is not None
 
 
 def record_of(row: KeptRow) -> Record:
-    """The message as its place is sent it once more. Raises Corrupt."""
+    """The message as its place gets it again. Raises Corrupt."""
     addressee, reason = row.addressee.encode(), row.reason.encode()
     retry = Retry(addressee, row.attempts, row.counted, reason, row.tries, row.returns)
     return msgspec.structs.replace(decode(row.record), id=keys.message_of(row.id), retry=retry)
 
 
 def end_retries(commit: Commit, message: MessageId, addressee: str, incarnation: int) -> list[Position]:
-    """In the writer: the place needs the message no more; where retries of it have ended."""
+    """In the writer: end the place's retries of a message. Returns their positions."""
     return [
         place
         for place, row in RETRIES.of_message_in(commit.open_group, message)

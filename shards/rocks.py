@@ -1,4 +1,4 @@
-"""The store contract on RocksDB through rocksdict: one database, a column family a table, one log.
+"""The store contract on RocksDB through rocksdict: one database, a column family per table, one log.
 
 Group commit is `write(batch)` without sync and then `flush_wal(True)`: the binding holds the interpreter
 lock during a synced write but not during `flush_wal`, so a caller's thread can wait for the disk while
@@ -8,23 +8,23 @@ The log is recovered with `tolerate_corrupted_tail_records`: a torn tail after a
 damaged record in the middle refuses to open. (The engine's default opens quietly with what came before
 the damage.)
 
-A block that has rotted fails whatever reads it, and once a compaction has met it the engine refuses every
-write until it is opened again, and then again. So when one is met nothing is compacted any more: reads get
+A rotten block fails every read of it. Once a compaction has met it the engine refuses all writes until it is
+opened again, and then again. So after the first rotten block nothing is compacted any longer: reads get
 slower in the long run, and the log says so; `verify --repair` ends it.
 
-The log is as long as what is in no table yet. But one log serves all tables, and it cannot go before each
-of them has written what is in it; small ones never fill a memtable, and kept up to 256 MiB of it, as much
-as a million messages. So they are flushed as soon as the log has LOG_BYTES: a million messages of 200 B take
-191 MiB where they took 486, and after a kill 0.9 s instead of 1.24 until the server is ready.
+The log holds all rows that are in no table file yet. One log serves all tables, and cannot be deleted before
+each has flushed its rows. Small tables never fill a memtable, and kept up to 256 MiB of log, as much as a
+million messages. So they are flushed as soon as the log has LOG_BYTES: a million messages of 200 B take 191
+MiB instead of 486, and after a kill the server is ready in 0.9 s instead of 1.24.
 
-Blocks are LZ4 until they are on the bottom level, and zstd there, where they lie longest: text in base64
-shrinks by a quarter, JSON to a quarter, while LZ4 finds nothing in the one. It costs ingestion 0.9 us of
-compaction a message, less with JSON; memtables half as large and compactions half as often save as much.
+Blocks are LZ4, and zstd on the bottom level, where they stay longest. zstd shrinks base64 text by a quarter,
+which LZ4 cannot compress, and JSON to a quarter. It costs 0.9 us of compaction a message, less with JSON;
+memtables half as large and compactions half as often save as much.
 (docs/decisions/0019-what-a-message-takes.md has the figures.)
 
 A checkpoint flushes what is in memory and holds the interpreter lock meanwhile (330 ms for 40 MB of rows). A
-plain `flush` of a family does not hold it: so that comes first, and leaves the checkpoint next to nothing to
-do (1 to 8 ms).
+plain `flush` of a family does not hold it. So that comes first, and the checkpoint has little left to do (1
+to 8 ms).
 """
 
 import fcntl
@@ -62,23 +62,23 @@ from .unreadable import REPAIR_BYTES, Unreadable
 log = logging.getLogger(__name__)
 
 MEMTABLE_BYTES = 16 << 20
-"""Of one table. Larger ones are slower to put rows into."""
+"""Bytes of one table's memtable. Larger ones are slower to insert into."""
 MEMTABLES_BYTES = 48 << 20
 LOG_BYTES = 2 * MEMTABLE_BYTES
-"""Of the logs, from which on the tables that hold the oldest one are flushed."""
+"""Bytes of logs above which the tables that hold the oldest log are flushed."""
 RUNS = 8
-"""Flushed files of a table that are compacted together."""
+"""Flushed files of a table that trigger a compaction."""
 ZSTD_LEVEL = 1
 _WINDOW_BITS = -14
-"""The engine's default, which zstd does not look at."""
+"""The engine's default; zstd ignores it."""
 CACHE_BYTES = 32 << 20
 COPY_ROWS = 1_000
 _COPY = ".copy"
 _BESIDE = "beside"
 _END = b"\xff" * 64
-"""Above every key of every table; in a copy: it is whole."""
+"""Above every key of every table. In a copy: marks it as complete."""
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
-"""How the engine names bytes that are not as they were written, or not there."""
+"""How the engine's errors name damaged or missing bytes."""
 OPEN_FILES = 256
 _TRACKING = """[Version]
   rocksdb_version=9.8.4
@@ -88,20 +88,20 @@ _TRACKING = """[Version]
 [CFOptions "default"]
 [TableOptions/BlockBasedTable "default"]
 """
-"""What the binding has no setter for, as a file of the engine's. See synced.py."""
+"""An engine options file with what the binding has no setter for. See synced.py."""
 _OF_THE_BINDING = "(os error "
-"""How errors end that the binding meets by itself; the engine says them otherwise."""
+"""Ending of the binding's own errors; the engine words them differently."""
 _WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))
-"""What is written when a database is opened to be read."""
+"""Files written when a database is opened read-only."""
 ROOM_BYTES = 64 << 10
 """A disk with less room is not tried."""
 
 
 class RocksBatch:
-    """Thin: puts go straight into the engine's batch.
+    """A thin wrapper: puts go straight into the engine's batch.
 
-    It holds no column family itself, only the store's own containers of them, which are emptied when the
-    store is closed: a handle that lives on would keep the database open.
+    It holds no column family itself, only the store's containers of them, which are emptied when the store is
+    closed: a handle that is still alive would keep the database open.
     """
 
     def __init__(self, families: dict[Table, object], messages: list[object]) -> None:
@@ -130,7 +130,7 @@ class RocksBatch:
 
 
 class RocksStore:
-    """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
+    """An open data directory. Raises StoreLocked, Corrupt or StoreFailed if it cannot be opened."""
 
     def __init__(
         self,
@@ -141,30 +141,30 @@ class RocksStore:
         memtable_bytes: int = MEMTABLES_BYTES,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`for_repair`: nothing is compacted, and a rewrite may have been cut off. `memtable_bytes`,
-        `cache_bytes`: of all tables together."""
+        """`for_repair`: never compact, and accept an interrupted rewrite. `memtable_bytes`, `cache_bytes`:
+        for all tables together."""
         self.path = path
         self._memtable_bytes = memtable_bytes
         self._cache_bytes = cache_bytes
         self._cache = Cache(cache_bytes)
         path.mkdir(mode=OWN, parents=True, exist_ok=True)
-        self._base = _tracking(path)  # once: later the disk may be full
+        self._base = _tracking(path)  # once: the disk may be full later
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)
         self.read_only = read_only
         self.is_damaged = for_repair
         self._for_repair = for_repair
         self._is_reading = False
-        """Open to be read only, until it can be written again."""
+        """Open read-only, until it can be written again."""
         self._families: dict[Table, Rdict] = {}
         self._handles: dict[Table, object] = {}
         self._absent: frozenset[Table] = frozenset()
-        """Tables that the program which wrote the data did not know, and that cannot be made to read it."""
+        """Tables unknown to the program that wrote the data, which cannot be created while read-only."""
         self._messages: list[object] = []
         self._links: TemporaryDirectory[str] | None = None
-        """What the engine reads while the disk does not even take what it writes to read."""
+        """Links for the engine while the disk is too full even for the files that a read-only open writes."""
         if not read_only and not for_repair and self._synced.is_doubtful():
-            # Refused, if it is, before its log is used up.
+            # If it is refused, then before its log is used up.
             self._open(read_only=True)
             self.close()
         self._open(read_only=read_only)
@@ -203,7 +203,7 @@ class RocksStore:
         return through(self._family(table), start, end, partial(self._read_refusal, table))
 
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
-        """From a database beside this one, of links to its files without those that are rotten."""
+        """Keys from a second database beside this one, of links to its files without the rotten ones."""
         side = self.path / _BESIDE
         shutil.rmtree(side, ignore_errors=True)
         try:
@@ -259,12 +259,13 @@ class RocksStore:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
 
     def rewrite(self, table: Table) -> None:
-        """Make a table anew from what can be read of it. Durable on return; StoreFailed if it is not.
+        """Rewrite a table from its readable rows. Durable on return; else raises StoreFailed.
 
-        Refused if readable rows would be lost, because there is too much around them that cannot be read.
+        It refuses if readable rows would be lost because too much around them cannot be read.
 
-        First a copy, which says when it is whole; then the table is made again from that. Cut off before, the
-        table is as it was; after it, the store opens for nobody but the next repair (`finish_rewrites`).
+        It first makes a copy, which is marked when complete, then the table again from the copy. If
+        interrupted before the mark, the table is as it was; after it, the store opens only for the next
+        repair (`finish_rewrites`).
         """
         side = table.value + _COPY
         if side in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
@@ -281,13 +282,13 @@ class RocksStore:
         self._finish(table)
 
     def finish_rewrites(self) -> None:
-        """Go on where a rewrite was cut off."""
+        """Continue interrupted rewrites."""
         for table in Table:
             if self._is_whole(table.value + _COPY):
                 self._finish(table)
 
     def _finish(self, table: Table) -> None:
-        """Make the table from its whole copy."""
+        """Make the table from its complete copy."""
         name, side = table.value, table.value + _COPY
         self._families.pop(table)
         self._handles.pop(table)
@@ -312,7 +313,7 @@ class RocksStore:
         self.flush()
 
     def _is_whole(self, side: str) -> bool:
-        """Whether there is a copy of a table that was made to the end."""
+        """Whether there is a complete copy of a table."""
         if side not in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
             return False
         return self._db.get_column_family(side).get(_END) is not None
@@ -324,9 +325,9 @@ class RocksStore:
         return self._mark.read()
 
     def reopen(self) -> None:
-        """While it cannot be written, on a full disk, it is open to be read.
+        """Reopen; on a full disk, where it cannot be written, open read-only.
 
-        Opening holds the interpreter while the log is read, so it is not tried where it has no chance.
+        Opening holds the interpreter while the log is read, so it is not tried without a chance of success.
         """
         reading = self._db if self._is_reading else None
         if reading is None:
@@ -346,7 +347,8 @@ class RocksStore:
             self._drop_links()
 
     def _check_room(self) -> None:
-        """Opening writes what the log holds into tables: compressed to less than an eighth hardly ever."""
+        """Check the room: opening writes the log's rows into tables, hardly ever compressed to less than an
+        eighth."""
         try:
             disk = os.statvfs(self.path)
             log_bytes = sum(log.stat().st_size for log in self.path.glob("*.log"))
@@ -378,14 +380,14 @@ class RocksStore:
         return family
 
     def _read_refusal(self, table: Table, where: str, error: Exception) -> ShardsError:
-        """The error of a read that failed: Corrupt if it will fail again, StoreFailed if that may pass."""
+        """The error of a failed read: Corrupt if it will fail again, StoreFailed if it may pass."""
         text = f"table {table.value}, {where}: {error}"
         if not any(word in text for word in _ROTTEN):
             return StoreFailed(text)
         if not self.is_damaged and not self.read_only:
             self._stop_compacting(text)
             with suppress(Exception):
-                # This table at once, all of them when the store is opened again.
+                # This table at once; all others when the store is opened again.
                 self._family(table).set_options({"disable_auto_compactions": "true"})
         return Corrupt(text)
 
@@ -404,8 +406,9 @@ class RocksStore:
         except Exception as error:
             if _OF_THE_BINDING not in str(error):
                 raise
-        # It writes a file of its own, and the engine its log, even to read: where a disk takes nothing, both
-        # go into a folder of links to what is on it.
+        # Even to read it writes a file of its own, and the engine its log. On a full disk both go into a
+        # folder of
+        # links to the data.
         self._links = TemporaryDirectory(prefix="fasti-")
         folder = Path(self._links.name)
         for file in self.path.iterdir():
@@ -414,7 +417,7 @@ class RocksStore:
         return Rdict(str(folder), options, families, AccessType.read_only())
 
     def _checked(self, check: Callable[[], None]) -> None:
-        """A repair goes on with what is left."""
+        """Run a check; a repair ignores Corrupt."""
         try:
             check()
         except Corrupt as error:
@@ -440,15 +443,15 @@ class RocksStore:
             raise
 
     def _open_tables(self, *, read_only: bool) -> None:
-        noted = self._synced.read()  # before anything else is: who reads beside a server sees it grow
+        noted = self._synced.read()  # First: a reader beside a running server sees it grow.
         self._checked(lambda: self._synced.check_manifest(noted))
-        # A new one at each opening: blocks that the last one has kept would hide damage on the disk.
+        # A new cache at each opening: old cached blocks would hide damage on the disk.
         self._cache = Cache(self._cache_bytes)
         options = self._options(self._base)
         names = set(_families_on_disk(self.path, options))
         if not read_only:
             self._mark.prepare()
-            # What is not there yet is made at opening, all in one go: a sixth of the time of one by one.
+            # Missing families are created at opening, all at once: a sixth of the time of one by one.
             names.update(table.value for table in Table)
         try:
             db = self._opened(options, names, read_only=read_only)
@@ -477,9 +480,9 @@ class RocksStore:
 
 
 def is_open(path: Path) -> bool:
-    """Whether another process has the data directory open to write.
+    """Whether another process has the data directory open for writing.
 
-    Not to be asked by a process that has: it would give its own lock away.
+    Do not call it in a process that has it open: it would give up that process's own lock.
     """
     try:
         lock = os.open(path / "LOCK", os.O_RDONLY)
@@ -497,9 +500,9 @@ def is_open(path: Path) -> bool:
 
 
 def _tracking(path: Path) -> Options:
-    """Options by which the engine keeps account of its logs, also to read: without them it crashes on such an
-    account. `path`: where there is room for two small files if there is no directory for temporary ones.
-    Raises StoreFailed."""
+    """Options with which the engine tracks its logs, also for reading: without them it crashes on such a
+    tracking record. `path`: has room for two small files, if there is no directory for temporary ones. Raises
+    StoreFailed."""
     try:
         return _loaded(None)
     except OSError as error:
@@ -522,14 +525,14 @@ def _loaded(folder: Path | None) -> Options:
 
 def _close(db: Rdict) -> None:
     for _ in range(2):
-        # A close that fails, on a full disk or for a rotten block, has released nothing; the next one does.
+        # A close that fails, on a full disk or for a rotten block, has released nothing; the next close does.
         with suppress(Exception):
             db.close()
             break
 
 
 def _families_on_disk(path: Path, options: Options) -> list[str]:
-    """Every column family has to be named when a database is opened."""
+    """All column families on disk: opening a database must name each."""
     if not (path / "CURRENT").exists():
         return []
     try:
@@ -548,9 +551,9 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
 
 
 def _options(cache: Cache, memtable_bytes: int, base: Options | None = None) -> Options:
-    """Bounded memory: all column families share one cache and one budget of memtables.
+    """Options with bounded memory: all column families share one cache and one budget of memtables.
 
-    Index and filter blocks go into the cache too; by default they lie outside it and grow with the data.
+    Index and filter blocks go into the cache too; by default they are outside it and grow with the data.
     """
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)

@@ -1,15 +1,16 @@
-"""The guarded iterators over a RocksDB column family: of one that is written to, and of one at rest.
+"""Guarded iterators over a RocksDB column family: one for a live family, one for a family at rest.
 
-Used raw, the binding loses rows without an error in three ways, each reproduced in tests/store:
+Used directly, the binding loses rows without an error in three ways, each reproduced in tests/store:
 
-  - the iterator keeps a pointer to the bytes of its upper bound; once Python frees them the bound is
-    whatever lies there. The generator below owns the bound and the ReadOptions as long as it runs, in a
-    `_Within` that it asks last: compiled, a local is let go after its last use, and `del` is none;
-  - `set_iterate_lower_bound` sets the *upper* bound: it is never called, the scan starts with a seek;
-  - an iterator that meets a corrupt block just becomes invalid: its status is asked after the last row.
+  - the iterator keeps a pointer to the bytes of its upper bound; once Python frees them the bound is garbage.
+    The generator below owns the bound and the ReadOptions as long as it runs, in a `_Within` that it uses
+    last: compiled code frees a local after its last use, and `del` does not count as one;
+  - `set_iterate_lower_bound` sets the *upper* bound: never call it, the scan starts with a seek;
+  - an iterator that meets a corrupt block just becomes invalid: the scan checks its status after the last
+    row.
 
-The binding's own loop over rows takes a fifth less time a row, but has no status to ask. Where nobody writes,
-a second iterator, which has one, takes the last step again: it meets whatever ended the loop.
+The binding's own loop over rows takes a fifth less time a row, but has no status. In a database at rest a
+second iterator, which has one, repeats the last step: it meets whatever ended the loop.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +21,14 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from .errors import Corrupt, ShardsError
 
 Refusal = Callable[[str, Exception], ShardsError]
-"""Makes the error to raise of (where the read stopped, the engine's error)."""
+"""Makes the error to raise from (where the read stopped, the engine's error)."""
 RUN = 256
-"""Rows that are read ahead of being yielded: resuming the generator for each row was half the cost of a scan.
-The first run is of one row, each next one twice as long: a caller who wants only the first pays for one."""
+"""Maximum rows read ahead: resuming the generator for each row was half the cost of a scan. The first run is
+one row and each next one twice as long, so a caller that wants only the first row pays for one."""
 
 
 class _Within:
-    """What an iterator points into: the options, and in them the bound. Needed as long as the iterator."""
+    """What an iterator points into: the options, and in them the bound. Must live as long as the iterator."""
 
     __slots__ = ("_bound", "options")
 
@@ -37,9 +38,9 @@ class _Within:
         self.options.set_iterate_upper_bound(self._bound)
 
     def check(self, rows: RdictIter, key: bytes, refusal: Refusal) -> None:
-        """Raises `refusal` if the iterator ended because it could not go on.
+        """Raise `refusal` if the iterator ended because it failed.
 
-        A scan asks this last, so what its iterator points into has lived until then."""
+        A scan calls this last, so the iterator's options live until then."""
         try:
             rows.status()
         except Exception as error:
@@ -66,7 +67,7 @@ def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[
 
 
 def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
-    """As `scan`, of a database that nobody writes to: faster over many rows, and the cache is left alone."""
+    """`scan` of a database that nobody writes to: faster over many rows, and bypasses the cache."""
     within = _Within(end)
     options = within.options
     options.fill_cache(False)  # type: ignore[call-arg]  # as it is; the stub forgets the argument

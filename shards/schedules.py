@@ -1,20 +1,20 @@
-"""Rows of recurring schedules, and what a group writes for them.
+"""Rows of recurring schedules, and their changes in a group commit.
 
-A row names the one occurrence that is written ahead: its fire and the position it was first put at. The next
-one is written in the same batch as the row that names it, by the single writer, and only if the row still
-names the one before; so there is exactly one message for each fire, whatever is killed when.
+A row names the one occurrence that is written ahead: its fire, and the position where it was first put. The
+single writer writes the next one in the same batch as the row that names it, and only if the row still names
+the one before. So each fire has exactly one message, whenever the process is killed.
 
     schedules    name, UTF-8 -> MessagePack of `ScheduleRow`
 
-An occurrence that was written while the clock was set back waits in `held` at a place that the horizon has
-passed: it has passed when the wall clock has reached its due and it is in `held` no more.
+An occurrence written while the clock was set back waits in `held`, at a position that the horizon has passed.
+It has passed when the wall clock has reached its due and it has left `held`.
 
     place      the message of a fire, and the row that names it
-    passed     the row without an occurrence that is dealt with; its fire counts as sent
-    without    the row without it; if nothing has become of the message, its fire counts as not dealt with
+    passed     the row without a finished occurrence, whose fire counts as sent
+    without    the row without its occurrence; if its message is untouched, the fire counts as not handled
 
 A fire counts as sent when its message went out, or when somebody cancelled or moved it. It does not if the
-message had expired by then, or came too late for `late: drop`: nobody got it.
+message had expired, or came too late for `late: drop`: nobody got it.
 """
 
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class TimingRow(msgspec.Struct, frozen=True, array_like=True):
-    """When a schedule fires, as it was asked for. Times in UTC ms, 0: none."""
+    """When a schedule fires, as requested. Times in UTC ms, 0: none."""
 
     kind: str
     """`cron`, `every` or `rrule`."""
@@ -62,9 +62,9 @@ class Occurrence(msgspec.Struct, frozen=True, array_like=True):
     base_ms: int
     at_ms: int
     before_ms: int
-    """It is the first fire behind this that was not sent."""
+    """Fires from here up to this one were not sent before it."""
     nominal_ms: int = -1
-    """The local time that it is for, as if it were UTC: what stays when the rules of its zone change."""
+    """Local time of the fire, as if it were UTC: this stays when its zone's rules change."""
 
     @property
     def message(self) -> MessageId:
@@ -77,32 +77,32 @@ class Occurrence(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether that was in the table `held`."""
+        """Whether it was put into the table `held`."""
         return is_held(self.message)
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
-    """One schedule. `record`: the message without its due; `body`: the definition as it was sent, JSON."""
+    """A schedule. `record`: the message without its due; `body`: the definition as sent, JSON."""
 
     timing: TimingRow
     record: bytes
     body: bytes
     created_ms: int
     anchor_ms: int
-    """When the rule was last changed: what has no start of its own counts from here."""
+    """When the rule was last changed: a rule without a start counts from here."""
     through_ms: int
-    """Fires up to this are dealt with."""
+    """Fires up to this are handled."""
     count: int = 0
     """Messages written so far."""
     made_up: int = 0
     paused: bool = False
     occurrence: Occurrence | None = None
     last_ms: int = 0
-    """When the last message went out, its due; 0: none yet."""
+    """Due of the last message that went out; 0: none yet."""
     sent: Ranges = ()
     """Fires that were sent (timeline/sent.py)."""
     written_ms: int = 0
-    """What the clock showed when the occurrence was written. Later than now: the clock was set back."""
+    """The clock when the occurrence was written. Later than now: the clock was set back."""
     changed_ms: int = 0
     """When the definition was last changed; 0: at `anchor_ms`."""
 
@@ -113,7 +113,7 @@ _decoder = msgspec.msgpack.Decoder(ScheduleRow)
 def schedule_of(value: bytes) -> ScheduleRow:
     """Raises Corrupt.
 
-    A row of a version that noted no ranges: all that it has dealt with since it was made counts as sent.
+    In a row of a version without ranges, all fires handled since its creation count as sent.
     """
     row = decoded(_decoder, value)
     if row.written_ms or row.sent:
@@ -124,7 +124,7 @@ def schedule_of(value: bytes) -> ScheduleRow:
 
 
 def named_row(key: bytes, value: bytes) -> tuple[str, ScheduleRow]:
-    """A row as a scan gives it. Raises Corrupt."""
+    """Decode a row from a scan. Raises Corrupt."""
     try:
         return key.decode(), schedule_of(value)
     except UnicodeDecodeError as error:
@@ -143,13 +143,13 @@ def write_schedule(commit: Commit, name: str, row: ScheduleRow | None) -> None:
 
 
 def draft_at(name: str, record: bytes, due_ms: int) -> Draft:
-    """The message of a schedule for one due; it says which schedule wrote it."""
+    """The message of a schedule for one due; it names its schedule."""
     made = msgspec.structs.replace(decode(record), due_ms=due_ms, schedule=name.encode())
     return Draft(due_ms, made.topic, encode(made))
 
 
 def place(commit: Commit, name: str, row: ScheduleRow, fire: Fire, progress: Progress) -> ScheduleRow:
-    """Write the message of a fire; the row that names it. Raises Refused, then nothing is written."""
+    """Write the message of a fire. Returns the row that names it. Raises Refused, with nothing written."""
     message = commit.put_known(draft_at(name, row.record, fire.at_ms))
     base_ms, at_ms = fire.base_ms, fire.at_ms
     return msgspec.structs.replace(
@@ -163,10 +163,10 @@ def place(commit: Commit, name: str, row: ScheduleRow, fire: Fire, progress: Pro
 
 
 def without(commit: Commit, row: ScheduleRow, journal: Journal) -> tuple[ScheduleRow, MessageId | None]:
-    """The row without its occurrence, and the message that is to be cancelled for that.
+    """The row without its occurrence, and the message to cancel for that.
 
-    None: it has been dispatched, or somebody has cancelled or moved it; then its fire is dealt with. Nothing
-    is written here, so that the caller can cancel after all that may be refused.
+    None: it was dispatched, or a user has cancelled or moved it; then its fire is handled. This writes
+    nothing, so that the caller can cancel after everything that may be refused.
     """
     occurrence = row.occurrence
     if occurrence is None:
@@ -181,10 +181,10 @@ def without(commit: Commit, row: ScheduleRow, journal: Journal) -> tuple[Schedul
 
 
 def passed(commit: Commit, row: ScheduleRow, journal: Journal) -> ScheduleRow:
-    """The row without an occurrence that is dealt with. Its fire is the last one, if the message went out.
+    """The row without a finished occurrence. Its fire becomes the last one, if the message went out.
 
-    It did not if it was cancelled, or moved to a time that is still to come. `journal`: tells a message that
-    was dropped, because it had expired or was late, from one that went out.
+    It did not go out if it was cancelled, or moved to a later time. `journal` tells a message that was
+    dropped, because it had expired or was late, from one that went out.
     """
     occurrence = row.occurrence
     bare = msgspec.structs.replace(row, occurrence=None)
@@ -200,7 +200,7 @@ def passed(commit: Commit, row: ScheduleRow, journal: Journal) -> ScheduleRow:
 
 
 def has_passed(commit: Commit, occurrence: Occurrence, wall_ms: int) -> bool:
-    """Whether its time has come, whatever has become of its message."""
+    """Whether the occurrence's time has come, whatever has become of its message."""
     place = occurrence.position
     if not occurrence.is_held:
         return place <= commit.horizon.position
@@ -212,22 +212,22 @@ def is_untouched(commit: Commit, occurrence: Occurrence) -> bool:
     found = _found(commit, occurrence)
     if found is None or is_stub(found.value):
         return False
-    # A held one goes on to another place by itself, with its due as it was.
+    # A held message moves on by itself, with its due unchanged.
     return found.row_id == occurrence.message or (
         occurrence.is_held and due_of(found.value) == at_of(occurrence.position)
     )
 
 
 def cancel(commit: Commit, occurrence: Occurrence) -> None:
-    """Cancel its message, wherever it is by now. One that cannot be read is not dispatched anyway."""
+    """Cancel its message, wherever it is now. One that cannot be read is not dispatched anyway."""
     if _found(commit, occurrence) is not None:
         commit.cancel(occurrence.message)
 
 
 def _was_dropped(commit: Commit, found: Found, journal: Journal) -> bool:
-    """Whether dispatch gives it to nobody. What cannot be read has been sent, as far as anybody knows.
+    """Whether dispatch dropped it. One that cannot be read counts as sent.
 
-    One that was held and has just been released is not dispatched yet: that it will not be before now.
+    A held one that has just been released is not dispatched yet, and not before now.
     """
     place, horizon = found.position, commit.horizon.position
     try:

@@ -1,25 +1,25 @@
-"""What has become of a stored message: its state, and when dispatch came to it.
+"""State of a stored message, and when dispatch reached it.
 
-A state is stored nowhere. It follows from where the row stands and what is in it, and the server, the archive
-and the table all ask here:
+No state is stored. It follows from the row's place and content. The server, the archive and the table all ask
+here:
 
     a stub that a cancel left                        cancelled
     in the table `held`, or beyond the horizon       pending
-    else                                             dispatched, or expired if dispatch gave it to nobody:
-                                                     its time to live, counted from its due, was over, or
-                                                     it was to be dropped if late, and was (fate.py)
+    else                                             dispatched; or expired if dispatch dropped it: its time
+                                                     to live, counted from its due, was over, or it had
+                                                     `late: drop` and was late (fate.py)
 
-A stub that a move left is no message: that one stands elsewhere, whole (`record.is_moved`). Nor is a retry
-(`record.is_retry`), whatever its state.
+A stub that a move left is not a message: the message is elsewhere (`record.is_moved`). A retry
+(`record.is_retry`) is none either.
 
-When dispatch came to a position stands in the journal, the table `dispatches`: a row for each turn, by the
-last position that it passed. A message went out in the first turn that is not before it:
+The journal, table `dispatches`, says when dispatch reached a position. It has a row for each turn, under the
+last position that the turn passed. A message went out in the first turn that is not before it:
 
     turns       (100, 5) at 130 ms      (200, 1) at 230 ms
     (100, 5)    130                     (100, 6)    230                     (200, 2)    not known
 
-A turn is written a little later than it happens, with the next group. Until then only the writer of the store
-knows it, and a journal may be given what it knows (`latest`).
+A turn is written a little later, with the next group. Until then only the store's writer knows it; a journal
+can ask it (`latest`).
 """
 
 from collections.abc import Callable, Iterator
@@ -43,17 +43,17 @@ EXPIRED: Final = "expired"
 STATES: Final[tuple[State, ...]] = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
 
 Turns = Callable[[Position], int | None]
-"""When the turn was that passed a position, wall ms; None: not known."""
+"""When dispatch passed a position, wall ms; None: unknown."""
 
 
 def _nobody_knows(place: Position) -> None:
-    """Where nobody writes, all that is known is written."""
+    """For a store without a writer: all known turns are written."""
 
 
 class Journal:
-    """When dispatch came to positions. Cheap while they rise: one scan for all of them.
+    """Times at which dispatch reached positions. Cheap for rising positions: one scan for all.
 
-    The scan does not see what is written after it was opened: what it does not have, `latest` is asked for.
+    The scan does not see turns written after it was opened; it asks `latest` for those.
     """
 
     def __init__(self, store: Store, latest: Turns = _nobody_knows) -> None:
@@ -62,10 +62,10 @@ class Journal:
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
         self._asked: Position | None = None
         self._turn: tuple[Position, int] | None = None
-        """The one that the scan has come to; None at its end."""
+        """The turn that the scan has reached; None at its end."""
 
     def dispatched_ms(self, place: Position) -> int | None:
-        """Wall ms of the turn that passed `place`; None if nobody knows it (any more). Raises Corrupt."""
+        """Wall ms of the turn that passed `place`; None if unknown. Raises Corrupt."""
         if self._asked is None or place < self._asked:
             self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
             self._next()
@@ -88,11 +88,10 @@ def state_of(
     is_held: bool,
     with_time: bool = True,
 ) -> tuple[State, int | None]:
-    """(state, wall ms when dispatch came to it if that is known). Not for what a move left.
+    """(state, wall ms at which dispatch reached it, if known). Not for stubs of moves.
 
-    `horizon`: where dispatch stands, or stood when the rows were read. Without `with_time` the journal is
-    asked only where it decides, and the second is not to be relied on. Raises Corrupt for a journal that
-    cannot be read.
+    `horizon`: the dispatch horizon, now or when the rows were read. Without `with_time` the journal is read
+    only if it decides the state, and the time may be missing. Raises Corrupt for an unreadable journal.
     """
     if record.stub:
         return CANCELLED, None

@@ -1,19 +1,18 @@
-"""What has been synced, noted beside the database: a log or a MANIFEST that was cut off since is damage.
+"""A note of what has been synced, beside the database: a log or MANIFEST that is shorter than noted is
+damaged.
 
-An engine cannot tell a log that ends early because a kill tore it from one that lost its end, or all of
-itself, afterwards: it opens with what is left. So after a sync the number of the last change that it covers
-is noted, and how long the engine's MANIFEST was (synced by then too: here, when it has grown). A start that
-finds less refuses.
+An engine cannot tell a log torn by a kill from one that lost its end, or all of itself, afterwards: it opens
+with what is left. So a sync notes the number of the last change that it covers, and the length of the
+engine's MANIFEST (also synced by then: here, when it has grown). A start that finds less refuses.
 
-An engine that opens uses its logs up, so that what is missing could not be put back any more. So the log that
-was written last is noted too: where that is not there as it was, which is so as well when its rows have gone
-into tables since, the start looks before it opens.
+Opening uses up the engine's logs, so missing files could not be restored afterwards. So the log written last
+is noted too. If it has changed, which is also so when its rows have gone into tables since, the start checks
+before it opens the engine.
 
-The note is written in place and not synced itself: it is never ahead of what is durable, and after a loss of
-power only older, which says less. It is written NOTE_S apart at the most often, so that what was synced in
-the last moments before a kill is not in it; a heartbeat follows within a second, and a close notes all. Of
-files that the engine has gone on from (a log that was followed by another) it keeps such notes in its
-MANIFEST, if it is told to (rocks.py).
+The note is written in place and not synced: it is never ahead of what is durable, and after a power cut only
+older, which claims less. It is written at most every NOTE_S, so it lacks the last moments before a kill; a
+heartbeat follows within a second, and a close notes everything. For files that the engine has finished (a log
+followed by another) the engine itself keeps such notes in its MANIFEST, if configured (rocks.py).
 
     "synced"    twice, in sectors of their own:
                 change number (8) · number of the MANIFEST (8) · its bytes (8) · number of the log (8) ·
@@ -35,7 +34,7 @@ _NOTE = struct.Struct(">QQQQQ")
 
 
 class Note(NamedTuple):
-    """At least so much is there, but for the log. `manifest`, `log`: their numbers; 0: no note."""
+    """What is at least there. `manifest`, `log`: their numbers; 0: no note. The log may be gone."""
 
     change: int = 0
     manifest: int = 0
@@ -45,18 +44,18 @@ class Note(NamedTuple):
 
 
 class Synced:
-    """The note of one data directory, and who writes it."""
+    """The note of one data directory, and its writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / "synced"
         self._manifest = (0, 0)
-        """Number and bytes of the MANIFEST when it was synced here last."""
+        """Number and bytes of the MANIFEST at its last sync here."""
         self._change = self._noted = 0
         self._next = 0.0
 
     def read(self) -> Note:
-        """What was noted last; nothing if there is no note that can be read, which is no more than that."""
+        """The last note; an empty one if there is none that can be read."""
         try:
             raw = self._path.read_bytes()
         except OSError:
@@ -64,7 +63,7 @@ class Synced:
         return max((Note(*_NOTE.unpack(found)) for found in unsealed(raw, _NOTE.size)), default=Note())
 
     def check_manifest(self, noted: Note) -> None:
-        """Before the engine opens. Raises Corrupt: it is shorter than it was."""
+        """Before the engine opens: raise Corrupt if the MANIFEST is shorter than noted."""
         with suppress(OSError, ValueError):
             path = self._folder / (self._folder / "CURRENT").read_text().strip()
             size = path.stat().st_size
@@ -74,7 +73,7 @@ class Synced:
                 )
 
     def is_doubtful(self) -> bool:
-        """Before the engine opens: whether the log that was noted is cut off, or gone and none came later."""
+        """Before the engine opens: whether the noted log is cut off, or gone without a later one."""
         noted = self.read()
         with suppress(OSError):
             logs = self._logs()
@@ -84,7 +83,7 @@ class Synced:
         return False
 
     def check(self, noted: Note, change: int) -> None:
-        """The engine is open, up to this change. Raises Corrupt if more had been synced before."""
+        """The engine is open, up to `change`: raise Corrupt if more had been synced before."""
         if change < noted.change:
             raise Corrupt(
                 f"{self._folder}: what was synced is not all there: the log ends at change {change}, "
@@ -93,7 +92,7 @@ class Synced:
             )
 
     def note(self, change: int) -> None:
-        """All changes up to this one are durable. Blocks; what cannot be noted is not."""
+        """Note that all changes up to this one are durable. Blocks; ignores failures."""
         self._change = change
         now = time.monotonic()
         if now >= self._next:
@@ -101,7 +100,7 @@ class Synced:
             self.settle()
 
     def settle(self) -> None:
-        """Note now what is to be noted."""
+        """Write the note now, if it is due."""
         if self._change == self._noted:
             return
         with suppress(OSError, ValueError):
@@ -126,13 +125,13 @@ class Synced:
             self._manifest = found
 
     def _last_log(self) -> tuple[int, int]:
-        """Number and bytes of the log that is written to."""
+        """Number and bytes of the log being written."""
         logs = self._logs()
         number = max(logs, default=0)
         return number, (self._folder / logs[number]).stat().st_size if number else 0
 
     def _logs(self) -> dict[int, str]:
-        """The engine's, by number."""
+        """The engine's logs, by number."""
         names = [name for name in os.listdir(self._folder) if name.endswith(".log")]
         return {int(name[:-4]): name for name in names if name[:-4].isdecimal()}
 

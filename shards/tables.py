@@ -1,7 +1,7 @@
 """Values of the small tables: directory rows, the stored cursor, dedupe, sessions.
 
 shards    structure (2) · count (4) · live (4) · bytes (8) · first (12) · last (12)        42 bytes
-slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
+slices    end ms (8) · running seconds when passed, plus 1; 0: not yet (8) ·
           of one that borrows, too: 1 (1) · count (4) · live (4) · bytes (8) of what it borrows ·
           for each run of borrowed shards: start (6) · generation (2) · first shard (2) · how many (2)
           (before format 4: for each borrowed shard start · generation · shard · structure (2), and no counts)
@@ -9,13 +9,13 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8) · their bytes placed (8) ·
           bytes passed (8); without the bytes: these are to be counted
-          "cells/" and a slice: when its messages are (cells.py)
+          "cells/" and a slice: histogram of its messages over time (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
           "retrying": the same of retries
-          "applied": up to which record of a log the rows are, sequence (8) · epoch (8)
+          "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
 retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
-          in `retries`, by whose they are: how many (8)
+          in `retries`, per place: how many (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
@@ -38,12 +38,12 @@ from .fields import TryRow
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 Spot = tuple[Position, int]
-"""Where a row is that has been placed: its position, and the number of its shard."""
+"""Address of a placed row: its position, and the number of its shard."""
 
 FORMAT_FIRST = 1
-"""Of release 0.1.0. Opening raises it to FORMAT, and 2 to 4 too: no release wrote those."""
+"""Format of release 0.1.0. Opening raises it to FORMAT, also 2 to 4, which no release wrote."""
 FORMAT = 5
-"""What this program writes. Since 5 a retry is a row of `retries` alone, none of the timeline."""
+"""The format that this program writes. Since 5 a retry is only a row of `retries`, none of the timeline."""
 META_CURSOR = b"cursor"
 NEVER_S = 0xFFFF_FFFF
 """The expiry of a group that stays until it is deleted."""
@@ -70,14 +70,14 @@ _APPLIED = Struct(">QQ")
 
 
 class Run(NamedTuple):
-    """Shards of one home whose numbers follow each other: the prefix of the first, how many."""
+    """Consecutively numbered shards of one home: the prefix of the first, and how many."""
 
     prefix: bytes
     many: int
 
 
 class Applied(NamedTuple):
-    """A place in a log of group commits, and under whose lead it was written. Zeros: before the first."""
+    """A place in a log of group commits, and the epoch of its record. Zeros: before the first."""
 
     seq: int
     epoch: int
@@ -87,7 +87,7 @@ class Applied(NamedTuple):
 
 
 class OwnedRow(NamedTuple):
-    """How much of an owner has come in, and how much of that the horizon has passed."""
+    """An owner's accepted messages, and how many of them the horizon has passed."""
 
     placed: int
     passed: int
@@ -96,7 +96,7 @@ class OwnedRow(NamedTuple):
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
-    """What every batch writes: how far dispatch has come and how far it may go."""
+    """Written with every batch: the dispatch horizon, and the bound up to which it may go."""
 
     horizon: Position
     bound_ms: int
@@ -121,58 +121,59 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_default
     options: int = 0
     identifier: int = 0
     asked: int = 0
-    """When it last asked for what is retained, counted per session; 0: never."""
+    """Number of its last request for retained messages, counted per session; 0: never."""
     ack_timeout_ms: Whole | None = None
-    """Its terms (timeline/session.py); None: not said."""
+    """The subscription's terms (timeline/session.py); None: not set."""
     max_attempts: Whole | None = None
     backoff_ms: Annotated[list[Whole], msgspec.Meta(min_length=1)] | None = None
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a persistent session is, apart from where it stands."""
+    """A persistent session, without its cursor."""
 
     expiry_s: int
     subscriptions: list[SubscriptionRow]
     left_ms: int = 0
-    """When its connection ended, wall ms, for people; 0: it has not."""
+    """When its connection ended, wall ms, for display; 0: it has not."""
     will_id: bytes = b""
-    """The delayed will that is to be cancelled when the client returns."""
+    """The delayed will to cancel when the client returns."""
     will: bytes = b""
-    """Record of the will of a client that is connected: published if the server starts again without it."""
+    """Record of a connected client's will: published if the server restarts and the client does not
+    return."""
     will_delay_s: int = 0
     left_running_ms: int = 0
-    """Running time of the server when its connection ended, from which its expiry counts; 0: not known."""
+    """Running time of the server when its connection ended: start of its expiry; 0: unknown."""
     doubt: bytes = b""
-    """Position: the client may have had what is due before its ms and was placed up to its seq."""
+    """Position: the client may have had messages due before its ms and placed up to its seq."""
     owner: str = ""
-    """Name of the key that the client has shown; empty: none."""
+    """Name of the key that the client used; empty: none."""
     incarnation: Whole = 0
-    """Which session of that client id it is; 0: an older version had no numbers."""
+    """Number of the session among those of its client id; 0: an older version had none."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a shared subscription is, apart from where it stands, whoever its members are."""
+    """A shared subscription, without its cursor, independent of its members."""
 
     subscription: SubscriptionRow
     expiry_s: Whole | None = None
-    """How long it stays with nobody there; NEVER_S: until it is deleted; None: not said, as a session."""
+    """Lifetime without members, s; NEVER_S: until it is deleted; None: not set, as a session."""
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    """Messages a second that it is given; 0: any number."""
+    """Maximum messages a second; 0: no limit."""
     left_ms: int = 0
-    """When the last connection of a member ended, wall ms, for people; 0: it has not."""
+    """When the last connection of a member ended, wall ms, for display; 0: it has not."""
     left_running_ms: int = 0
-    """The same in running time of the server, from which its expiry counts."""
+    """The same in running time of the server: start of its expiry."""
     owner: str = ""
-    """Name of the key of who was its last member, which counts while it has none, ..."""
+    """Name of its last member's key, used while it has no member, ..."""
     client: str = ""
-    """... and the client id."""
+    """... and that member's client id."""
     is_paused: bool = False
     incarnation: Whole = 0
-    """Which group of that name it is; 0: an older version had no numbers."""
+    """Number of the group among those of its name; 0: an older version had none."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A message that a session was sent and has not acked."""
+    """A message sent to a session, and not acked yet."""
 
     packet_id: int
     place: bytes
@@ -182,81 +183,82 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     shard: int = 0
     is_retained: bool = False
     share: str = ""
-    """The shared subscription, as it was subscribed to, that it came by; empty: none."""
+    """The shared subscription by which it came, as subscribed to; empty: none."""
     returns: Whole = 0
-    """Of a group: how often a member has returned the message in order, without a try."""
+    """Group: times that a member has returned the message in order, without a try."""
     until_ms: Whole = 0
-    """Of a group: end of the lease of who has the message, in ms of running time; 0: none."""
+    """Group: end of the message's lease, ms of running time; 0: none."""
     number: Whole = 0
-    """Of a group: which lease that is (timeline/session.py `Loan.number`); 0: not known."""
+    """Group: number of that lease (timeline/session.py `Loan.number`); 0: unknown."""
     lost_ms: Whole = 0
-    """When it was sent again, wall ms; 0: never, or an older version did."""
+    """When it was resent, wall ms; 0: never, or unknown in an older version."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Where a session stands: read up to `place`, but for what is in flight, in order."""
+    """Read position of a session: all up to `place` is read, except what is in flight, in order."""
 
     place: bytes
     flights: list[FlightRow] = []
     asked: int = 0
-    """Of what is retained the subscriptions that asked up to this number have been sent all, ..."""
+    """Subscriptions numbered up to this have been sent all their retained messages, ..."""
     topic: bytes = b""
-    """... and the next one all up to this topic."""
+    """... and the next one up to this topic."""
     retired: list[int] = []
-    """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
+    """Packet ids of QoS 2 exchanges that the server gave up and the client has not ended."""
     finished: list[bytes] = []
-    """Positions behind `place` that are done."""
+    """Finished positions behind `place`."""
     reread: bytes = b""
-    """Position up to which it may have had what it reads, as somebody has set it back; empty: nowhere."""
+    """Position up to which it may already have had messages, since its read position was set back; empty:
+    none."""
 
 
 class KeptRow(msgspec.Struct, frozen=True, array_like=True):
-    """A message that is kept for one place: a retry, or a dead letter."""
+    """A message kept for one place: a retry or a dead letter."""
 
     addressee: str
-    """The session or group, by the name that its rows have, ..."""
+    """The session or group by the name in its rows, ..."""
     group: str
-    """... and as people call it."""
+    """... and as users call it."""
     id: bytes
     attempts: int
     """Deliveries to it, in all."""
     reason: str
-    """Why the last of them came to nothing."""
+    """Why the last delivery failed."""
     keeper: str
-    """Name of the key that its clients had shown; empty: none, or several."""
+    """Name of the key that its clients used; empty: none, or several."""
     running_ms: int
-    """Running time of the server when it was kept, from which the retention of a dead letter counts."""
+    """Running time of the server when it was kept: start of a dead letter's retention."""
     record: bytes
-    """The message as it was stored, due of a retry when the next try is."""
+    """The message as it was stored; a retry's due is its next try."""
     incarnation: Whole = 0
-    """Which place of that name it is; 0: an older version had no numbers."""
+    """Number of the place among those of its name; 0: an older version had none."""
     counted: Whole = 0
-    """Of the deliveries those that count toward `max_attempts`."""
+    """Deliveries that count toward `max_attempts`."""
     tries: list[TryRow] = []
-    """The last ones, the first of them first."""
+    """The last tries, oldest first."""
     returns: Whole = 0
-    """How often the message was returned in order, which was no delivery."""
+    """Times that the message was returned in order, which was no delivery."""
     stood_as: bytes = b""
-    """The id of the row that was delivered, if the message has another one, as it had been moved: whoever
-    names it by where it stood finds it still when its slice has gone."""
+    """Id of the delivered row, if a move gave the message another: a look-up by that id finds it even when
+    its slice is gone."""
 
     def is_of(self, addressee: str, incarnation: int) -> bool:
-        """Whether it is kept for this very place, and for no former one of the name."""
+        """Whether it is kept for this very place, not for a former one of the same name."""
         return self.addressee == addressee and self.incarnation == incarnation
 
     @property
     def origin(self) -> Position:
-        """Where the row that was delivered stands, or stood."""
+        """Where the delivered row is, or was."""
         return id_position(keys.message_of(self.stood_as or self.id))
 
 
 class KeptTotals(msgspec.Struct, frozen=True):
-    """How many retries or dead letters there are, and their bytes."""
+    """Number of retries or dead letters, and their bytes."""
 
     count: int
     bytes: int
     oldest: Position
-    """None stands before it."""
+    """None is before it."""
 
 
 _session = msgspec.msgpack.Decoder(SessionRow)
@@ -291,7 +293,7 @@ def kept_row_of(value: bytes) -> KeptRow:
 
 
 def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
-    """A row in MessagePack. Raises Corrupt."""
+    """Decode a MessagePack row. Raises Corrupt."""
     try:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -299,7 +301,7 @@ def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
 
 
 def encoded_rows(rows: list[bytes]) -> msgspec.Raw:
-    """Encoded values as an array of them, to be a field of a row."""
+    """Join encoded values to an array, as a field of a row."""
     return msgspec.Raw(b"".join([_ARRAY_32, len(rows).to_bytes(4, "big"), *rows]))
 
 
@@ -327,7 +329,7 @@ def slice_value(piece: Slice) -> bytes:
 
 
 def _runs(shards: Iterable[Shard]) -> Iterator[tuple[int, int]]:
-    """Prefixes that follow each other, as numbers: the first of them, how many."""
+    """Runs of consecutive prefixes, as numbers: the first, and how many."""
     first = count = 0
     for prefix in sorted(int.from_bytes(shard.prefix, "big") for shard in shards):
         if prefix != first + count and count:
@@ -339,9 +341,9 @@ def _runs(shards: Iterable[Shard]) -> Iterator[tuple[int, int]]:
 
 
 def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | None]:
-    """The slice, without its shards, the runs of those it borrows, and what it holds of them.
+    """The slice without its shards, the runs of borrowed ones, and the counts of what it holds of them.
 
-    None: an older version wrote the row, which did not count. Raises Corrupt.
+    Counts None: an older version wrote the row. Raises Corrupt.
     """
     home = keys.slice_of(key)
     end_ms, passed = _unpacked(_SLICE, value[: _SLICE.size])
@@ -349,7 +351,7 @@ def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | Non
     piece.passed_s = passed - 1 if passed else None
     tail = value[_SLICE.size :]
     if len(tail) % _RUN.size == 0:
-        # By itself each of them, with its structure in place of a count.
+        # Each shard by itself, with its structure in place of a count.
         runs = [Run(prefix, 1) for prefix, _ in _RUN.iter_unpack(tail)]
         return piece, runs, None if runs else Counts()
     _, *part = _unpacked(_PART, tail[: _PART.size])
@@ -362,7 +364,7 @@ def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | Non
 
 
 def prefixes_of(runs: Iterable[Run]) -> Iterator[bytes]:
-    """Of the shards in some runs."""
+    """Prefixes of the shards in some runs."""
     for run in runs:
         first = int.from_bytes(run.prefix, "big")
         for number in range(first, first + run.many):
@@ -392,7 +394,7 @@ def dedupe_value(row: DedupeRow) -> bytes:
 
 
 def known_value(name: MessageId, fingerprint: bytes, due_ms: int, position: Position) -> bytes:
-    """The same; one is written for each message that has a key."""
+    """Encode a `DedupeRow`; one is written for each message with a key."""
     place = position.to_bytes(POSITION_BYTES, "big")
     return _DEDUPE.pack(name.to_bytes(ID_BYTES, "big"), fingerprint, due_ms, place)
 
@@ -421,8 +423,7 @@ def applied_from(value: bytes) -> Applied:
 
 
 def owned_value(placed: int, passed: int, sizes: tuple[int, int] | None = None) -> bytes:
-    """Of the messages of an owner, how many have come in and how many the horizon has passed. `sizes`: the
-    same of their bytes; None: they are to be counted."""
+    """Encode an owner's accepted and passed messages. `sizes`: their bytes; None: to be counted."""
     return _OWNED.pack(placed, passed) if sizes is None else _OWNED_SIZED.pack(placed, passed, *sizes)
 
 

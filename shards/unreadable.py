@@ -1,28 +1,29 @@
-"""Stretches of a table that cannot be read: found, remembered, worked around.
+"""Corrupt ranges of a table: found, remembered, skipped. A corrupt range is called a *stretch* here.
 
-A block of a table file that has rotted makes every read of it fail, and a scan that comes to it ends there.
-What lies before and behind it is as good as ever. So whoever reads a stretch of rows reads through `scan`
-here: at the block it looks for the first key from which reading goes on, doubling its stride and then halving
-it (some 200 probes of the engine for a message, 1,100 for a name, 15 us each), remembers the *stretch*
-between, says so in the log, once, and goes on behind it. The next reader skips what is known without trying.
+A rotten block of a table file makes every read of it fail, and a scan ends there. The rows before and behind
+it are fine. So ranges of rows are read through `scan` here. At the block it searches for the next readable
+key, doubling its stride and then halving it (some 200 probes of the engine for a message, 1,100 for a name,
+15 us each). It remembers the *stretch* between, logs it once, and continues behind it. Later reads skip known
+stretches.
 
     rows       a b c . . . . . . k l m         the block of d to j cannot be read
-    scan       a b c                 k l m     and the stretch (after c, up to k) is known
+    scan       a b c                 k l m     the stretch (after c, up to k) is remembered
 
-Rows of other, healthy files may lie in a stretch: at a rotten block the engine ends the scan of all. So those
-files are read by themselves for the *keys* (`Store.keys_beside`), which are kept with the stretch; a scan
-gives of these what `get` finds. What can be read of the rotten file lies around the stretch, but between two
-bad blocks close to each other it may be passed over with them.
+Rows of other, healthy files may lie in a stretch: at a rotten block the engine ends the scan of all files. So
+the other files are read by themselves for their *keys* (`Store.keys_beside`), which are kept with the
+stretch; a scan yields those that `get` finds. Readable rows between two close bad blocks of one file may be
+skipped with them.
 
-A stretch is at least what cannot be read. It is never written to again (`Reader` sees to it), because nobody
-would find the row.
+A stretch covers at least the unreadable rows. Nothing is written into it again (`Reader.seal`), because
+nobody would find the row.
 
-Messages that dispatch has not reached must not be forgotten with their stretch. It is *noted* in the table
-`meta`, with the first position that is *owed*, and until that is durable the loader stops before it
-(`barrier`). A start tries the notes: what can be read by then and was owed is dispatched late (server/core).
+Undispatched messages in a stretch must not be forgotten. The stretch is *noted* in the table `meta`, with the
+first position that is *owed*; until the note is durable the loader stops before it (`barrier`). A start tries
+the noted stretches again: owed messages that are readable then are dispatched late (server/core).
 
-Bound: 10,000 stretches; beyond it a stretch goes on to the end of what was to be read. Keys of KEPT_BYTES in
-all and LOOKS_MAX looks beside; what is beyond is passed over until a repair, and the log says so.
+Bounds: 10,000 stretches; beyond them a stretch reaches to the end of the range that was read. Kept keys of
+KEPT_BYTES in all, and LOOKS_MAX looks beside; rows beyond these bounds are skipped until a repair, and the
+log says so.
 
     meta    "unreadable/" · first key (22)  ->  end (22) · owed (12) · noted ms (8) · why, UTF-8
 """
@@ -45,10 +46,10 @@ log = logging.getLogger(__name__)
 STRETCHES_MAX = 10_000
 KEPT_BYTES = 16 << 20
 KEPT_OVERHEAD = 60
-"""Bytes of a kept key besides its own."""
+"""Overhead of a kept key, bytes."""
 LOOKS_MAX = 200
 REPAIR_BYTES = 4 << 30
-"""Kept where nobody is served meanwhile; no bound on looks there."""
+"""Bytes of kept keys during a repair, when nobody is served; looks have no bound there."""
 WINDOW = 64
 NOTE = b"unreadable/"
 NOTE_END = b"unreadable0"
@@ -57,18 +58,18 @@ _NOTE = struct.Struct(">22s12sQ")
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """Keys [start, end) of one scope: a shard by its prefix, another table by its name."""
+    """Unreadable keys [start, end) of one scope: a shard by its prefix, another table by its name."""
 
     start: bytes
     end: bytes
     scope: bytes
     why: str
     owed: Position | None = None
-    """Messages from here on have not been dispatched; None: from behind the horizon on, when it is noted."""
+    """Messages from here on have not been dispatched; None: from behind the horizon, when it is noted."""
     kept: list[bytes] = field(default_factory=list)
-    """Keys within it, in order, that may be found by `get`."""
+    """Keys within it, in order, that `get` may find."""
     is_cut: bool = False
-    """There may be more of these."""
+    """There may be more kept keys."""
 
     @property
     def home(self) -> tuple[Home, int]:
@@ -81,7 +82,7 @@ class Stretch:
 
     @property
     def last(self) -> Position:
-        """Its end may be where the next shard begins."""
+        """Last position; the end may be where the next shard begins."""
         return Position(keys.place_of(self.end) - 1) if self.end.startswith(self.scope) else END
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class Stretch:
 
 
 class Unreadable:
-    """What is known to be unreadable in one open store."""
+    """The known stretches of one open store."""
 
     def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
@@ -107,9 +108,9 @@ class Unreadable:
         self._by_scope: dict[bytes, list[Stretch]] = {}
         self._count = 0
         self.fresh: list[Stretch] = []
-        """Of messages, not noted durably yet."""
+        """Stretches of messages whose notes are not durable yet."""
         self.barrier = END
-        """The first position of these: nothing may be dispatched from here on."""
+        """Their first position: nothing may be dispatched from here on."""
 
     def __len__(self) -> int:
         return self._count
@@ -189,7 +190,7 @@ class Unreadable:
             log.error("corrupt range: readable rows may be skipped until a repair, %s: %s", error, stretch)
 
     def row(self, prefix: bytes, place: Position, error: Corrupt) -> None:
-        """One message that dispatch could not read."""
+        """Remember one message that dispatch could not read."""
         start = prefix + keys.place(place)
         end = prefix + keys.place(Position(place + 1))
         self.add(Stretch(start, end, prefix, str(error), place))
@@ -207,12 +208,12 @@ class Unreadable:
             self.barrier = min(self.barrier, stretch.first)
 
     def noted(self, stretches: Sequence[Stretch]) -> None:
-        """Their notes are durable."""
+        """The notes of these stretches are durable."""
         self.fresh = [stretch for stretch in self.fresh if stretch not in stretches]
         self.barrier = min((stretch.first for stretch in self.fresh), default=END)
 
     def drop(self, stretch: Stretch) -> None:
-        """What it is a stretch of has gone."""
+        """Forget a stretch: its shard or table is gone."""
         left = [other for other in self._by_scope.get(stretch.scope, ()) if other is not stretch]
         if left:
             self._by_scope[stretch.scope] = left
@@ -222,7 +223,7 @@ class Unreadable:
         self._kept -= sum(map(len, stretch.kept)) + KEPT_OVERHEAD * len(stretch.kept)
 
     def _next(self, scope: bytes, at: bytes, end: bytes) -> Stretch | None:
-        """The first known stretch that reaches into [at, end)."""
+        """The first known stretch that overlaps [at, end)."""
         for stretch in self._by_scope.get(scope, ()):
             if stretch.end > at and stretch.start < end:
                 return stretch
@@ -232,7 +233,7 @@ class Unreadable:
 def _kept(
     store: Store, table: Table, stretch: Stretch, start: bytes, end: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What can be read one by one in a stretch, of [start, end)."""
+    """Rows of [start, end) in a stretch that can be read one by one."""
     for at in range(bisect_left(stretch.kept, start), bisect_left(stretch.kept, end)):
         try:
             value = store.get(table, stretch.kept[at])
@@ -243,15 +244,15 @@ def _kept(
 
 
 def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of [start, end) that can be read, for a caller that reads a table once. The rest is logged."""
+    """The readable rows of [start, end), for callers that read a table once. Unreadable ranges are logged."""
     return Unreadable().scan(store, table, start, end)
 
 
 def beyond(is_readable: Callable[[bytes], bool], start: bytes, end: bytes) -> bytes:
-    """A key above `start`, which is not readable, from which reading goes on; `end` if there is none.
+    """The first readable key above the unreadable `start`; `end` if there is none.
 
-    Names may be long: it is looked for in the WINDOW bytes behind what it has in common with `start`, which
-    costs 16 probes a byte at most.
+    Names may be long: it searches in the WINDOW bytes behind the common prefix with `start`, at most 16
+    probes a byte.
     """
     width, good_key = max(len(start), len(end)), end
     if width > WINDOW:
@@ -279,7 +280,7 @@ def beyond(is_readable: Callable[[bytes], bool], start: bytes, end: bytes) -> by
 
 
 def _behind(prefix: bytes, end: bytes) -> bytes:
-    """The first key behind all that begin with a prefix, `end` at most."""
+    """The first key behind all with a prefix, at most `end`."""
     rest = prefix.rstrip(b"\xff")
     return min(rest[:-1] + bytes([rest[-1] + 1]), end) if rest else end
 
@@ -301,7 +302,7 @@ def note_value(stretch: Stretch, owed: Position, wall_ms: int) -> bytes:
 
 
 def notes(store: Store) -> Iterator[Stretch]:
-    """Every stretch that is noted."""
+    """Every noted stretch."""
     for key, value in readable(store, Table.META, NOTE, NOTE_END):
         start = key.removeprefix(NOTE)
         try:

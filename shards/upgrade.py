@@ -1,15 +1,15 @@
 """Format 5 from formats 1 to 4: retries become rows of `retries` alone, and groups stay.
 
-They stood on the timeline, for one session or group each, and `retries` knew where:
+They were on the timeline, for one session or group each, and `retries` said where:
 
     at · seq of the retry                  id of the message (16), shard (2)
-    ff · id of the message · addressee     where those that waited stood
+    ff · id of the message · addressee     position of a waiting one
 
-One that waits, is in flight or has not been read by whose it is becomes a row under the same position, and a
-flight that names it says so. Of one that is done, or whose session or group is gone, nothing stays. What it
-leaves on the timeline is a stub as a move leaves it.
+A retry that waits, is in flight or is unread becomes a row under the same position, and a flight that names
+it says so. A finished one, or one whose session or group is gone, is dropped. On the timeline it leaves a
+stub like a move's.
 
-A group was kept for a day if nobody said how long it stays. Such a group stays until it is deleted now.
+Without an expiry a group was kept for a day. Now it stays until it is deleted.
 """
 
 import logging
@@ -55,11 +55,11 @@ log = logging.getLogger(__name__)
 _SPOT = Struct(">16sH")
 _ROWS_END = b"\xff" * 64
 _INDEXED = b"retries"
-"""A row of `meta` that is not needed any more."""
+"""A row of `meta` that is no longer needed."""
 
 
 class _Old(NamedTuple):
-    """A retry as it stood. `home`: its slice and shard; None: it was held."""
+    """A retry on the timeline. `home`: its slice and shard; None: it was held."""
 
     place: Position
     record: Record
@@ -70,9 +70,10 @@ class _Old(NamedTuple):
 def raise_retries(
     store: Store, batch: Batch, directory: Directory, cursor: StoredCursor, wall_ms: int
 ) -> int:
-    """Put into the batch what makes rows of their own of them; how many. Changes counts in `directory`.
+    """Put the changes that make retries rows of their own into the batch. Returns their number. Changes
+    counts in `directory`.
 
-    Raises StoreFailed. What cannot be read is passed over.
+    Raises StoreFailed. Skips what cannot be read.
     """
     found = [*_on_timeline(store, directory), *_held(store)]
     batch.delete_range(Table.RETRIES, b"", _ROWS_END)
@@ -84,7 +85,7 @@ def raise_retries(
         [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)], flying
     )
     _keep(batch, left, cursor.running_ms)
-    # Each that is left is pending for as long as it stands; before, those were that the horizon had to pass.
+    # Now each remaining one is pending while its row exists; before, until the horizon passed it.
     owners = Counter(old.record.owner for old in left)
     owners.subtract(old.record.owner for old in found if old.home is None or old.place > cursor.horizon)
     for owner, more in owners.items():
@@ -94,7 +95,7 @@ def raise_retries(
 
 
 def raise_groups(store: Store, batch: Batch) -> int:
-    """Put into the batch that groups of which nothing was said stay until they are deleted; how many."""
+    """Put the changes that keep groups without an expiry until they are deleted. Returns their number."""
     count = 0
     start = keys.GROUP_PREFIX.encode()
     for key, value in readable(store, Table.SESSIONS, start, start + keys.LAST):
@@ -130,7 +131,7 @@ def _held(store: Store) -> Iterator[_Old]:
 
 
 def _old(place: Position, value: bytes | None, home: tuple[Slice, Shard] | None) -> _Old | None:
-    """Raises Corrupt."""
+    """Decode a retry. Raises Corrupt."""
     if value is None or is_stub(value) or not is_retry(value):
         return None
     record = decode(value)
@@ -138,7 +139,7 @@ def _old(place: Position, value: bytes | None, home: tuple[Slice, Shard] | None)
 
 
 def _mark_flights(store: Store, batch: Batch, places: set[Position]) -> set[Position]:
-    """Which of them are in flight: the cursors that have them say from now on where they stand."""
+    """Places of retries in flight; marks the flights in their cursors."""
     flying: set[Position] = set()
     for key, value in readable(store, Table.CURSORS, b"", _ROWS_END):
         try:
@@ -158,7 +159,7 @@ def _mark_flights(store: Store, batch: Batch, places: set[Position]) -> set[Posi
 
 
 def _is_over(store: Store, old: _Old, horizon: Position) -> bool:
-    """Whether nobody gets it any more: whose it is has gone, or has read it."""
+    """Whether nobody gets it any longer: its place is gone, or has read it."""
     if store.get(Table.SESSIONS, old.addressee) is None:
         return True
     if old.place > horizon or old.home is None:
@@ -194,7 +195,7 @@ def _row(old: _Old, running_ms: int) -> KeptRow:
     assert retry is not None, "only retries are looked at"
     addressee = old.addressee.decode(errors="replace")
     text = addressee.removeprefix(keys.GROUP_PREFIX)
-    # As people call it: of a group what stands between `$share/` and the filter.
+    # As users call it: a group's name is between `$share/` and the filter.
     name = text.split("/", 2)[1] if text != addressee and text.startswith("$share/") else text
     return KeptRow(
         addressee,
@@ -210,7 +211,7 @@ def _row(old: _Old, running_ms: int) -> KeptRow:
 
 
 def _one_each(found: list[_Old], flying: set[Position]) -> list[_Old]:
-    """One retry of a message and a place: the one in flight, else the first. Each flight stays."""
+    """One retry per message and place: the one in flight, else the first. All flights stay."""
     first: dict[tuple[bytes, int], _Old] = {}
     for old in sorted(found, key=lambda old: (old.place not in flying, old.place)):
         first.setdefault((old.addressee, old.record.id), old)
@@ -218,7 +219,7 @@ def _one_each(found: list[_Old], flying: set[Position]) -> list[_Old]:
 
 
 def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:
-    """Their bytes are to be counted: the rows of retries have others."""
+    """Mark the owner's bytes for counting: the new rows have other sizes."""
     if not owner:
         return
     key = keys.owned(owner)

@@ -1,22 +1,21 @@
-"""Checks derived data against the message rows that it is made from, and finds rows that cannot be read.
+"""Checks derived data against the message rows, and finds unreadable rows.
 
-A shard's counts are compared with its rows, and so is what a slice's row says of all that it borrows. Rows
-under a prefix that no shard row names are *strays*: nobody reads them; but for those that an expired slice
-has left. *Copies* are strays that a split of an older version has left. A shard row of which no slice knows
-is an *orphan*. What the engine cannot read of any table, and rows that cannot be decoded, are found on the
-way: a stretch is named by its keys, and its messages are counted, since the shard says how many there were.
-(Rows that point at others: pointers.py.)
+It compares the counts of each shard with its rows, and the counts of borrowed shards in a slice's row.
+*Strays* are rows under a prefix that no shard row names, except rows of an expired slice: nobody reads them.
+*Copies* are strays left by an older version's split. An *orphan* is a shard row that no slice knows.
+Unreadable ranges of any table, and rows that cannot be decoded, are found on the way. A corrupt range is
+named by its keys, and its messages are counted, since the shard says how many there were. (Rows that point at
+others: pointers.py.)
 
 Repair writes the counts again, a shard row for strays whose slice is known, or a slice that borrows them, and
-structure 0 to the shards whose structure nobody knows any more. A row of `shards` that cannot be decoded is
-deleted first: its messages are strays then. Copies go, and orphans without messages; those with some are
-named, for nobody knows where their slice ended. A table with an unreadable stretch is made anew from what can
-be read of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `meta`, a block
-of `shards`) is damaged there is nothing to make it from: a backup is.
+structure 0 for shards whose structure is unknown. It first deletes undecodable rows of `shards`: their
+messages are strays then. It deletes copies, and orphans without messages; orphans with messages are only
+named, because the end of their slice is unknown. It rewrites a table with a corrupt range from its readable
+rows, and deletes undecodable rows. If the directory itself (`slices`, `meta`, a block of `shards`) is
+damaged, only a backup helps.
 
-When the messages of a slice are (cells.py) is compared too. Repair deletes what is stored of it, and the
-server counts it again. How many messages of each owner are pending is counted from the rows, too, which their
-counters in `meta` have to agree with.
+Cells (cells.py) are compared too; repair deletes wrong ones, and the server counts again. The counters of
+owners in `meta` are compared with the pending rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,18 +71,18 @@ from .tables import (
 from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
 PART = 0xFFFF
-"""In place of a shard's number: all that a slice borrows. No shard has it."""
+"""Stands for a shard number: all that a slice borrows. No shard has it."""
 ROWS_END = b"\xff" * 64
 DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
-"""The tables that say what there is: there is nothing to make them from."""
+"""The tables of the directory: they cannot be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A shard whose row says something else than its messages, or some of whose messages are unreadable.
+    """A shard whose row differs from its messages, or that has unreadable messages.
 
-    With `piece`, the counts are of all that this slice borrows. `is_of_cells`: those are right, but not when
-    its messages are.
+    With `piece`, the counts are of all that this slice borrows. `is_of_cells`: the counts are right, but the
+    cells are not.
     """
 
     shard: Shard
@@ -116,7 +115,7 @@ class Stray:
     is_known: bool
     """Whether there is a slice for them."""
     is_copy: bool = False
-    """A job of an older version copied them, and did not end well."""
+    """A failed job of an older version copied them."""
 
     @property
     def is_mendable(self) -> bool:
@@ -133,7 +132,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A shard row that is of no slice, and that no slice borrows."""
+    """A shard row that no slice has or borrows."""
 
     shard: Shard
     has_rows: bool
@@ -145,7 +144,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class OwnerFault:
-    """An owner whose counters say something else than the rows. Both in messages and in bytes."""
+    """An owner whose counters differ from the rows. Both in messages and in bytes."""
 
     owner: bytes
     said: tuple[int, int] | None
@@ -162,7 +161,7 @@ class OwnerFault:
 
 @dataclass(slots=True)
 class Damage:
-    """What is wrong with a table: stretches that cannot be read, keys of rows that cannot be decoded."""
+    """Damage of a table: corrupt ranges, and keys of undecodable rows."""
 
     table: Table
     stretches: list[Stretch] = field(default_factory=list)
@@ -170,7 +169,7 @@ class Damage:
 
     @property
     def is_final(self) -> bool:
-        """There is nothing to make it from. Rows of `shards` can be counted again."""
+        """Whether only a backup helps. Rows of `shards` can be counted again."""
         is_in_directory = self.table in DIRECTORY
         return is_in_directory and bool(self.stretches or (self.bad and self.table is not Table.SHARDS))
 
@@ -234,9 +233,9 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
 
 
 def verify_counts(store: Store, directory: Directory) -> list[Fault]:
-    """Count every shard of a slice, and what each slice holds of those that it borrows.
+    """Count every shard of a slice, and what each slice holds of borrowed shards.
 
-    What has expired of a borrowed shard belongs to nobody, and may still lie there. Raises Corrupt: slices
+    Expired rows of a borrowed shard belong to nobody, and may still be there. Raises Corrupt if slices
     overlap.
     """
     try:
@@ -265,7 +264,7 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
 
 
 def _cells_faults(piece: Slice, counted: Cells | None) -> Iterator[Fault]:
-    """Of a slice whose other counts are right."""
+    """Faults in the cells of a slice whose counts are right."""
     said = piece.cells
     if said is not None and counted is not None and said.is_exact and said.counts != counted.counts:
         whole = Shard(piece.home, PART)
@@ -277,7 +276,7 @@ def _own_faults(store: Store, shard: Shard, structures: set[int], cells: Cells |
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     counted = _count(store, shard, shard_range(shard.prefix), unreadable, cells)
     if shard.structure not in structures:
-        # Its number may be given to another pattern; what is in it is anything from now on.
+        # Its number may be given to another pattern: from now on the shard may hold any topic.
         counted.structure = ANYTHING
     is_right = (counted.count, counted.live, counted.structure) == (shard.count, shard.live, shard.structure)
     if shard.count:
@@ -289,7 +288,7 @@ def _own_faults(store: Store, shard: Shard, structures: set[int], cells: Cells |
 def _part_faults(
     store: Store, piece: Slice, borrowed: dict[bytes, tuple[Shard, Shard]], cells: Cells | None
 ) -> Iterator[Fault]:
-    """A slice whose row does not match what it borrows. Adds what was found to each shard in `borrowed`."""
+    """Faults of a slice's counts of borrowed shards. Adds the counted rows to each shard in `borrowed`."""
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
     said.take(*piece.part, END, START)
@@ -304,7 +303,7 @@ def _part_faults(
 
 
 def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
-    """Rows in shards that nobody knows: a look between any two shards, and a count where there are any."""
+    """Rows of unknown shards: a probe between any two shards, and a count where there are rows."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     own = {piece.home for piece in directory}
     borrowed = _borrowed(store)
@@ -338,7 +337,7 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
         except Corrupt:
             faults.append(OwnerFault(owner, None, is_))
             continue
-        placed, passed = row.sizes or (is_[1], 0)  # those that are not counted yet are not wrong
+        placed, passed = row.sizes or (is_[1], 0)  # uncounted bytes are not wrong
         said = row.placed - row.passed, placed - passed
         if said != is_:
             faults.append(OwnerFault(owner, said, is_))
@@ -346,7 +345,7 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
 
 
 def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
-    """Write what was counted; durable on return."""
+    """Write the counted values; durable on return."""
     batch = store.batch()
     for fault in faults:
         count, size = fault.counted
@@ -356,7 +355,7 @@ def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
 
 
 def orphans(store: Store, directory: Directory) -> list[Orphan]:
-    """Shard rows of which the directory does not know."""
+    """Shard rows that the directory does not know."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     found = []
     for key, value in readable(store, Table.SHARDS, b"", ROWS_END):
@@ -367,21 +366,21 @@ def orphans(store: Store, directory: Directory) -> list[Orphan]:
 
 
 def _borrowed(store: Store) -> set[bytes]:
-    """The prefixes that slices borrow, whether there is a shard row or not."""
+    """The prefixes that slices borrow, with or without a shard row."""
     rows = readable(store, Table.SLICES, b"", ROWS_END)
     return {prefix for key, value in rows for prefix in prefixes_of(slice_from(key, value)[1])}
 
 
 def _copies(store: Store) -> dict[bytes, str]:
-    """Where jobs of older versions, which copied what they split, have put rows that nobody reads.
+    """Prefixes of rows that jobs of older versions copied and that nobody reads, with the job's state.
 
-    With the state of the job: a start gives up one that has not ended, and deletes them.
+    A start aborts an unfinished job and deletes its copies.
     """
     return {prefix: job.state for job in stored_jobs(store) for prefix in job.copies}
 
 
 def adopt_strays(store: Store, found: list[Stray], lone: Sequence[Orphan] = ()) -> None:
-    """Write the shard rows of those whose slice is known; copies and empty orphans go. Durable on return."""
+    """Write shard rows for strays with a known slice; delete copies and empty orphans. Durable on return."""
     batch = store.batch()
     for stray in found:
         if stray.is_copy:
@@ -417,18 +416,18 @@ def verify_tables(store: Store) -> list[Damage]:
 
 
 def structure_rows(store: Store) -> Iterator[tuple[int, str]]:
-    """The structures that can be read."""
+    """The readable structures."""
     for key, value in readable(store, Table.STRUCTURES, b"", ROWS_END):
         with suppress(Corrupt):
             yield structure_from(key, value)
 
 
 def repair_counts(store: Store, faults: list[Fault]) -> None:
-    """Write what was counted; durable on return."""
+    """Write the counted values; durable on return."""
     batch = store.batch()
     for fault in faults:
         piece, counted = fault.piece, fault.counted
-        # The server counts them again: they might fit the slice by its new counts.
+        # The server counts them again: otherwise they might fit the slice's new counts.
         batch.delete(Table.META, cells_key(counted.home))
         if fault.is_of_cells:
             continue
@@ -442,7 +441,7 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
 
 
 def repair_rows(store: Store, damages: list[Damage]) -> None:
-    """Delete the rows that cannot be decoded; durable on return."""
+    """Delete the undecodable rows; durable on return."""
     batch = store.batch()
     for damage in damages:
         for key in damage.bad:
@@ -458,7 +457,7 @@ def _count(
     unreadable: Unreadable,
     cells: Cells | None = None,
 ) -> Shard:
-    """What the rows say; live ones are added to `cells`."""
+    """Count the rows; adds live ones to `cells`."""
     counted = Shard(shard.home, shard.number, shard.structure)
     for key, value in unreadable.scan(store, Table.MESSAGES, *span, shard.prefix):
         place = place_of(key)

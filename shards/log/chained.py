@@ -1,33 +1,32 @@
-"""The contract of the log, made on an engine that can only put frames one after the other.
+"""The log on an engine that can only append frames.
 
-**Writing.** The frame of `seq` needs the digest of the one before it, which is known if that was written
-or read here last, and else is read. With it comes that record's epoch, so that the fence has two halves:
-the epoch is compared here, against a record that cannot change any more, and that it is still the last one
-is decided by the engine.
+**Writing.** The frame of `seq` needs the digest of the frame before it. That is known if it was written or
+read here last; otherwise it is read. With it comes that record's epoch, so the fence has two halves: this
+file compares the epoch, against a record that can no longer change, and the engine decides that the record is
+still the last.
 
-What follows is one loop. `put` is tried until it is done, or until the place is taken; no answer means
-another try with the same bytes, which is harmless: whichever of them comes first takes the place of the
-others.
+The rest is one loop. It tries `put` until it succeeds or the place is taken. After no answer it tries again
+with the same bytes, which is harmless: whichever comes first takes the place.
 
     put 7 ──> done                                        return
           ──> no answer (it was stored, its ack was lost)
     put 7 ──> taken;  fetch 7: our bytes                  confirm, return
                                other bytes                Fenced
-                               nothing: decided, but not yet readable; or not decided by who we asked: again
+                               nothing: decided, but not yet readable; or unknown to this server: again
           ──> no answer until the deadline                LogDown
 
-Ours are told by the frame's digest, which covers (seq, epoch) and, of a claim, its nonce. `confirm` is
-there for engines in which a record can be seen before a quorum has it (PostgreSQL, after a crash of the
+Our own bytes are recognised by the frame's digest, which covers (seq, epoch) and a claim's nonce. `confirm`
+exists for engines in which a record can be seen before a quorum has it (PostgreSQL, after a crash of the
 primary).
 
-**Patience.** Each try gets a quarter of the deadline, 2 s at most: whoever is asked may hang while another
-would answer, and what waits for a server that was killed finds the new leader only by its next try.
+**Patience.** Each try gets a quarter of the deadline, 2 s at most. The server asked may hang while another
+would answer, and a call that waits for a killed server finds the new leader only by its next try.
 
-**Reading** asks whoever is near, who may be behind or have a damaged copy: what is lacking or wrong there is
-asked for again of who is sure. It fetches up to BATCH frames at a time, fewer where they are large, and
-starts with the record before the first that is wanted, so that the first one's link is checked too. The end
-of the log is where the engine's leader says it is. A leader that has just been elected may not know the
-newest records yet; what seems lost is asked for again until the deadline, before it is said to be.
+**Reading** asks a near server, which may be behind or have a damaged copy. Missing or wrong records are asked
+for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if they are large. It starts with
+the record before the first wanted one, so that the first link is checked too. The engine's leader says where
+the log ends. A newly elected leader may not know the newest records yet, so records that seem lost are asked
+for again until the deadline.
 """
 
 import logging
@@ -43,19 +42,19 @@ from .record import EXTRA_BYTES, ORIGIN, Claim, Record, Seal, claim_data, digest
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
-"""Between two tries."""
+"""Pause between two tries."""
 TRIES = 4
 PATIENCE_S = 2.0
-"""A try gets a quarter of the deadline, and never more than this; 16 MiB need 70 Mbit/s then."""
+"""Maximum time of a try, which is a quarter of the deadline; 16 MiB then need 70 Mbit/s."""
 BATCH = 16
 BATCH_BYTES = 16 << 20
-"""Frames asked for at a time; their bytes are judged by the largest of those before."""
+"""Bytes of frames fetched at a time, estimated from the largest of the frames before."""
 
 T = TypeVar("T")
 
 
 class ChainedLog:
-    """A Log on an engine that is connected; `deadline_s` for each call. Not for several threads at once."""
+    """A Log on a connected engine; `deadline_s` for each call. One thread at a time."""
 
     def __init__(self, engine: Engine, clock: Clock, deadline_s: float) -> None:
         self._engine = engine
@@ -93,7 +92,7 @@ class ChainedLog:
                 if seq == last + 1 and seq > after:
                     return
                 if seq == after and first == seq + 1:
-                    seq += 1  # the one before the first is trimmed: the first one's link cannot be checked
+                    seq += 1  # the one before is trimmed: the first link cannot be checked
                     continue
                 sure = self._frame(seq, timer)
                 if sure is None:
@@ -134,7 +133,8 @@ class ChainedLog:
         self._last = Seal(seq, epoch, digest_in(frame))
 
     def _is_put(self, seq: int, frame: bytes, timer: "_Timer") -> bool:
-        """Try until it is decided; False: the place is taken, by whom cannot be seen yet. Raises Fenced."""
+        """Try until it is decided. False: the place is taken, and it cannot be seen yet by whom. Raises
+        Fenced."""
         try:
             timer.ask(lambda left_s: self._engine.put(seq, frame, left_s))
         except Taken:
@@ -151,7 +151,7 @@ class ChainedLog:
         return True
 
     def _sealed_here(self, seq: int) -> Seal | None:
-        """What is known of a record without asking."""
+        """The seal of a record, if it is known without a call."""
         if seq <= 0:
             return ORIGIN
         return self._last if self._last is not None and self._last.seq == seq else None
@@ -163,11 +163,11 @@ class ChainedLog:
         return opened(frame, seq - 1).seal
 
     def _frames(self, seq: int, count: int, timer: "_Timer") -> Sequence[bytes]:
-        """Of whoever is near."""
+        """Frames from a near server."""
         return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False))
 
     def _checked(self, frame: bytes, seq: int, before: Seal | None, timer: "_Timer") -> Record:
-        """The record in a frame that comes after `before`; where it does not, in the one that is sure.
+        """The record in a frame that follows `before`; if it does not fit, the record of the sure copy.
 
         Raises Damaged, UnknownVersion.
         """
@@ -186,7 +186,7 @@ class ChainedLog:
 
 
 class _Timer:
-    """The deadline of one call, the tries within it, and what there is to say when it is over."""
+    """Deadline of one call and of its tries, and the error to raise when it is over."""
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self._clock = clock
@@ -195,18 +195,19 @@ class _Timer:
         self._verdict: LogError = LogDown("no answer")
 
     def doubt(self, verdict: LogError) -> None:
-        """An answer that cannot stay so. Pause for another try; raises `verdict` if this was the last."""
+        """Note an answer that cannot be final, and pause before another try. Raises `verdict` if this was the
+        last."""
         self._verdict = verdict
         self._pause()
 
     def ask(self, call: Callable[[float], T]) -> T:
-        """The answer to a call, which is told how long it may take. Raises LogDown, or what was in doubt."""
+        """The answer to `call`, which is passed its timeout, s. Raises LogDown, or the error in doubt."""
         while True:
             told_s = min(self._left_s(), self._patience_s)
             try:
                 return call(told_s)
             except (NoAnswer, Unfit) as error:
-                if told_s == self._patience_s:  # one that was cut short says nothing of the reason
+                if told_s == self._patience_s:  # a call that was cut short says nothing about the reason
                     self._verdict = LogDown(str(error))
             self._pause()
 
@@ -221,7 +222,7 @@ class _Timer:
 
 
 def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
-    """A log on an engine, once that has answered. Raises LogDown, Unfit."""
+    """A log on an engine, once the engine has answered. Raises LogDown, Unfit."""
     until, patience_s, missed = clock.monotonic() + deadline_s, _patience_s(deadline_s), "no answer"
     while (left_s := until - clock.monotonic()) > 0:
         try:
@@ -235,7 +236,7 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
 
 
 def _following(record: Record, before: Seal | None) -> Record:
-    """The record, if it was written after that one. Raises Damaged."""
+    """The record, if it was written after `before`. Raises Damaged."""
     if before is not None and not follows(record, before):
         raise Damaged(
             f"record {record.seal.seq} of the log was not written after the one that stands before it"
@@ -248,14 +249,14 @@ def _patience_s(deadline_s: float) -> float:
 
 
 def _next_count(frames: Sequence[bytes]) -> int:
-    """How many to ask for after these."""
+    """Number of frames to fetch next."""
     return max(1, min(BATCH, BATCH_BYTES // max(map(len, frames))))
 
 
 def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
-    """A record that should be there was not found. Return to have it asked for again.
+    """Handle a missing record. Returns if it should be asked for again.
 
-    Raises Trimmed; Damaged, when it was looked for until the deadline.
+    Raises Trimmed; Damaged when it was missing until the deadline.
     """
     if seq < first:
         raise Trimmed(f"the log begins at {first}, record {seq} is trimmed")

@@ -4,19 +4,19 @@ from ..errors import ShardsError
 
 
 class LogError(ShardsError):
-    """Base of the errors of the log."""
+    """Base of the log's errors."""
 
 
 class Fenced(LogError):
-    """The place is another's: this node leads no longer, or does not yet. Nothing of the call was written."""
+    """Another node has the place: this node no longer leads, or not yet. The call wrote nothing."""
 
 
 class LogDown(LogError):
-    """The engine has not answered by the deadline. Of an append: it may have been written, or may yet be."""
+    """The engine has not answered by the deadline. An append may have been written, or may still be."""
 
 
 class Trimmed(LogError):
-    """What was asked for is no longer kept."""
+    """The record is no longer kept."""
 
 
 class Damaged(LogError):
@@ -24,11 +24,11 @@ class Damaged(LogError):
 
 
 class OtherLog(LogError):
-    """A store has records that this log never had, or has no more: it is another log, or has lost its end."""
+    """A store has records that this log lacks: it is another log, or it has lost its end."""
 
 
 class UnknownVersion(LogError):
-    """A whole record in a form that only a later version of this software reads."""
+    """A whole record in a format that only a later version reads."""
 
 
 class TooLarge(LogError):
@@ -36,4 +36,4 @@ class TooLarge(LogError):
 
 
 class Unfit(LogError):
-    """The engine is not set up so that what it acknowledges survives a machine."""
+    """The engine's setup does not guarantee that what it acknowledges survives a machine."""

@@ -1,33 +1,34 @@
 """NATS JetStream: a stream is the log, a message is a record, the stream's sequences are the log's.
 
     put       publish with Nats-Expected-Last-Sequence; the ack comes when a quorum of servers has stored it
-    fetch     $JS.API.DIRECT.GET, several on the way at a time: any server answers, from its own file, with
-              the bytes as they are; if it has to be sure $JS.API.STREAM.MSG.GET, which the stream's leader
-              alone answers, in Base64 and JSON. A follower's file can lack records silently, or be behind:
-              what is missing or does not fit is asked for again (chained.py)
-    bounds    $JS.API.STREAM.INFO, of the leader too
+    fetch     $JS.API.DIRECT.GET, several at a time: any server answers from its own file, in raw bytes.
+              With `is_sure` $JS.API.STREAM.MSG.GET: only the stream's leader answers, in Base64 and JSON.
+              A follower's file can lack records silently, or be behind: missing or wrong ones are asked
+              for again (chained.py)
+    bounds    $JS.API.STREAM.INFO, from the leader too
     drop      $JS.API.STREAM.PURGE up to a sequence
 
-Consumers are not used: one that is asked for a trimmed sequence begins with the first that is left.
+Consumers are not used: when asked for a trimmed sequence, a consumer begins silently with the first that is
+left.
 
-**What it has to be** (else Unfit): nats-server 2.15 or later; a stream in files, of 3 replicas, which
-never gives up a record by itself (no age, a full one refuses) and whose writes are not put off
-(`persist_mode`). That the *servers* sync before they acknowledge is their own setting, `jetstream {
-sync_interval: always }`, which no client can see: without it a power cut of two machines takes
-acknowledged records.
+**Requirements** (else Unfit): nats-server 2.15 or later; a stream in files, of 3 replicas, which never
+deletes a record by itself (no maximum age; a full stream refuses) and whose writes are not deferred
+(`persist_mode`). Whether the *servers* sync before they acknowledge is their own setting, `jetstream {
+sync_interval: always }`, which no client can see. Without it a power cut of two machines loses acknowledged
+records.
 
-A stream that is not there is made by `connect` at the opening; later one that is gone stays gone: a new
-and empty one would look like a log in which nothing was ever written.
+`connect` creates a missing stream when the log is opened. A stream that disappears later is not created
+again: a new, empty one would look like a log in which nothing was ever written.
 
-**Size.** A record is one message, so the servers' `max_payload` (1 MB if nothing is said) bounds it:
-`largest` is what they allow, and who opens a log says how much it needs. 16 MiB under `max_payload: 24MB`
-take 0.2 s to append. Records of several messages would need a sequence for each, or a second stream;
-neither is worth what a line of configuration does.
+**Size.** A record is one message, so the servers' `max_payload` (1 MB by default) bounds it. `largest` is
+what they allow; `open_log` says how much it needs. 16 MiB under `max_payload: 24MB` take 0.2 s to append.
+Records of several messages would need a sequence for each, or a second stream; a line of configuration is
+simpler.
 
-**The connection.** One server at a time, never nats-py's own reconnecting: after any failure the line
-(`line.py`) is left and the next one goes to the next server. The event loop of nats-py lives in the line's
-thread and runs only while a call is waited for; the server's pings are answered then. A connection over
-which nothing was asked for minutes is closed by the server, and made again by the next call.
+**The connection** is to one server at a time, without nats-py's own reconnecting. After any failure the line
+(`line.py`) is abandoned and the next line goes to the next server. The event loop of nats-py lives in the
+line's thread and runs only during a call; the server's pings are answered then. The server closes a
+connection that was idle for minutes, and the next call makes a new one.
 """
 
 import asyncio
@@ -48,20 +49,20 @@ OLDEST = (2, 15)
 REPLICAS = 3
 IN_FLIGHT = 16
 HEADER_BYTES = 256
-"""Room for the headers of a record, which count for the servers' bound too."""
+"""Room for the headers of a record, which count toward the servers' bound."""
 CLOSE_S = 1.0
 NO_STREAM = 10059
 NO_MESSAGE = 10037
 NOT_FOUND = "404"
 WRONG_LAST = (10071, 10164)
 NOT_CLUSTERED = (10074, 10005)
-"""Replicas were asked for of a server alone, or of fewer servers than that."""
+"""Replicas were requested from a lone server, or from too few servers."""
 
 T = TypeVar("T")
 
 
 class ApiError(msgspec.Struct):
-    """What a server refuses with."""
+    """A server's refusal."""
 
     code: int = 0
     err_code: int = 0
@@ -69,14 +70,14 @@ class ApiError(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """What a stream holds; both 0 if nothing was ever in it."""
+    """Bounds of a stream; both 0 if nothing was ever in it."""
 
     first_seq: int = 0
     last_seq: int = 0
 
 
 class Config(msgspec.Struct):
-    """Of a stream, as far as it matters here."""
+    """The settings of a stream that matter here."""
 
     subjects: list[str] = []
     retention: str = "limits"
@@ -96,13 +97,13 @@ class Config(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A stored one; `data` comes as Base64."""
+    """A stored message; `data` comes as Base64."""
 
     data: bytes = b""
 
 
 class Answer(msgspec.Struct):
-    """Whatever the API answers, and the ack of a publish."""
+    """Any answer of the API, and the ack of a publish."""
 
     error: ApiError | None = None
     seq: int = 0
@@ -157,7 +158,7 @@ class JetStream:
         return (state.first_seq, state.last_seq) if state.last_seq else (1, 0)
 
     def confirm(self, timeout_s: float) -> None:
-        """What the leader has in the stream, a quorum has in its log."""
+        """Nothing to do: what the stream's leader has, a quorum has in its log."""
 
     def drop(self, upto: int, timeout_s: float) -> None:
         self._api("PURGE", b'{"seq":%d}' % (upto + 1), timeout_s)
@@ -172,7 +173,7 @@ class JetStream:
         return answer
 
     def _session(self, timeout_s: float) -> "_Session":
-        """In the line's thread: a connection to the next server, and the stream looked at."""
+        """In the line's thread: connect to the next server, and check the stream."""
         server = self._servers[self._tried % len(self._servers)]
         self._tried += 1
         session = _Session(server, self._name, timeout_s)
@@ -185,7 +186,7 @@ class JetStream:
         return session
 
     def _stream(self, session: "_Session", timeout_s: float) -> Config:
-        """How the stream is; it is made if it is not there, the first time."""
+        """The stream's settings. Creates a missing stream, the first time only."""
         answer = session.api("INFO", b"", timeout_s)
         if answer.error is not None and answer.error.err_code == NO_STREAM and not self._is_made:
             answer = self._make(session, REPLICAS, timeout_s)
@@ -209,7 +210,7 @@ class JetStream:
         return session.api("CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
 
     def _judge(self, config: Config) -> None:
-        """Raises Unfit."""
+        """Check the stream's settings. Raises Unfit."""
         self._is_direct = config.allow_direct
         if config.num_replicas < REPLICAS and self._must_replicate:
             raise Unfit(
@@ -236,7 +237,7 @@ class JetStream:
 
 
 class _Session:
-    """A connection of nats-py with its event loop: everything here is called in one thread."""
+    """A connection of nats-py with its event loop. All methods are called in one thread."""
 
     def __init__(self, server: str, stream: str, timeout_s: float) -> None:
         self._stream = stream
@@ -260,14 +261,14 @@ class _Session:
             raise
 
     def _judge(self) -> None:
-        """Raises Unfit."""
+        """Check the server. Raises Unfit."""
         version = self._client.connected_server_version
         if (version.major, version.minor) < OLDEST:
             raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
 
     @property
     def payload(self) -> int:
-        """Most bytes that this server takes in one message."""
+        """Maximum bytes of one message on this server."""
         return int(self._client.max_payload)
 
     def ask(
@@ -279,16 +280,16 @@ class _Session:
         return self.ask(f"$JS.API.STREAM.{verb}.{self._stream}", said, timeout_s)
 
     def fetch(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
-        """The messages of these sequences up to the first that is not there."""
+        """The messages of these sequences, up to the first that is missing."""
         return self._run(self._fetched(asked, timeout_s, is_direct), timeout_s)
 
     def close(self) -> None:
-        with suppress(Exception):  # it is left behind in any case
+        with suppress(Exception):  # the connection is abandoned in any case
             self._run(self._client.close(), CLOSE_S)
         self._runner.close()
 
     def cut(self) -> None:
-        """Nothing is to be done: what waits in the event loop is ended by its own time."""
+        """Do nothing: calls waiting in the event loop have their own timeouts."""
 
     def _run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         return self._runner.run(_timed(work, timeout_s))
@@ -345,7 +346,7 @@ async def _timed(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
 
 
 async def _unsaid(_error: Exception) -> None:
-    """What nats-py has to say of a connection is said again by the call that fails over it."""
+    """Ignore: the call that fails over the connection raises the same error."""
 
 
 def _said(error: ApiError) -> str:

@@ -1,14 +1,12 @@
-"""Calls that are waited for only so long, whatever the driver does; and a fresh connection after one that
-failed.
+"""Calls with a timeout, whatever the driver does; a new connection after a failed one.
 
-A *line* is a connection and the one thread that speaks over it. Drivers hang: of nats-py and psycopg both
-it was seen, in partitions, with their own timeouts set. So whoever calls does not wait for the driver but
-for the line's thread, and when the time is over leaves both to themselves: the socket is cut under the
-driver's feet, which ends nearly every wait, the thread closes what is left, and the next call makes a new
-line. The thread does not keep the process from ending.
+A *line* is a connection and the one thread that uses it. Drivers hang: nats-py and psycopg both did, in
+partitions, with their own timeouts set. So a caller waits for the line's thread, not for the driver, and
+abandons both when the time is over. The socket is shut under the driver, which ends nearly every wait; the
+thread closes what is left; the next call makes a new line. The thread does not keep the process from exiting.
 
-A driver that hangs for good keeps its thread. Of these there are at most STUCK; with so many no call is
-made until one comes back.
+A driver that hangs for ever keeps its thread. There are at most STUCK such threads; at this bound no call is
+made until one returns.
 
 Handing a call to the thread and its answer back takes about 50 us, beside a millisecond and more of an
 append.
@@ -26,7 +24,7 @@ from .errors import LogError
 
 STUCK = 8
 TOLD = 0.9
-"""Of the time there is, what a driver is told: one that keeps to it ends its call by itself."""
+"""Share of the remaining time passed to the driver, so that a driver that obeys it ends its call itself."""
 
 CLOSE_S = 2.0
 
@@ -37,13 +35,13 @@ T = TypeVar("T")
 class Line(Generic[C]):
     """Calls over a connection to `url` that `connect(seconds)` makes, in a thread of its own.
 
-    `close` ends a connection, in that thread; `cut` is called from another while a call hangs in it.
+    `close` closes a connection, in that thread; `cut` is called from another thread while a call hangs in it.
     """
 
     def __init__(
         self, url: str, connect: Callable[[float], C], close: Callable[[C], None], cut: Callable[[C], None]
     ) -> None:
-        self._place = urlsplit(url).netloc.rpartition("@")[2]  # whose password nobody reads in a log
+        self._place = urlsplit(url).netloc.rpartition("@")[2]  # without the password: this is logged
         self._connect = connect
         self._close = close
         self._cut = cut
@@ -51,7 +49,8 @@ class Line(Generic[C]):
         self._left: list[_Wire[C]] = []
 
     def call(self, work: Callable[[C, float], T], timeout_s: float) -> T:
-        """What `work(connection, seconds)` gives. Raises NoAnswer, Taken, and any LogError that it raises."""
+        """The result of `work(connection, seconds)`. Raises NoAnswer, Taken, and any LogError that it
+        raises."""
         wire = self._open
         if wire is None:
             wire = self._open = self._fresh()
@@ -66,12 +65,12 @@ class Line(Generic[C]):
         except (LogError, NoAnswer):
             self._leave()
             raise
-        except Exception as error:  # whatever a driver raises: what became of the call is not known
+        except Exception as error:  # whatever a driver raises: the call's outcome is unknown
             self._leave()
             raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Returns when the connection is closed, or does not care to be."""
+        """Return when the connection is closed, or its close has timed out."""
         wire = self._open
         self._leave()
         if wire is not None:
@@ -112,19 +111,19 @@ class _Wire(Generic[C]):
         self._thread.join(timeout_s)
 
     def connected(self, timeout_s: float) -> C:
-        """In the thread: the connection, made if it is not yet."""
+        """In the thread: the connection, made on first use."""
         if self._connection is None:
             self._connection = self._connect(timeout_s)
         return self._connection
 
     def wait(self, work: Callable[[], T], timeout_s: float) -> T:
-        """Have it done in the thread. Raises what it raises; TimeoutError."""
+        """Run `work` in the thread. Raises what it raises; TimeoutError."""
         answer: Future[T] = Future()
         self._calls.put((work, answer))
         return answer.result(timeout_s)
 
     def leave(self) -> None:
-        """Have the thread close the connection and end, as soon as it can."""
+        """Have the thread close the connection and end as soon as it can."""
         self._calls.put(None)
         if self._is_busy and self._connection is not None:
             self._cut(self._connection)
@@ -135,7 +134,7 @@ class _Wire(Generic[C]):
             self._is_busy = True
             try:
                 answer.set_result(work())
-            except BaseException as error:  # it is raised where it is waited for, or by nobody
+            except BaseException as error:  # raised in the caller, if one still waits
                 answer.set_exception(error)
             self._is_busy = False
         if self._connection is not None:

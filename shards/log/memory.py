@@ -1,7 +1,7 @@
 """The engine in RAM: the model of the others.
 
-A *shelf* holds the frames; each engine on it is one node's. It answers at once and always: faults are
-planted around an engine, whichever it is, by the tests.
+A *shelf* holds the frames; each engine on it belongs to one node. It always answers at once. Tests inject
+faults around an engine, whichever it is.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class MemoryEngine:
         return self._largest
 
     def connect(self, timeout_s: float) -> None:
-        """It is there."""
+        """Always connected."""
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         if seq != self._shelf.last + 1:
@@ -57,7 +57,7 @@ class MemoryEngine:
         return self._shelf.first, self._shelf.last
 
     def confirm(self, timeout_s: float) -> None:
-        """There is one copy."""
+        """Nothing to wait for: there is one copy."""
 
     def drop(self, upto: int, timeout_s: float) -> None:
         for seq in range(self._shelf.first, upto + 1):
@@ -65,4 +65,4 @@ class MemoryEngine:
         self._shelf.first = max(self._shelf.first, upto + 1)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

@@ -1,10 +1,10 @@
-"""From a URL to an open log: the engine that is meant, asked whether it is fit.
+"""Opens a log by its URL: chooses the engine and checks it.
 
     nats://[user:password@]a[:4222],b,c        jetstream.py
     tls://…                                    the same, over TLS
     postgresql://[user[:password]@]a[:5432],b/database      postgres.py
 
-The driver is imported here and now, by who has a log: a node alone has none installed.
+The driver is imported when a log is opened: a single node has none installed.
 """
 
 import re
@@ -20,11 +20,11 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 def open_log(
     url: str, name: str, clock: Clock, *, deadline_s: float, largest: int, must_replicate: bool = True
 ) -> Log:
-    """The log of the timeline `name`, made if it is not there.
+    """The log of the timeline `name`, created if missing.
 
-    `deadline_s`: most that any call takes, this one too. `largest`: most bytes that will be appended at once.
-    `must_replicate`: refuse what would lose acknowledged records with one machine. Raises LogDown, Unfit;
-    ValueError for a URL or a name that is none.
+    `deadline_s`: maximum time of any call, including this one. `largest`: maximum bytes of one append.
+    `must_replicate`: refuse an engine that would lose acknowledged records with one machine. Raises LogDown,
+    Unfit; ValueError for an invalid URL or name.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")

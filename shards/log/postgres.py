@@ -1,31 +1,30 @@
-"""PostgreSQL: a table is the log, a row is a record; a commit that waits for synchronous standbys makes it
+"""PostgreSQL: a table is the log, a row is a record. A commit that waits for synchronous standbys makes it
 durable.
 
     CREATE TABLE fasti_log (seq bigint PRIMARY KEY, record bytea NOT NULL)
 
-**The fence.** One statement, its own transaction: the row goes in if `seq - 1` is the greatest there is.
-Two at once for one place both see that; then the primary key lets one wait for the other, and fail when
-that has committed.
+**The fence.** One statement in its own transaction inserts the row if `seq - 1` is the greatest. Two at once
+for one place both see that; then the primary key makes one wait for the other, and fail when the other has
+committed.
 
-**A quorum.** `synchronous_commit` is set for the session, whatever the default of the database. Whether
-the commit then waits for anybody is the primary's `synchronous_standby_names`, which has to name somebody
-(else Unfit). A fail-over manager may empty it while no standby is there, so each `put` looks again, in its
-transaction. Between that look and the commit a change is possible still: with Patroni
-`synchronous_mode_strict` keeps it from being emptied at all.
+**A quorum.** `synchronous_commit` is set for the session, whatever the database's default. Which standbys the
+commit waits for is the primary's `synchronous_standby_names`; it must not be empty (else Unfit). A fail-over
+manager may empty it while there is no standby, so each `put` checks it again, in its transaction. It can
+still change between that check and the commit: with Patroni, `synchronous_mode_strict` keeps it from ever
+being emptied.
 
-**What is seen and not yet safe.** A commit that waits is invisible, until somebody ends the wait: a
-cancel, a restart of the primary. Then it is there, on the primary alone. So nothing here ever cancels a
-statement or sets a timeout in the server; a commit that returns with a warning has not been waited for and
-counts as unanswered; and a record that was found instead of acknowledged is confirmed by a small commit of
-its own, which cannot reach the standbys before everything earlier has.
+**Visible, but not safe.** A commit that waits is invisible until the wait ends early: by a cancel, or a
+restart of the primary. Then it is visible, on the primary alone. So nothing here ever cancels a statement or
+sets a timeout in the server. A commit that returns with a warning did not wait, and counts as unanswered. A
+record that was found, not acknowledged, is confirmed by a small commit of its own, which cannot reach the
+standbys before everything earlier has.
 
-**Connections** that were left because they hung: psycopg lets go when its socket is cut, the server when
-it next looks after the client, each second (`client_connection_check_interval`). One backend may stay in a
-commit that no standby confirms; later tries for the same place wait for it as for a lock, and end like the
-others.
+**Abandoned connections.** psycopg returns when its socket is shut; the server notices at its next check of
+the client, each second (`client_connection_check_interval`). One backend may stay in a commit that no standby
+confirms. Later tries for the same place wait for it as for a lock, and end like the others.
 
-Give the addresses of all nodes (`postgresql://a,b,c/db`): the one that takes writes is found, in random
-order. Poolers that hand a session round between clients are not for this: its settings are the session's.
+Give the addresses of all nodes (`postgresql://a,b,c/db`): libpq finds the one that takes writes, in random
+order. Poolers that share a session between clients do not work: the settings are the session's.
 """
 
 import os
@@ -42,10 +41,10 @@ from .errors import Unfit
 from .line import Line
 
 LARGEST = 64 << 20
-"""A row takes up to 1 GB; this much is copied a few times on its way."""
+"""A row takes up to 1 GB; this much is copied several times on its way."""
 OLDEST = 15
 CONNECT_S = 2
-"""For each of the addresses; libpq knows no less."""
+"""For each address; the smallest value in libpq."""
 SESSION = (
     "SET synchronous_commit = on; SET statement_timeout = 0; SET lock_timeout = 0; "
     "SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0; "
@@ -136,7 +135,7 @@ class Postgres:
         return connection
 
     def _judge(self, connection: Connection) -> None:
-        """Raises Unfit."""
+        """Check the server's settings. Raises Unfit."""
         version = connection.info.server_version // 10_000
         if version < OLDEST:
             raise Unfit(f"PostgreSQL {version}; {OLDEST} or later is needed")
@@ -147,7 +146,7 @@ class Postgres:
             raise Unfit("PostgreSQL has no synchronous standbys: synchronous_standby_names is empty")
 
     def _make(self, connection: Connection) -> None:
-        """The table, if it is not there."""
+        """Create the table if it is missing."""
         ((there,),) = self._rows(connection, "SELECT to_regclass(%s) IS NOT NULL", (self._table,))
         if there:
             return
@@ -167,7 +166,8 @@ class Postgres:
             raise Taken
 
     def _committed(self, connection: Connection, statement: str, said: Any) -> int:
-        """Execute and commit; how many rows there were. Raises NoAnswer if the commit was not waited for."""
+        """Execute and commit; returns the number of rows. Raises NoAnswer if the commit did not wait for a
+        standby."""
         self._warnings.clear()
         with connection.cursor() as cursor:
             cursor.execute(self._named(statement), said or None)
@@ -203,10 +203,10 @@ def _closed(connection: Connection) -> None:
 
 
 def _cut(connection: Connection) -> None:
-    """From another thread: end what is waited for."""
+    """From another thread: shut the socket, to end a wait."""
     try:
         held = socket.socket(fileno=os.dup(connection.fileno()))
     except (OSError, psycopg.Error):
-        return  # it is closed
+        return  # the connection is closed
     with held, suppress(OSError):  # nobody is at the other end
         held.shutdown(socket.SHUT_RDWR)

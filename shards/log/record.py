@@ -2,16 +2,15 @@
 
     version (1) · seq (8) · epoch (8) · digest of the frame before (16) · data · digest of all that (16)
 
-Numbers are big-endian. The digest is the first half of SHA-256, which is at once the checksum (one flipped
-bit anywhere in the frame, and it does not fit) and what the next frame names: a frame that was left out,
-put twice or taken from elsewhere does not fit where it stands. 250 KB take 0.2 ms. Before the first frame
-is the ORIGIN, zeros.
+Numbers are big-endian. The digest is the first half of SHA-256. It is the checksum of the frame and its name
+in the next frame: a frame that was left out, put twice or taken from elsewhere does not fit. 250 KB take 0.2
+ms. Before the first frame is the ORIGIN, zeros.
 
-The digest comes last and covers the version, in every version: bytes that were damaged are told from bytes
-that a later version wrote.
+The digest comes last and covers the version, in every version. This tells damaged bytes from those of a later
+version.
 
-A record is a claim if it is its own epoch. Its data is JSON: the node, where its clients find it, and a
-nonce, by which two claims of one node for one place differ: only one of them was granted.
+A record is a claim if its epoch is its own seq. Its data is JSON: the node, its URL for clients, and a nonce.
+The nonce makes two claims of one node for one place differ, since only one of them was granted.
 """
 
 import hashlib
@@ -26,11 +25,11 @@ DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 1 + 2 * _NUMBER_BYTES + DIGEST_BYTES
 EXTRA_BYTES = _HEAD_BYTES + DIGEST_BYTES
-"""What a frame has beside its data."""
+"""Bytes of a frame beside its data."""
 
 
 class Seal(NamedTuple):
-    """What the next frame has to know of this one."""
+    """What the next frame must know of this one."""
 
     seq: int
     epoch: int
@@ -41,7 +40,7 @@ ORIGIN = Seal(0, 0, bytes(DIGEST_BYTES))
 
 
 class Record(NamedTuple):
-    """A frame that was opened. `before`: digest of the frame before it."""
+    """An opened frame. `before`: digest of the frame before it."""
 
     seal: Seal
     before: bytes
@@ -49,17 +48,18 @@ class Record(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Who leads from this record on."""
+    """The node that leads from this record on."""
 
     node: str
     url: str
     nonce: str
     has_base: bool = False
-    """Its store had rows before the log had records: who has none cannot begin with the first record."""
+    """The node's store had rows before the log had records: an empty store cannot begin with the first
+    record."""
 
 
 def frame_of(seq: int, epoch: int, before: Seal, data: bytes) -> bytes:
-    """The bytes of record `seq`, which comes after `before`."""
+    """The bytes of record `seq`, which follows `before`."""
     assert seq == before.seq + 1
     head = bytes((VERSION,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
     body = b"".join((head, before.digest, data))
@@ -71,7 +71,7 @@ def digest_in(frame: bytes) -> bytes:
 
 
 def opened(frame: bytes, seq: int) -> Record:
-    """The record in a frame that stands at `seq`. Raises Damaged, UnknownVersion."""
+    """The record in the frame at `seq`. Raises Damaged, UnknownVersion."""
     if len(frame) < EXTRA_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
         raise Damaged(f"record {seq} of the log is not what was written: its checksum does not fit")
     if frame[0] != VERSION:
@@ -85,7 +85,7 @@ def opened(frame: bytes, seq: int) -> Record:
 
 
 def follows(record: Record, before: Seal) -> bool:
-    """Whether a record was written after that one, by who led then or by a claim."""
+    """Whether a record was written directly after `before`, by the same leader or by a claim."""
     seal = record.seal
     return (
         seal.seq == before.seq + 1
@@ -99,7 +99,7 @@ def claim_data(claim: Claim) -> bytes:
 
 
 def claim_of(data: bytes) -> Claim:
-    """What a claim says. Raises Damaged."""
+    """Read a claim. Raises Damaged."""
     try:
         said: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         return Claim(
