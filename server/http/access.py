@@ -1,21 +1,20 @@
-"""The key of a request: whose it is, whether its scope lets it through, what its rules let it see and send.
+"""Access control: the key of a request, its scope, and the topics that its rules allow.
 
     Authorization: Bearer fasti_meter-7_5f0c...
-    Authorization: Basic base64(anything:fasti_meter-7_5f0c...)      for programs that can do no other
+    Authorization: Basic base64(anything:fasti_meter-7_5f0c...)      for programs that know no other
 
     no key, or not a key           401 with WWW-Authenticate         the scope does not do     403
     wrong ones before, or too      429 with Retry-After              a topic to send to that
     many being checked                                               the rules do not allow    403
 
-A browser that was asked for Basic once shows it with whatever a page sends there from then on, pages of
-others too where `http.origins` opens to them. So what a page sends, which has an `Origin`, does not go by it.
+A browser that was once asked for Basic sends it with every later request of any page, also of other origins
+if `http.origins` allows them. So Basic does not count in a request with an `Origin`.
 
-A message that a key may not see is not there for it: 404, in no list, not counted. It may see what it may
-send to, or be sent; it may call back and move what it may send to. Without keys nothing is asked and nothing
-is looked at: `rights_of` is None.
+A message that a key may not see does not exist for it: 404, in no list, not counted. A key may see messages
+to topics that it may publish to or receive; it may cancel and move those that it may publish to. Without keys
+nothing is checked: `rights_of` is None.
 
-Whose key it is follows from the key, which is remembered by then in all but its first request. `livez` and
-`readyz` ask for none.
+Keys are cached after their first request. `livez` and `readyz` need no key.
 """
 
 import asyncio
@@ -61,24 +60,23 @@ CHALLENGE = 'Bearer realm="fasti"'
 SCHEME = "bearer"
 BASIC_SCHEME = "basic "
 CALENDAR = "/v1/schedules.ics"
-"""What is asked for by programs that know Basic alone, and show it only to who asks for that."""
+"""The only call that asks for Basic: its programs know nothing else, and send it only when asked."""
 BASIC = 'Basic realm="fasti", charset="UTF-8"'
 
 Sees = Callable[[bytes], bool]
-"""Whether a message to this topic is there for who asks."""
+"""Whether the caller may see messages to this topic."""
 
 
 class Access:
-    """Asks for keys, if there are any."""
+    """Checks the keys of requests, if there are keys."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self.is_open = not keyring.has_keys
-        """Nobody is asked."""
+        """Whether no keys are needed."""
 
     def recall(self, authorization: str, scope: str | None) -> Rights | None:
-        """Of who has this scope, by a key that is known already; None: it has to be looked at more closely.
-        `scope` None: any will do."""
+        """Rights of a known key with this scope (None: any scope). None: the key must be checked fully."""
         key = _key_in(authorization)
         if key is None:
             return None
@@ -107,7 +105,7 @@ class Access:
         return guarded
 
     def again(self) -> Middleware:
-        """Looks at the key once more when the body is there: who sends it slowly may have lost it by then."""
+        """Checks the key again when the body has arrived: a slow sender may have lost it meanwhile."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -155,41 +153,41 @@ class Access:
 
 
 def rights_of(request: web.Request) -> Rights | None:
-    """What who sent the request may; None: everything, nobody is asked for keys."""
+    """Rights of the request's sender; None: everything, there are no keys."""
     return request.get(RIGHTS)
 
 
 def client_of(request: web.Request) -> str:
-    """Who is meant where clients share something: a key, or where keys are not asked for a network."""
+    """Identity of the caller where clients share something: the key, or without keys the network."""
     rights = rights_of(request)
     return network_of(address_of(request)) if rights is None else f"key {rights.name}"
 
 
 def sees(request: web.Request) -> Sees | None:
-    """Which messages are there for who sent the request; None: all."""
+    """Messages that the sender of the request may see; None: all."""
     rights = rights_of(request)
     return None if rights is None or rights.sees_all else rights.may_see
 
 
 def changes(request: web.Request) -> Sees | None:
-    """Which messages who sent the request may cancel and move; None: all."""
+    """Messages that the sender of the request may cancel and move; None: all."""
     rights = rights_of(request)
     return None if rights is None else rights.may_publish
 
 
 def sees_every_session(rights: Rights | None) -> bool:
-    """Whether the sessions and groups of all clients are there for who asks."""
+    """Whether the caller sees the sessions and groups of all clients."""
     return rights is None or rights.principal.has(ADMIN)
 
 
 def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
-    """Whether a session or group is there for who asks. `owners`: the keys that its clients have shown."""
+    """Whether the caller sees a session or group. `owners`: the keys that its clients have used."""
     return rights is None or rights.principal.has(ADMIN) or all(name == rights.name for name in owners)
 
 
 def is_own(rights: Rights | None, subscriber: Subscriber) -> bool:
-    """The same of a session or group that is there."""
-    return sees_every_session(rights) or owns(rights, subscriber.owners)  # of many members owners cost
+    """`owns` for a session or group."""
+    return sees_every_session(rights) or owns(rights, subscriber.owners)  # owners of many members are costly
 
 
 def check_send(rights: Rights | None, topic: bytes, deliver_to: bytes = b"") -> None:
@@ -199,7 +197,7 @@ def check_send(rights: Rights | None, topic: bytes, deliver_to: bytes = b"") -> 
 
 
 def may_send(rights: Rights, topic: bytes, deliver_to: bytes = b"") -> bool:
-    """Whether messages may be sent to the topic, and to that of what they are delivered to besides."""
+    """Whether messages may be sent to the topic, and to the topic of their target."""
     return rights.may_publish(topic) and (not deliver_to or rights.may_publish(posting_topic(deliver_to)))
 
 
@@ -209,14 +207,14 @@ def not_to_send(rights: Rights, **extra: Any) -> Problem:
 
 
 def unretained(message: ParsedMessage, retained: Retained, rights: Rights | None) -> str:
-    """Why a message that is for now cannot become retained; empty: it can, or is not to."""
+    """Why an immediate message cannot become retained; empty: it can, or need not."""
     if not message.retain or not message.payload or message.due_ms:
         return ""
     return retained.refusal(message.topic, "" if rights is None else rights.name)
 
 
 def charge(rights: Rights | None, count: int) -> None:
-    """Take so many messages from the key's rate. Raises Problem."""
+    """Take `count` messages from the key's rate limit. Raises Problem."""
     if rights is not None:
         wait_s = rights.principal.bucket.take(count)
         if wait_s:
@@ -224,7 +222,7 @@ def charge(rights: Rights | None, count: int) -> None:
 
 
 def over_quota(why: str, wait_s: float) -> Problem:
-    """`wait_s`: after so long it may be tried again."""
+    """`wait_s`: time until a retry may succeed."""
     return Problem("over-quota", why, headers={"Retry-After": str(max(1, ceil(wait_s)))})
 
 
@@ -242,7 +240,7 @@ def _key_in(authorization: str) -> str | None:
 
 
 def _password_in(text: str) -> str | None:
-    """RFC 7617; whoever it is, the password is the key."""
+    """RFC 7617: the password is the key, whatever the user name."""
     try:
         _, colon, password = base64.b64decode(text, validate=True).decode("ascii").partition(":")
     except ValueError:

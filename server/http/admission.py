@@ -1,21 +1,21 @@
-"""Admission control: how many bytes the body of a request may have, and all bodies in the server at once.
+"""Admission control: bounds the bytes of a request's body, and of all bodies in the server together.
 
-A body is read and parsed in one go. So it may have what its call needs, and `http.max_body` at most:
+A body is read and parsed as a whole. So it may have what its call needs, at most `http.max_body`:
 
     /v1/messages, schedules             one message: 6 x limits.max_payload + 64 KiB
     /v1/messages:batch, jobs' :commit   http.max_body
     all others                          1 MiB: ids, filters, settings
 
-It is refused with 413 by its announced length, before it is read.
+A longer one is refused with 413 by its announced length, before it is read.
 
-`limits.queued_bytes` bounds the sum of what is on its way to the writer or in it, which the writer counts.
-Here a body is counted from the first byte read to the answer. Beyond the bound a request is refused with 429
-before its body is read. A body whose length is not announced, or that comes compressed, counts as the largest
-of its call. One request is let through however large, so that none starves. A client that waits for
-"100 Continue" hears it when there is room for its body.
+`limits.queued_bytes` bounds all bytes in the writer or on their way to it, as counted by the writer. A body
+counts from its first byte to the answer. Beyond the bound a request is refused with 429 before its body is
+read. A body without an announced length, or a compressed one, counts as the largest of its call. One request
+is always let through, however large, so that none starves. A client that waits for "100 Continue" gets it
+when there is room for its body.
 
-Who announces much and sends it slowly holds what it has announced for hours. So the bodies of one client
-(access.py) may be as many bytes as they leave free for others:
+A slow client can hold the length that it announced for hours. So the bodies of one client (access.py) may
+have as many bytes as they leave free for others:
 
     a bound of 128 MiB      one client holds 64 at most; beside it another 32, beside both a third 16 ...
 """
@@ -35,25 +35,25 @@ from .requests import UNPACKING
 from .turns import OneThread
 
 ESCAPED = 6
-"""Bytes of JSON for one of a payload, `\\u0000`."""
+"""Bytes of JSON per byte of payload at most: `\\u0000`."""
 BESIDE_BYTES = 64 << 10
-"""What a message has besides its payload: topic, headers, times."""
+"""Bytes of a message besides its payload: topic, headers, times."""
 SMALL_BYTES = 1 << 20
 OF_ONE = ("/v1/messages", "/v1/schedules/{name}", "/v1/schedules:preview")
 """Calls that take one message."""
 OF_MANY = ("/v1/messages:batch", "/v1/jobs/{id}:commit")
-"""Calls that take as much as any."""
+"""Calls that take as many bytes as any."""
 
 
 class Most(NamedTuple):
-    """The bytes that a body may have, and why."""
+    """Maximum bytes of the body, and the reason."""
 
     bytes: int
     why: str
 
 
 class Admission:
-    """Bodies are counted before they are read."""
+    """Counts bodies before they are read."""
 
     def __init__(self, config: Config, writer: Writer) -> None:
         self._max_body = config.http.max_body
@@ -65,9 +65,9 @@ class Admission:
         self._max_bytes = config.limits.queued_bytes
         self._writer = writer
         self.bodies = OneThread("bodies")
-        """Where large ones are read, and those that come compressed unpacked."""
+        """Thread that reads large bodies and unpacks compressed ones."""
         self._held: Counter[str] = Counter()
-        """Bytes of bodies by client; one without any is not kept."""
+        """Bytes of bodies by client; clients without any have no entry."""
 
     def middleware(self) -> Middleware:
         @web.middleware
@@ -97,7 +97,7 @@ class Admission:
         return bounded
 
     def size(self, length: int | None) -> int:
-        """The bytes that a body of this announced length counts for. Raises Problem if it is too large."""
+        """Bytes that a body with this announced length counts for. Raises Problem if it is too large."""
         size = self._max_body if length is None else length
         if size > self._max_body:
             raise Problem("too-large", f"The body has {size} bytes, the limit is {self._max_body}.")
@@ -123,11 +123,11 @@ class Admission:
 
 
 async def unasked(request: web.Request) -> None:
-    """What aiohttp does with `Expect` before a middleware sees the request: nothing."""
+    """Keep aiohttp from answering `Expect` before the middlewares: do nothing."""
 
 
 async def _go_ahead(request: web.Request) -> None:
-    """Where there is no such call aiohttp has said so by itself."""
+    """Send 100 Continue; for an unknown call aiohttp has answered already."""
     is_known = request.match_info.http_exception is None
     if is_known and "Expect" in request.headers and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,6 +1,6 @@
-"""What all routes answer with: JSON, and what the write path refuses as problems.
+"""JSON answers, and errors of the write path as problems.
 
-Every exception of the write path becomes a problem here and nowhere else:
+Exceptions of the write path become problems only here:
 
     Busy          429 over-quota, Retry-After: 1          StoreFailed   503 store-unavailable
     Refused       its own word: 429 over-quota, 422 idempotency-mismatch, 422 refused
@@ -30,18 +30,18 @@ FIELD_OF = {
     "deliver_to": "deliver_to",
     "concurrency": "concurrency",
 }
-"""The field to blame for what the writer refuses."""
+"""The field to name for a refusal of the writer."""
 
 WRITE_ERRORS = (Refused, Busy, StoreFailed)
 
 SERVER = "fasti"
-"""What every answer calls the server. Which library of which version answers is nobody's to know."""
+"""The `Server` header. It reveals no library and no version."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def name_server(_: web.Request, answer: web.StreamResponse) -> None:
-    """For `on_response_prepare`."""
+    """Handler for `on_response_prepare`."""
     answer.headers["Server"] = SERVER
 
 
@@ -50,7 +50,7 @@ def json_answer(body: object, status: int = 200) -> web.Response:
 
 
 def raw_answer(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """JSON that is encoded already."""
+    """An answer of already encoded JSON."""
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
@@ -62,7 +62,7 @@ async def asked(ask: Ask, decide: Decide, *, cost: int = 1) -> Any:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the write path raises, as problems. Raises Problem."""
+    """Context that turns errors of the write path into problems. Raises Problem."""
     try:
         yield
     except WRITE_ERRORS as error:
@@ -70,7 +70,7 @@ def refusals() -> Iterator[None]:
 
 
 def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
-    """What the write path says instead of an answer."""
+    """An error of the write path as a problem."""
     match error:
         case Refused():
             return refusal(error)
@@ -80,7 +80,7 @@ def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
 
 
 def refusal(error: Refused, line: int | None = None) -> Problem:
-    """A draft that the writer refused; `line` says which of a batch."""
+    """The problem for a refused draft; `line`: its line in a batch."""
     if error.why == "over-quota":
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
     slug = error.why if error.why in (MISMATCH, "unreadable", "wrong-state") else "refused"
@@ -93,7 +93,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
 
 
 def _mismatch(error: Refused) -> tuple[str, dict[str, Any]]:
-    """What differs from the message that has the key, and what else is known of that."""
+    """Detail and members of an idempotency mismatch: what differs from the message that has the key."""
     field, is_cancelled = other_field(error.other, error.wanted)
     said = f"another {field}" if field else "a different request"
     state = ", and its message is cancelled" if is_cancelled else ""

@@ -1,6 +1,6 @@
-"""What a batch is answered with, whoever has read it: the route, or the front for small ones.
+"""Answers to a batch, for the route and for the front, which reads small ones.
 
-Without keys every answer is a new id: the ids of a batch are told by one join.
+Without keys every answer is a new id, so one join encodes the ids of a batch.
 """
 
 import logging
@@ -43,21 +43,21 @@ def accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
 
 
 def _have_keys(drafts: Sequence[Draft]) -> bool:
-    # A list: a generator costs twice as much, and with the first key all is slower anyway.
+    # A list: a generator costs twice as much; with keys everything is slower anyway.
     return any([draft.key for draft in drafts])  # noqa: C419
 
 
 def fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
-    """How many are new: the others were there under their keys."""
+    """Number of new messages; the others already existed under their keys."""
     if not _have_keys(drafts):
         return len(placed)
     return len({p for p in placed if isinstance(p, int)})
 
 
 def said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
-    """What became of each item, and of the message that was there under its key.
+    """Results of each item, with the state of the message that already had its key.
 
-    The second one of a key is there under it as one of an earlier request is.
+    The second item with a key is treated like one of a later request.
     """
     seen: set[int] = set()
     for result in results:

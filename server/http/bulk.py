@@ -1,4 +1,4 @@
-"""Changes of many in one go of the writer: each is decided by itself; one that cannot be read stops none."""
+"""Many changes in one request to the writer. Each is decided by itself; an unreadable one stops no other."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -13,16 +13,17 @@ Item = TypeVar("Item")
 
 
 class Acted(NamedTuple):
-    """How many were changed, and what stopped it before the last one, if something did."""
+    """Number of changes, and the refusal that stopped them early, if any."""
 
     changed: int
     refused: Refused | None = None
 
 
 def change_each(items: Iterable[Item], change: Callable[[Item], bool], name: Callable[[Item], str]) -> Acted:
-    """One that cannot be read is not changed; what is refused otherwise would be for the others too.
+    """Change each item. An unreadable one is skipped; a refusal stops here, since the rest would be refused
+    too.
 
-    `change`: whether it was. `name`: what the log calls one.
+    `change`: returns whether the item was changed. `name`: the item's name in the log.
     """
     changed = 0
     for item in items:

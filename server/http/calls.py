@@ -1,12 +1,12 @@
-"""What a call takes and gives, said beside the route: `@described` above the handler.
+"""Description of a call beside its route: `@described` above the handler.
 
     @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response: ...
 
-From this `/openapi.json` is made (openapi.py), and the URL is held to it before the handler runs: what is
-not described is not taken. The scope is what a key has to have where keys are asked for (access.py): one of
-those of keys, ANY for every key, OPEN for who has none. Problems that follow from the rest need no mention: a
-call that reads a body can find it unreadable, too large, of the wrong type, or refuse it.
+`/openapi.json` is generated from it (openapi.py), and the query is checked against it before the handler
+runs: undescribed parameters are refused. The scope is what a key needs (access.py): one of the keys' scopes,
+ANY for every key, OPEN without a key. Problems that follow from the rest are added: a call with a body can
+find it unreadable, too large, of the wrong type, or refuse it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +23,7 @@ from .values.scalars import Query
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 OPEN, ANY = "", "any"
-"""Scopes beside those of keys: whoever comes, whoever has a key."""
+"""Scopes beside those of keys: anyone, or anyone with a key."""
 WRITES = ("over-quota", "store-unavailable")
 """Problems of every call that changes something."""
 _READS = ("not-readable", "too-large", "unsupported-media-type", "refused", "over-quota")
@@ -37,18 +37,18 @@ Method = Callable[[R, web.Request], Awaitable[A]]
 
 
 class Gives(NamedTuple):
-    """One answer that is no problem. `body` is the type of its JSON, None: empty."""
+    """An answer other than a problem. `body`: the type of its JSON; None: empty."""
 
     status: int
     body: Any = None
     headers: Mapping[str, Any] = {}
-    """Name -> type; they are always there."""
+    """Name -> type; always present."""
     said: str = ""
     media: str = JSON
 
 
 class Call(NamedTuple):
-    """One call, as it is described."""
+    """A described call."""
 
     summary: str
     scope: str
@@ -74,11 +74,10 @@ def described(
     problems: tuple[str, ...] = (),
     needs_body: bool = True,
 ) -> Callable[[Method[R, A]], Method[R, A]]:
-    """Describe a handler, and hold the URL to that. Raises NotReadable and FieldError when called.
+    """Describe a handler, and check the URL against it. Calling it raises NotReadable and FieldError.
 
-    `query` None: it is not looked at. `example`: of the body, as JSON. `as_lines`: the body, a list, can be
-    sent as NDJSON too. `headers`: the request's. `problems`: slugs. `needs_body`: it
-    has to come.
+    `query` None: not checked. `example`: of the body, as JSON. `as_lines`: the body, a list, can be NDJSON
+    too. `headers`: the request's. `problems`: slugs. `needs_body`: the body is required.
     """
     derived = (
         *(_GUARDED if scope else ()),
@@ -104,6 +103,6 @@ def described(
 
 
 def call_of(handler: object) -> Call | None:
-    """How a route's handler is described."""
+    """The description of a route's handler."""
     entry = getattr(handler, _ENTRY, None)
     return entry if isinstance(entry, Call) else None

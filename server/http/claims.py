@@ -1,8 +1,8 @@
-"""How many places ask for a message now: the answer to `?claims=true`.
+"""Claims: the number of places that would get a message now, the answer to `?claims=true`.
 
-These are the groups, sessions and endpoints that would get the message if it was dispatched now. A place that
-is away or paused counts: it gets the message later. As in other views, a key counts the groups and sessions
-that it sees. The endpoint that the message itself names always counts.
+Counted are groups, sessions and endpoints that would get the message if it were dispatched now. An offline or
+paused place counts: it gets the message later. As in other views, a key counts only the groups and sessions
+that it sees. The endpoint that the message names always counts.
 """
 
 from ..delivery.router import Router
@@ -14,7 +14,7 @@ from .values import shapes
 async def claims_of(
     topic: bytes, deliver_to: bytes, router: Router, rights: Rights | None, turn: Turn
 ) -> shapes.Claims:
-    """Count them, in steps: a topic may have 100,000 sessions."""
+    """Count the claims, in steps: a topic may have 100,000 sessions."""
     groups = sessions = 0
     await turn.begin()
     endpoints = len(router.posted(deliver_to)) if deliver_to else 0

@@ -1,9 +1,9 @@
-"""CORS: what lets pages of other origins read answers. Those of http.origins may; nobody else hears a word.
+"""CORS: lets pages of the origins in http.origins read answers, and no others.
 
-Keys go in `Authorization`, which a page has to set itself, so no credentials of the browser's are allowed.
+Keys go in `Authorization`, which a page must set itself, so the browser's credentials are not allowed.
 
-Where there are such origins an answer that a cache may keep says that it depends on `Origin`, also to who has
-named none: else the cache would give a page what is not open to it.
+If there are such origins every answer has `Vary: Origin`, also to requests without one: otherwise a cache
+could serve a page an answer that is not open to it.
 
 Source: the Fetch standard, "CORS protocol" and "CORS protocol and HTTP caches".
 """
@@ -28,7 +28,7 @@ _ORIGIN = re.compile(rb"\r\nOrigin:[ \t]*([\x21-\x7e]+)[ \t]*\r\n", re.IGNORECAS
 
 
 def preflight(pages: Pages) -> Middleware:
-    """Answers a browser that asks whether a page may, if it may."""
+    """Middleware that answers a browser's preflight request, if the page is allowed."""
 
     @web.middleware
     async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -41,7 +41,7 @@ def preflight(pages: Pages) -> Middleware:
 
 
 def opening(pages: Pages) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """For `on_response_prepare`: also what is streamed gets its headers."""
+    """Handler for `on_response_prepare`: streamed answers get the headers too."""
 
     async def prepare(request: web.Request, answer: web.StreamResponse) -> None:
         answer.headers.update(opened(pages, request.headers.get("Origin")))
@@ -50,13 +50,13 @@ def opening(pages: Pages) -> Callable[[web.Request, web.StreamResponse], Awaitab
 
 
 def opened(pages: Pages, origin: str | None) -> dict[str, str]:
-    """The headers of an answer to a page of this origin; None: to no page."""
+    """CORS headers of an answer to a page of this origin; None: no page."""
     if origin is not None and pages.opens_to(origin):
         return {"Access-Control-Allow-Origin": origin, **EXPOSED, **VARY}
     return VARY if pages.opens_to_some else {}
 
 
 def origin_in(head: bytes) -> str | None:
-    """The origin that a head names which nobody has read, as it is refused: maybe none, or half of one."""
+    """The origin in an unparsed head of a refused request; None if there is none, or not exactly one."""
     found = _ORIGIN.findall(head.partition(b"\r\n\r\n")[0] + b"\r\n")
     return found[0].decode() if len(found) == 1 else None

@@ -1,14 +1,14 @@
-"""Where the next page begins, as text: a position in the timeline, in the open or sealed.
+"""Cursors: where the next page begins, as text. A position on the timeline, open or sealed.
 
-A position says when something is due. If it is that of a message which is not there for who asks, it must not
-be told: then the text is sealed with a key of this process, and says as much as a random number. After a
-restart nobody can open it, which is told as it is. Any other is in the open and outlives the server.
+A position reveals when a message is due. If the caller may not see that message, the text is sealed with a
+key of this process, and reveals no more than a random number. After a restart a sealed one cannot be opened
+and is refused. All others are open and outlive the server.
 
     open      24 hex digits: the position
-    sealed    56: a code of the position (16 bytes), and the position hidden under a stream made of the code
+    sealed    56: a code of the position (16 bytes), and the position encrypted with a stream made of the code
 
-Sealed deterministically ("SIV"): the same position gives the same text, and of a text that was made up the
-code does not fit.
+Sealing is deterministic ("SIV"): the same position gives the same text, and the code of a forged text does
+not fit.
 """
 
 from hashlib import blake2b
@@ -23,14 +23,14 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class Cursors:
-    """Texts of positions, and back."""
+    """Converts positions to text and back."""
 
     def __init__(self, key: bytes) -> None:
-        """`key`: at random, 32 bytes."""
+        """`key`: random, 32 bytes."""
         self._key = key
 
     def text(self, place: Position, *, is_hidden: bool = False) -> str:
-        """What names the page behind a position; `is_hidden`: nobody is to learn it."""
+        """The text of a position; `is_hidden`: sealed."""
         told = place.to_bytes(PLACE_BYTES)
         if not is_hidden:
             return told.hex()
@@ -38,7 +38,7 @@ class Cursors:
         return (code + self._under(code, told)).hex()
 
     def place(self, text: str) -> Position:
-        """The position behind which a page begins. Raises FieldError."""
+        """The position of a text. Raises FieldError."""
         if not _DIGITS.issuperset(text) or len(text) not in (2 * PLACE_BYTES, 2 * (CODE_BYTES + PLACE_BYTES)):
             raise FieldError("cursor", "was not issued by this server")
         given = bytes.fromhex(text)

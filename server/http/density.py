@@ -1,16 +1,16 @@
-"""How many messages are pending in each stretch of time, exactly; asked for it, how many have been there too.
+"""Exact density: pending messages per bucket of time, on request also past ones.
 
-A slice knows how many live messages it holds in each minute, a wide one in each hour
-(timeline/cells.py). Buckets that end with a minute are sums of those numbers, however many messages there
-are. Rows are read only of the minutes that a bucket's end or the horizon cuts, of slices that are still being
-counted, or when a topic filter decides, and then only of shards whose structure can hold such a topic.
+A slice knows how many live messages it holds in each minute, a wide one in each hour (timeline/cells.py).
+Buckets that end on a minute are sums of those numbers, however many messages there are. Rows are read only
+for minutes cut by a bucket's end or by the horizon, for slices that are still being counted, and with a topic
+filter; then only of shards whose structure can hold such a topic.
 
     buckets of 1 h from 12:00       a slice of 6 h: six sums of 60 numbers
-    buckets of 1 h from 12:00:30    the same, and the rows of the six minutes that are cut
+    buckets of 1 h from 12:00:30    the same, plus the rows of the six cut minutes
 
-A slice that is not counted is read, but for shards that lie in one bucket: their own numbers are the answer.
-Reading is done in steps, each in a turn of its own (turns.py); the count is of what was pending when
-it began, as far as nobody changes it meanwhile.
+A slice without cells is read, except shards that lie in one bucket: their own counts are the answer. Reading
+is done in steps, each in its own turn (turns.py). The count is of what was pending when it began, except for
+changes made meanwhile.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ Wanted = Callable[[Row], bool]
 
 
 class Density:
-    """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one clipped at the end."""
+    """Counts over [start_ms, end_ms) in buckets of `width_ms`; the last one is clipped at the end."""
 
     def __init__(
         self, timeline: Timeline, start_ms: int, end_ms: int, width_ms: int, *, with_past: bool = False
     ) -> None:
-        """`with_past`: what the horizon has passed counts too, delivered or expired, while it is kept."""
+        """`with_past`: messages that the horizon has passed count too, while they are kept."""
         self._timeline = timeline
         self._start_ms, self._width_ms = start_ms, width_ms
         self._low = before(start_ms)
@@ -53,24 +53,24 @@ class Density:
         *,
         is_all: bool = True,
     ) -> list[int]:
-        """Fill `counts` with what `wanted` lets pass.
+        """Fill `counts` with the rows that `wanted` accepts.
 
-        If `topic` is "" and `is_all`, everything that is a message. `is_abandoned`: nobody waits for it.
+        `topic` "" and `is_all`: every message. `is_abandoned`: whether the caller is gone.
         """
         structures = self._timeline.structures_of((topic,)) if topic else None
         if self._timeline.held:
-            # All of them stand behind the horizon, and are pending nevertheless.
+            # Held messages are all behind the horizon, but pending.
             start = before(self._start_ms)
             for row in self._timeline.reader.held():
                 if start <= row[0] < self._end and wanted(row):
                     self._add(row[0], 1)
         await turn.begin()
-        # Slice by slice, each looked up when it is its turn: what has to be read of 20,000 is a long list.
+        # Slice by slice, each looked up in its turn: the rows to read of 20,000 slices are a long list.
         low = self._low
         while (piece := self._timeline.directory.first_over(low, self._end)) is not None:
             if turn.is_over(0):
                 await turn.begin()
-                continue  # the directory may be another by now
+                continue  # the directory may have changed
             is_exact = is_all and not topic
             if is_exact and piece.cells is not None and piece.cells.is_exact:
                 left = self._by_cells(piece, piece.cells)
@@ -82,10 +82,10 @@ class Density:
         return self.counts
 
     def _by_cells(self, piece: Slice, cells: Cells) -> list[tuple[int, Position, Position]]:
-        """Add what whole cells hold; give the spans to read of those that are cut, and in which shards."""
+        """Add the whole cells. Returns the spans to read of the cut ones, with their shards."""
         low, end = piece.within(self._low, self._end)
         first = min((shard.first for shard in piece.readable()), default=low)
-        start = before(piece.start_ms) if low <= first else low  # nothing lies before it: no cell is cut
+        start = before(piece.start_ms) if low <= first else low  # no row lies before it: no cell is cut
         spans: list[tuple[Position, Position]] = []
         while low < end:
             bucket = self._bucket(low)
@@ -103,10 +103,10 @@ class Density:
     def _by_numbers(
         self, piece: Slice, structures: set[int] | None, *, is_exact: bool
     ) -> list[tuple[int, Position, Position]]:
-        """Count the shards whose own figures are enough; give the numbers of the others, whose rows have to
-        be read, each with the span to read.
+        """Count the shards whose own counts are enough. Returns the numbers of the others, each with the span
+        to read.
 
-        A split, or the copying after it, may come in between: the number of a row's shard stays.
+        A split may happen meanwhile: the shard number of a row stays.
         """
         left = []
         for shard in piece.over(self._low, self._end, structures):
@@ -133,7 +133,7 @@ class Density:
     ) -> None:
         is_end = False
         while not (is_end or is_abandoned()):
-            if turn.is_over(0):  # spans may be many and short
+            if turn.is_over(0):  # there may be many short spans
                 await turn.begin()
             is_end = True
             for looked, row in enumerate(self._timeline.reader.numbered(number, start, end), 1):

@@ -1,8 +1,8 @@
-"""What a request asks for otherwise than the one that has its key: a name of a field, never a value.
+"""Finds the field in which a request differs from the earlier one with its key: its name, never a value.
 
-Two requests under a key are compared by the bytes of their bodies, of which a digest is kept. Which field
-makes the difference is looked for in the message that was stored, and in the one that would be. Times come
-last: `deliver_in` comes to another time whenever it is sent, and a message may have been moved since.
+Requests with a key are compared by a digest of their bodies. To name the difference, the stored message is
+compared with the new one. Times come last: `deliver_in` gives another time whenever it is sent, and the
+message may have been moved.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,14 @@ FIELDS: dict[str, Field] = {
     "headers": _headers,
 }
 LEFT_OUT = frozenset(("payload", "encoding", "content_type", "headers"))
-"""Of a message that was cancelled nobody knows these any more."""
+"""Unknown for a cancelled message."""
 TIME = "deliver_at"
 
 
 def other_field(stored: bytes, wanted: bytes) -> tuple[str, bool]:
-    """The first field that differs, and whether the stored message was cancelled.
+    """The first differing field, and whether the stored message was cancelled.
 
-    Empty: none that is still known, so that only the way of writing may differ.
+    Empty: no known field differs, so only the JSON's form may differ.
     """
     if not stored:
         return "", False

@@ -1,11 +1,10 @@
-"""Where the body of a request ends, in what its connection has sent.
+"""Finds the end of a request's body in the bytes of a connection.
 
-aiohttp reads bodies. Here they are only measured, so that the next head begins where this body ends, and so
-that it is known whether a client still owes something. What is wrong inside a chunk aiohttp finds by itself,
-and ends the connection.
+aiohttp reads bodies; this file only measures them. So the front knows where the next head begins, and whether
+a client still owes bytes. aiohttp finds errors inside a chunk itself, and closes the connection.
 
-Chunks of a few bytes cost more to read than to send, so their overhead is bounded: each counts 32 bytes, less
-what it carries, and 64 KiB of that are too much. Lines of NDJSON, one in a chunk, count nothing.
+Chunks of a few bytes cost more to read than to send, so their overhead is bounded: each counts 32 bytes less
+its data, and 64 KiB of that are refused. Chunks of one NDJSON line each count nothing.
 
 Source: RFC 9112, section 7.1.
 """
@@ -22,27 +21,27 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n"
 
 
 class FramingError(Exception):
-    """These are no chunks, or such as nobody sends in earnest."""
+    """Invalid chunks, or abusively small ones."""
 
     def __init__(self, text: str, good: int) -> None:
-        """`good`: so many of the bytes that were fed lie before the line that is wrong."""
+        """`good`: bytes of the last `feed` before the bad line."""
         super().__init__(text)
         self.good = good
 
 
 class Body(Protocol):
-    """What is measured."""
+    """A body being measured."""
 
     @property
     def is_done(self) -> bool:
         """Whether it has ended."""
 
     def feed(self, data: bytes) -> int:
-        """How many of these bytes, the next that came, belong to it. Raises FramingError."""
+        """Number of these next bytes that belong to the body. Raises FramingError."""
 
 
 class Sized:
-    """A body whose length was announced."""
+    """A body with an announced length."""
 
     def __init__(self, length: int) -> None:
         self._left = length
@@ -58,12 +57,12 @@ class Sized:
 
 
 class Chunked:
-    """A body that comes in chunks: size, data, ..., size 0, trailers, an empty line."""
+    """A chunked body: size, data, ..., size 0, trailers, an empty line."""
 
     def __init__(self) -> None:
         self.is_done = False
         self._left = 0
-        """Of the chunk, with the line end behind it."""
+        """Bytes left of the chunk, including its line end."""
         self._line = b""
         self._in_trailers = False
         self._trailer_bytes = 0
@@ -109,7 +108,7 @@ class Chunked:
 
 
 def body_of(length: int | None) -> Body | None:
-    """The body that a head announces: of so many bytes, None: in chunks. None if there is none."""
+    """The body announced by a head: `length` bytes, or None: chunked. None if there is no body."""
     if length is None:
         return Chunked()
     return Sized(length) if length else None

@@ -1,39 +1,40 @@
-"""Where connections begin: messages, small batches and calls for leases are answered here, others by aiohttp.
+"""HTTP connections: the quick path for messages, small batches and calls for leases; aiohttp answers the
+rest.
 
 Written for speed: most of the processor time of one schedule was aiohttp's (request and response objects, a
-task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0003 has the figures.
+task for the handler, routing). The quick path halves it: docs/decisions/0003 has the figures.
 
-Each usual request of these calls is read, decided and answered here, one after the other. What is anything
-else (another call, a header that changes how a request is read; where keys are asked for, one that is not
-known yet) aiohttp answers. So the quick path has to know little of HTTP; it must only be sure of what it
-takes. The same goes for what is refused before it reaches the writer: refusals are told in one place, which
-is not here.
+The quick path reads, decides and answers usual requests of these calls, one after the other. aiohttp answers
+everything else: other calls, headers that change how a request is read, keys that are not known yet. So the
+quick path needs little HTTP, but must be sure of what it accepts. Requests refused before the writer also go
+to aiohttp: refusals are worded in one place, which is not here.
 
-A batch is answered here if it is as callers send it who wait for their own messages together: NDJSON of up to
-BATCH_ITEMS items in BATCH_MAX bytes, with `each=true` or without. What has to be waited for before the writer
-is asked (`spread`, `deliver_to`, `retain`) is not for here, nor is what is refused.
+The quick path takes batches of up to BATCH_ITEMS items in BATCH_MAX bytes of NDJSON, with or without
+`each=true`: callers that coalesce single messages send them. Batches that must wait before the writer is
+asked (`spread`, `deliver_to`, `retain`), or with a refused item, go to aiohttp.
 
-`:lease`, `:ack`, `:nack`, `:extend` and `:release` are read as the routes read them (leasing.py). A `:lease`
-of up to LEASE_MAX messages of groups that are there is answered here, one that found some in a turn of the
-loop of its own. Empty it takes 0.6 of the processor time of a message that is posted, 1.6 through aiohttp.
+`:lease`, `:ack`, `:nack`, `:extend` and `:release` are read by the same code as in the routes (leasing.py).
+The quick path takes a `:lease` of up to LEASE_MAX messages of existing groups; one that found messages is
+answered in its own turn of the loop. An empty `:lease` takes 0.6 of the processor time of a posted message,
+through aiohttp 1.6.
 
-All that is read here is read in its owner's share of the loop's time (server/net/loop_time.py): what comes,
-by `Paced`; what was sent ahead, when the answer before it is out.
+Reading uses the owner's share of the loop's time (server/net/loop_time.py): new bytes through `Paced`,
+pipelined ones after the answer before them.
 
-The socket stays with the front. It reads every head, strictly (server/http/heads.py), measures every body and
-hands aiohttp one request after the other, the next when the answer to the last is out. So it knows at any
-time what a client owes, and how long it has owed it:
+The front keeps the socket. It reads every head strictly (server/http/heads.py), measures every body, and
+passes aiohttp one request after the other, the next after the last one's answer. So it always knows what a
+client owes, and since when:
 
-    what is waited for                    for how long
-    a head, from accept or first byte     http.head_timeout, then 408, or the end if nothing has come
+    waiting for                           maximum time
+    a head, from accept or first byte     http.head_timeout, then 408, or close if nothing has come
     the rest of a body                    http.body_timeout without a byte, or below 1 KiB a second after it
-    the next request                      http.idle_timeout, then the end
-    a client that reads its answer        http.idle_timeout without a byte taken, then the end
+    the next request                      http.idle_timeout, then close
+    a client that reads its answer        http.idle_timeout without a byte taken, then close
 
-Nobody is blamed for what the server does not read, or has not answered yet. What a client sends ahead while
-its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Who sends no
-more (a shutdown of its side) is answered what it has sent whole, and then that is the end. Behind its last
-answer a connection lingers (server/net/lingering.py).
+A client is not blamed for bytes that the server does not read, or has not answered yet. Bytes that it sends
+ahead of an answer wait, at most 64 KiB; then the socket is not read until the answer is out. If a client
+shuts down its sending side, its complete requests are answered, and then the connection is closed. After its
+last answer a connection lingers (server/net/lingering.py).
 
     data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
                     └──> read_head ──> Protocol: aiohttp, routes ──> answer ──┘
@@ -96,53 +97,53 @@ BATCH_PATH = "/v1/messages:batch"
 ACCEPTED = 201
 QUICK_HEAD_MAX = 8 << 10
 WHOLE_MAX = 16 << 10
-"""A request up to this size is waited for; some clients send head and body apart."""
+"""The front waits for the rest of a request up to this size; some clients send head and body apart."""
 BATCH_MAX = 64 << 10
 """The same for a batch."""
 BATCH_ITEMS = 300
 AHEAD_MAX = 64 << 10
-"""Bytes that a client may send ahead before its socket is read no further."""
+"""Bytes that a client may send ahead before its socket is no longer read."""
 LARGE = 256 << 10
-"""Of so much that is not sent of an answer account is taken at once: dozens of pages are made in a tick."""
+"""Unsent bytes of an answer that are accounted at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
-"""Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
+"""Minimum bytes a second of a body, once `http.body_timeout` has passed."""
 CLOSE_S = 3.0
-"""How long answers may take when the server stops."""
+"""Maximum time for answers when the server stops."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
 
 log = logging.getLogger(__name__)
 
-# Possessive: nothing is tried a second way, of which a head of empty headers had 2 for each.
+# Possessive: no backtracking, of which a head of empty headers had 2 ways for each.
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x21-\x7e \t]*+\r\n)++")
 _HEADER = re.compile(rb"([A-Za-z0-9-]++):[ \t]*+([\x21-\x7e \t]*+)\r\n")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"
 )
-"""Names of headers that change how a request is read or answered."""
+"""Headers that change how a request is read or answered."""
 
 Answer = Callable[[bytes], None]
 Others = Callable[[Callable[[bool], None], Callable[[str], str]], Inner]
-"""Makes what answers the calls that are not answered here, given whom to tell of each answer, and whom to ask
-whether a key may have this connection."""
+"""Makes the handler of the calls that the front does not answer. Arguments: a callback for each answer, and
+one that says whether a key may have this connection."""
 
 
 class Kind(IntEnum):
-    """Which call a request is."""
+    """The call of a request."""
 
     ONE = 0
     ALL = 1
     """A batch, all or nothing."""
     EACH = 2
-    """A batch in which each stands for itself."""
+    """A batch in which each item stands for itself."""
     LEASES = 3
     """A call for leases."""
 
 
 DECIDE = (place, place_all, place_each)
-"""By kind."""
+"""Decisions by kind."""
 START = b"POST /v1/"
 STARTS = {
     b"POST /v1/messages HTTP/1.1\r\n": Kind.ONE,
@@ -157,13 +158,13 @@ LEASES = re.compile(
 )
 LEASES_PATH = "/v1/groups/{group}/messages:"
 SAME_HEAD_MAX = 1 << 10
-"""Bytes of a head that a connection remembers: reading one takes 8 us."""
+"""Maximum bytes of a head that a connection caches: reading one takes 8 us."""
 LEASE_MAX = 100
 """Messages of one answer: 2 ms."""
 
 
 class Request(NamedTuple):
-    """One request: its body lies in [start, end) of what was read, as far as it has come."""
+    """A request; its body is [start, end) of the bytes read, as far as it has come."""
 
     start: int
     end: int
@@ -172,20 +173,20 @@ class Request(NamedTuple):
     authorization: str = ""
     kind: Kind = Kind.ONE
     context: Headers = NO_TRACE
-    """Of the trace that it belongs to."""
+    """Context of its trace."""
     group: str = ""
-    """Whose leases it is about."""
+    """The group of its leases."""
     verb: str = ""
-    """What is to be done with them."""
+    """The verb of a call for leases."""
 
     @property
     def whole_max(self) -> int:
-        """Up to so many bytes the rest of it is waited for."""
+        """The front waits for the rest of it up to this size."""
         return BATCH_MAX if self.kind else WHOLE_MAX
 
 
 def read_request(data: bytes) -> Request | None:
-    """The request that `data` begins with; None if that is not the whole head of a usual one of these."""
+    """The request that `data` begins with; None if that is not the whole head of a usual one."""
     if not data.startswith(START):
         return None
     begun = data.find(b"\n", 0, START_MAX) + 1
@@ -231,7 +232,7 @@ def read_request(data: bytes) -> Request | None:
 
 
 class Place(Protocol):
-    """What a connection asks of where it belongs."""
+    """What a connection needs of its listener."""
 
     @property
     def http(self) -> Http: ...
@@ -253,21 +254,21 @@ class Place(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Nobody is asked for a key."""
+        """Whether no key is needed."""
 
     @property
     def quick(self) -> "Desk | None":
-        """Where usual requests are decided; None: aiohttp answers all."""
+        """Decides usual requests; None: aiohttp answers all."""
 
     def check_length(self, length: int | None) -> None:
-        """Of a body, bytes, as it is announced. Raises Problem if none so large is read."""
+        """Raise Problem if no body of this announced length (bytes) is accepted."""
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
-        """The last answer on a connection; `head`: what has come of the one that is refused."""
+        """The last answer on a connection; `head`: the received part of the refused request."""
 
 
 class Desk:
-    """What the connections share: where requests are decided, and who takes over the rest."""
+    """Shared by the connections: decides requests, and passes the rest on."""
 
     def __init__(
         self,
@@ -305,9 +306,9 @@ class Desk:
         self._written = Written(metrics, pages)
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._came_ms: list[int] = []
-        """Of messages that are answered in this turn and not counted yet."""
+        """Arrival times of messages answered in this turn and not counted yet."""
         self._untold: deque[Callable[[], None]] = deque()
-        """Answers that look up what was there under keys; each connection waits for one at most."""
+        """Answers that have to look up known keys; each connection waits for one at most."""
 
     def connection(self, caller: Caller) -> "Front":
         """The protocol of a new connection."""
@@ -323,20 +324,19 @@ class Desk:
 
     @property
     def is_open(self) -> bool:
-        """Nobody is asked for a key."""
+        """Whether no key is needed."""
         return self._access.is_open
 
     def key_of(self, authorization: str) -> str:
-        """The name of the key that a request shows; empty: none that is known."""
+        """The name of a request's key; empty: none that is known."""
         rights = None if self._access.is_open else self._access.recall(authorization, None)
         return "" if rights is None else rights.name
 
     def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Answer) -> bool:
-        """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
-        `is_gone`: whether nobody waits for that any more.
+        """Have a request decided, and `answer` it later. False: aiohttp must answer it; nothing was done.
+        `is_gone`: whether the client is gone.
 
-        Where keys are asked for, one that is known already passes; what has to be said of any other is said
-        in one place, which is not here.
+        With keys, only known keys pass; all others go to aiohttp, where refusals are worded.
         """
         rights, user = None, ""
         if not self._access.is_open:
@@ -387,7 +387,7 @@ class Desk:
             decide = partial(DECIDE[kind], drafts=drafts, late=late)
             self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
         except (Busy, StoreFailed) as error:
-            # Answered here: it has been paid for, and a full server need not do it all again.
+            # Answered here: it has been charged for, and a full server need not repeat the work.
             asyncio.get_running_loop().call_soon(done, error)
         return True
 
@@ -399,11 +399,11 @@ class Desk:
         is_gone: Callable[[], bool],
         answer: Answer,
     ) -> bool:
-        """The same for a call for leases."""
+        """`start` for a call for leases."""
         verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
 
         def told(said: bytes | Exception) -> None:
-            # Never before `start` has returned: what is not leased any more is known at once.
+            # Never before `start` has returned: the outcome of ended leases is known at once.
             soon(answer, self._answer_leases(verb, now_ms, said))
 
         try:
@@ -423,7 +423,7 @@ class Desk:
         is_gone: Callable[[], bool],
         told: Callable[[bytes | Exception], None],
     ) -> bool:
-        """Raises RequestError, Problem, Busy."""
+        """`start` for `:lease`. Raises RequestError, Problem, Busy."""
         leasing = self._leasing
         wanted = leasing.wanted(body)
         if wanted.wish.most > LEASE_MAX:
@@ -468,7 +468,7 @@ class Desk:
     def _tell(
         self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
     ) -> None:
-        """Answer, whatever becomes of the look-up."""
+        """Answer, whatever the look-up finds."""
         try:
             told = self._told(kind, body, drafts, now_ms, placed)
         except Exception as fault:
@@ -481,7 +481,7 @@ class Desk:
         return self._answer(placed, drafts[0].due_ms, now_ms)
 
     def _tell_later(self, tell: Callable[[], None]) -> None:
-        """Answer what looks messages up, one batch in a turn of the loop: 300 look-ups take some 6 ms."""
+        """Answer batches that look up messages, one in a turn of the loop: 300 look-ups take some 6 ms."""
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._tell_next)
         self._untold.append(tell)
@@ -536,18 +536,18 @@ class Desk:
         return self._written.said(status, headers, text, media)
 
     def _count(self) -> None:
-        """The messages that were accepted in this turn, together; a known one has another status."""
+        """Count the messages accepted in this turn together; known ones have another status."""
         came_ms, self._came_ms = self._came_ms, []
         self._metrics.accepted.inc(len(came_ms))
         self._metrics.answered_many("POST", PATH, ACCEPTED, came_ms, self._clock.wall_ms())
 
     def _since(self, wall_ms: int) -> int:
-        """By the wall clock, which was read for the message anyway; 0 if it was set back meanwhile."""
+        """Elapsed ms by the wall clock, which was read for the message anyway; 0 if it was set back."""
         return max(0, self._clock.wall_ms() - wall_ms)
 
 
 class Front(Opening):
-    """One connection, from its accept to its end."""
+    """One connection, from accept to close."""
 
     __slots__ = (
         "_ahead",
@@ -592,45 +592,45 @@ class Front(Opening):
         self._transport: asyncio.Transport | None = None
         self._is_begun = False
         self._inner: Inner | None = None
-        """aiohttp's side, once it has been needed."""
+        """aiohttp's side, once it was needed."""
         self.is_busy = False
         """A request is being answered."""
         self._is_here = True
-        """By the quick path, not by aiohttp."""
+        """Answered by the quick path, not by aiohttp."""
         self._is_ending = False
-        """What comes is read no more."""
+        """No more input is read."""
         self._is_eof = False
-        """The client has said that nothing more comes; it still reads."""
+        """The client has shut down its sending side; it still reads."""
         self._is_fresh = True
         """No whole head has come yet."""
         self._is_part = False
-        """A request of the quick path has come but for the end of its body."""
+        """A request of the quick path has come except for the end of its body."""
         self._is_full = False
         """The client does not read its answers."""
         self._head, self._last = b"", cast("Request | None", None)
-        """The head of the last request of the quick path, and what it says."""
+        """The head of the last request of the quick path, and its parsed request."""
         self._host = ""
-        """The last name of this server that it has used."""
+        """The last Host that it used, once checked."""
         self._shown = ""
-        """The last credentials that it has shown on the quick path."""
+        """The last credentials that it used on the quick path."""
         self.owner = network_of(caller.address)
         self._is_waiting = False
-        """For its owner's turn, to take what was sent ahead."""
+        """Waits for its owner's turn to take what was sent ahead."""
         self._unread = 0
         self._ahead = b""
         self.held_bytes = 0
-        """As the pool has noted it."""
+        """Bytes accounted to the connection by the pool."""
         self._body: Body | None = None
-        """What is not all there, of a request that aiohttp has."""
+        """Body of a request at aiohttp that is not complete."""
         self._body_bytes = 0
         self._lingering: Lingering | None = None
         self._since_s = self._heard_s = loop.time()
-        """Since when it has waited for what it waits for; when a byte of a body came last."""
+        """Start of the current wait; time of the last byte of a body."""
         self._unsent = (0, 0.0)
-        """How much was not sent, and since when it is as much."""
+        """Unsent bytes, and since when it is this number."""
         desk.crowd.add(self)
         self._is_shared = desk.crowd.is_shared(self)
-        """A trusted proxy's: each request says whose it is."""
+        """Through a trusted proxy: each request names its client."""
 
     # -- asyncio.Protocol
 
@@ -664,9 +664,9 @@ class Front(Opening):
             self._take(data)
 
     def eof_received(self) -> bool:
-        """The client sends no more: whether something that it has sent whole is still to be answered.
+        """The client shut down its sending side. Returns whether complete requests must still be answered.
 
-        TLS ends in both directions at once.
+        TLS closes both directions at once.
         """
         transport = self._transport
         if transport is None or transport.get_extra_info("sslcontext") is not None:
@@ -689,7 +689,7 @@ class Front(Opening):
             self._inner.resume_writing()
         self._go_on()
 
-    # -- what it is asked
+    # -- state
 
     @property
     def is_begun(self) -> bool:
@@ -710,15 +710,15 @@ class Front(Opening):
 
     @property
     def _owes(self) -> bool:
-        """Whether an answer is under way to what has come whole, or waits for the client to read others."""
+        """Whether a complete request is being answered, or waits for the client to read."""
         return self._body is None and (self.is_busy or (self._is_full and bool(self._ahead)))
 
     def check(self, now_s: float, passed_s: float) -> None:
-        """Hold the client to its bounds; `passed_s` since the last time."""
+        """Enforce the client's time limits; `passed_s` since the last check."""
         self._weigh()
         transport, http = self._transport, self._desk.http
         if transport is None or self._lingering is not None:
-            return  # the TLS handshake has its own, and so has the end
+            return  # the TLS handshake and lingering have their own limits
         waited_s = now_s - self._since_s
         unsent = transport.get_write_buffer_size()
         if unsent != self._unsent[0]:
@@ -748,7 +748,7 @@ class Front(Opening):
             transport.close()
 
     def close(self, cause: Cause) -> None:  # noqa: ARG002 - HTTP has no word for it
-        """Nothing new is read; the connection ends, if need be after an answer."""
+        """Read nothing new; close the connection, after its current answer if there is one."""
         self._is_ending = True
         self._keep(b"")
         if self._transport is None:
@@ -759,7 +759,7 @@ class Front(Opening):
             self._inner.close()
 
     def abort(self) -> None:
-        """End it, whatever it is doing."""
+        """Close it at once, whatever it is doing."""
         if not self._is_begun:
             self._caller.hang_up()
         transport, self._transport = self._transport, None
@@ -770,7 +770,7 @@ class Front(Opening):
             transport.abort()
 
     def relieve(self) -> None:
-        """The pool is short, and nobody holds more."""
+        """Close it: the pool is short, and this connection holds the most."""
         text = "connection closed: limits.memory: it holds the most unhandled or unread bytes"
         log.warning(text, extra=by(self.address))
         self._desk.crowd.note("limits.memory")
@@ -779,7 +779,7 @@ class Front(Opening):
     # -- requests
 
     def _take(self, data: bytes) -> None:
-        """The next request, or what has come of it."""
+        """Take the next request, or its received part."""
         quick = self._quick
         request = None if quick is None else self._read(data)
         if quick is not None and request is not None:
@@ -790,7 +790,7 @@ class Front(Opening):
                 return
             if self._is_fresh or request.authorization != self._shown:
                 key = quick.key_of(request.authorization)
-                # Whom the key's bound refuses is told so by aiohttp's side.
+                # If the key's bound refuses, aiohttp's side says so.
                 self._shown = request.authorization if not self._claim(key) else "?"
             if (
                 self._shown != "?"
@@ -805,7 +805,7 @@ class Front(Opening):
         self._take_other(data)
 
     def _read(self, data: bytes) -> Request | None:
-        """`read_request`; a head that is the same as the one before is not read again."""
+        """`read_request`; a head equal to the last one is not read again."""
         last = self._last
         if last is not None and data.startswith(self._head):
             return last
@@ -815,8 +815,8 @@ class Front(Opening):
         return request
 
     def _take_other(self, data: bytes) -> None:
-        """The same for aiohttp."""
-        if data.startswith(b"\r\n"):  # some send one behind a body
+        """`_take` for aiohttp."""
+        if data.startswith(b"\r\n"):  # some clients send an empty line after a body
             data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
         stop = data.find(b"\r\n\r\n", 0, HEAD_MAX)
         try:
@@ -838,7 +838,7 @@ class Front(Opening):
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
-        self._shown = "?"  # whose it is is asked again by the next request that is answered here
+        self._shown = "?"  # the next request of the quick path checks the key again
         self.is_busy, self._is_here = True, False
         self._is_fresh = self._is_part = False
         self._keep(b"")
@@ -850,7 +850,7 @@ class Front(Opening):
         self._feed(data, len(raw))
 
     def _knows(self, host: str) -> bool:
-        """Whether it is a name of this server; the last one is remembered."""
+        """Whether it is a name of this server; the last one is cached."""
         assert self._transport is not None
         try:
             self._desk.pages.check_host(host, self._transport)
@@ -860,7 +860,7 @@ class Front(Opening):
         return True
 
     def _check_page(self, head: Head) -> None:
-        """Raise Problem if no page may ask for this, or not this one."""
+        """Raise Problem if no page, or not this page, may make the request."""
         assert self._transport is not None
         pages, changes = self._desk.pages, head.method not in READING
         try:
@@ -871,7 +871,7 @@ class Front(Opening):
             raise Problem("foreign-origin", str(foreign)) from None
 
     def _feed(self, data: bytes, at: int = 0) -> None:
-        """Hand on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""
+        """Pass on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""
         inner, body = self._inner, self._body
         assert inner is not None
         end = at
@@ -881,8 +881,8 @@ class Front(Opening):
             except FramingError as error:
                 log.debug("not readable: %s", error)
                 self._is_ending, self._since_s = True, self._loop.time()
-                # Nothing behind it: what aiohttp takes for the end might be followed by a request, unread.
-                inner.data_received(data[: at + error.good] + b"\0\r\n")  # it finds here that it is no body
+                # Nothing behind it: a request might hide behind what aiohttp takes for the end.
+                inner.data_received(data[: at + error.good] + b"\0\r\n")  # aiohttp finds the error itself
                 return
             self._body_bytes += end - at
             self._heard_s = self._loop.time()
@@ -895,20 +895,21 @@ class Front(Opening):
             self._go_on()
 
     def _hear(self, head: bytes) -> None:
-        """A trusted proxy says whose request it is."""
+        """Take the client's address from a trusted proxy's header."""
         self.address = self._desk.crowd.proxies.client_in(head, self._caller.address)
         self.owner = network_of(self.address)
         self._shown = "?"
 
     def _claim(self, key: str) -> str:
-        """Its client has shown a key, or none. Why that may not have one more connection; empty: it may."""
+        """Account the connection to its key, or to none. Returns why the key may not have another; empty: it
+        may."""
         why = self._desk.crowd.let_in(self, key) if key or self._desk.is_open else ""
         if key and not why:
             self.owner = KEY + key
         return why
 
     def _wait(self, data: bytes, *, is_part: bool = False) -> None:
-        """For the rest of a head, or, `is_part`, of a short body."""
+        """Wait for the rest of a head or, with `is_part`, of a short body."""
         now_s = self._loop.time()
         if is_part != self._is_part or not (self._is_fresh or self._ahead):
             self._since_s = now_s
@@ -916,11 +917,11 @@ class Front(Opening):
         self._keep(data)
 
     def _is_unheard(self) -> bool:
-        """Whether nobody waits for an answer any more."""
+        """Whether the client waits for no answer."""
         return self._is_eof or self._transport is None
 
     def _answered(self, answer: bytes) -> None:
-        """A request of the quick path is decided."""
+        """Send the answer of the quick path."""
         self.is_busy = False
         if self._transport is None:
             return
@@ -943,7 +944,7 @@ class Front(Opening):
             self._go_on()
 
     def _go_on(self, *, is_turn: bool = False) -> None:
-        """Take what was sent ahead. `is_turn`: it is its owner's turn, whose time is counted already."""
+        """Take what was sent ahead. `is_turn`: in its owner's turn, whose time is counted already."""
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
         transport, data, time = self._transport, self._ahead, self._desk.time
@@ -968,10 +969,10 @@ class Front(Opening):
         self._is_waiting = False
         self._go_on(is_turn=True)
 
-    # -- the end
+    # -- closing
 
     def _give_up(self, bound: str, detail: str) -> None:
-        """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
+        """Close for a timeout. A handler at aiohttp is told of the disconnect."""
         self._desk.crowd.note(bound)
         if self._body is None and self._ahead:
             self._refuse(Problem("request-timeout", detail), self._ahead)
@@ -979,14 +980,14 @@ class Front(Opening):
             self.abort()
 
     def _refuse(self, problem: Problem, head: bytes) -> None:
-        """Answer for the last time, to what has come of a head."""
+        """Send a last answer, to the received part of a head."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             write_to(transport, self._desk.refusal(problem, head))
         self._end()
 
     def _end(self) -> None:
-        """The last answer has been written."""
+        """The last answer has been written: linger."""
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if self._transport is not None and self._lingering is None:
@@ -994,7 +995,7 @@ class Front(Opening):
             self._lingering = Lingering(self._transport, self._desk.http.idle_timeout_ms / 1_000)
 
     def _keep(self, data: bytes) -> None:
-        """What has come and waits."""
+        """Keep bytes that have come and wait."""
         if data or self._ahead:
             self._ahead = data
             self._weigh()
@@ -1004,7 +1005,7 @@ class Front(Opening):
         self._weigh()
 
     def _weigh(self) -> None:
-        """Note what it holds. What still waits of one that has been cut goes with it, and counts no more."""
+        """Account the held bytes. After an abort the waiting ones are dropped, and count no more."""
         transport, held_bytes = self._transport, 0
         if transport is not None:
             held_bytes = len(self._ahead) + self._unread + transport.get_write_buffer_size()
@@ -1013,7 +1014,7 @@ class Front(Opening):
 
 
 def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
-    """Of lines that are all fine; else empty. Raises RequestError."""
+    """Items of a batch if all lines are fine; else empty. Raises RequestError."""
     if body.count(b"\n") > most:
         return []
     found = whole(body, True, most)
@@ -1021,7 +1022,7 @@ def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
 
 
 def _is_quick(item: Item) -> bool:
-    """Whether nothing has to be waited for before it is placed."""
+    """Whether it can be placed without waiting."""
     if isinstance(item, Draft):
         return True
     waits = item.spread_ms or item.deliver_to or item.retain

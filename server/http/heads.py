@@ -1,15 +1,15 @@
-"""The head of a request, read strictly: what is not certain is refused before anybody acts on it.
+"""Strict reading of a request's head: anything ambiguous is refused before it has an effect.
 
-A server that guesses where a request ends, and a proxy before it that guesses otherwise, let a stranger put
-words into somebody else's mouth. So every head, also of what aiohttp answers, passes here first:
+If a server and the proxy before it disagree where a request ends, a stranger can smuggle requests into
+another client's connection. So every head, also of requests that aiohttp answers, is checked here first:
 
-    no HTTP, a header that is none, a length twice, both length and coding, no or two Hosts     400
+    not HTTP, an invalid header, a length twice, both length and coding, no or two Hosts        400
     a request line above 8,190 bytes                                                            414
     a line above 8,190 bytes, more than 100 headers, a head above 16 KiB                        431
-    a body in a Content-Encoding that is not known                                              415
-    an Expect that is not 100-continue                                                          417
-    a method that is not known, a transfer coding other than chunked                            501
-    a version that is neither 1.0 nor 1.1                                                       505
+    a body in an unknown Content-Encoding                                                       415
+    an Expect other than 100-continue                                                           417
+    an unknown method, a transfer coding other than chunked                                     501
+    a version other than 1.0 and 1.1                                                            505
 
 Source: RFC 9112, sections 2 to 6.
 """
@@ -24,17 +24,17 @@ HEAD_MAX = 16 << 10
 LINE_MAX = 8_190
 HEADERS_MAX = 100
 METHODS = frozenset(b"GET HEAD POST PUT PATCH DELETE OPTIONS TRACE QUERY".split())
-"""Such as have a name elsewhere, too: the resource says 405."""
+"""Methods known elsewhere, too: for these the resource answers 405."""
 ONCE = frozenset(
     (
         *(b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding"),
         *(b"expect", b"origin", b"sec-fetch-site", b"authorization"),
     )
 )
-"""Headers that decide how a request is read, or by whom it is."""
+"""Headers that decide how a request is read, or who sent it."""
 
 CODINGS = frozenset((b"identity", *ENCODINGS))
-"""What a body may come in."""
+"""Accepted content codings of a body."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -45,21 +45,21 @@ HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{
 
 
 class Head(NamedTuple):
-    """What a head says that matters before its call is known."""
+    """The parts of a head that matter before its call is known."""
 
     method: str
     host: str
-    """Empty at HTTP/1.0 where there is none."""
+    """Empty for HTTP/1.0 without a Host."""
     origin: str | None
     fetch_site: str
     length: int | None
-    """Of the body, bytes; None: it comes in chunks."""
+    """Bytes of the body; None: chunked."""
     has_upgrade: bool
-    """Another protocol is asked for."""
+    """Whether it asks for another protocol."""
 
 
 def check_begun(data: bytes) -> None:
-    """Raise Problem if `data`, in which no head ends yet, cannot become one."""
+    """Raise Problem if `data`, an incomplete head, cannot become a valid one."""
     line, end, _ = data.partition(b"\r\n")
     if end or len(line) > LINE_MAX or b"\n" in line:
         _line_of(line)
@@ -70,7 +70,7 @@ def check_begun(data: bytes) -> None:
 
 
 def read_head(head: bytes) -> Head:
-    """What a whole head says; it is given with its empty line. Raises Problem."""
+    """Parse a whole head, including its empty line. Raises Problem."""
     first, *lines = head[:-4].split(b"\r\n")
     method, authority, version = _line_of(first)
     headers = _headers_of(lines)
@@ -98,12 +98,12 @@ def read_head(head: bytes) -> Head:
 
 
 def without_upgrade(head: bytes) -> bytes:
-    """Nothing is upgraded here: who asks for it is answered as if he did not (RFC 9110, section 7.8)."""
+    """The head without its Upgrade header, which the server ignores (RFC 9110, section 7.8)."""
     return _UPGRADE.sub(b"", head)
 
 
 def _line_of(line: bytes) -> tuple[bytes, bytes | None, bytes]:
-    """Method, authority if the target has one, and version of the first line. Raises Problem."""
+    """Method, authority if the target has one, and version of the request line. Raises Problem."""
     if len(line) > LINE_MAX:
         raise Problem("uri-too-long", f"The request line has more than {LINE_MAX} bytes.")
     found = _LINE.fullmatch(line)
@@ -121,7 +121,7 @@ def _line_of(line: bytes) -> tuple[bytes, bytes | None, bytes]:
 
 
 def _headers_of(lines: list[bytes]) -> dict[bytes, bytes]:
-    """By name in lower case; of one that may be repeated the last. Raises Problem."""
+    """Headers by name in lower case; of a repeatable one the last. Raises Problem."""
     if len(lines) > HEADERS_MAX:
         raise Problem("head-too-large", f"The request has more than {HEADERS_MAX} headers.")
     headers: dict[bytes, bytes] = {}
@@ -139,7 +139,7 @@ def _headers_of(lines: list[bytes]) -> dict[bytes, bytes]:
 
 
 def _length_of(headers: dict[bytes, bytes], version: bytes) -> int | None:
-    """Of the body, bytes; None: it comes in chunks. Raises Problem."""
+    """Bytes of the body; None: chunked. Raises Problem."""
     coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
     if coding is None:
         if length is None:

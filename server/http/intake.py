@@ -1,13 +1,13 @@
-"""One way in for messages that have been read: checked, drafted, placed by the writer; whoever answers.
+"""Intake of messages: from messages read to messages placed by the writer, for all who answer.
 
-    read        values/reader.py, values/batch_body.py    drafts, and messages of which something is left
-    check       keys where they are needed, rights, the key's rate, what may be retained
-    draft       a moment within `spread` chosen, spans begun (server/observe/tracing.py)
+    read        values/reader.py, values/batch_body.py    drafts, and messages that need more work
+    check       required idempotency keys, rights, the key's rate, retained messages
+    draft       a moment within `spread`, spans (server/observe/tracing.py)
     place       in the writer: one, all or each (posting.py)
     answer      for one, for all or for each (posting.py, batching.py)
 
-The routes of `POST /v1/messages` and `:batch` take all of it. The front (front.py) takes what needs no
-waiting on the way, by the same reader and the same trace.
+The routes of `POST /v1/messages` and `:batch` use all of it. The front (front.py) takes messages that need no
+waiting, with the same reader and the same trace.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -39,22 +39,22 @@ Wrong = FieldError | Problem
 
 
 class Trace:
-    """The trace that a request belongs to, and those of items that bring a context of their own.
+    """The trace of a request, and those of items with a context of their own.
 
-    One span is that of a whole batch, whose context its items are given. An item with a context has a span in
-    its trace: so it is where a client sends calls of many traces together. As each takes time, so many items
-    have one and no more; the others keep their context all the same.
+    A batch has one span, and its items get that span's context. An item with its own context has a span in
+    its own trace, as when a client sends calls of many traces together. Spans take time, so only a limited
+    number of items have one; the others keep their context all the same.
     """
 
     def __init__(self, traces: Traces | None, context: Headers, *, is_one: bool = False) -> None:
-        """`is_one`: the request is one message, whose span is that of the request."""
+        """`is_one`: the request is one message, and they share a span."""
         self._traces, self._is_one = traces, is_one
         self._span = None if traces is None or is_one else traces.schedule(context)
         self.context = context if self._span is None else self._span.context
-        """What items are given that bring none."""
+        """Context for items without one."""
         self._items: dict[int, Scheduling] = {}
         self.placed: Sequence[object] | None = None
-        """What became of each item, in order."""
+        """Results of the items, in order."""
 
     def __enter__(self) -> None:
         pass
@@ -63,7 +63,7 @@ class Trace:
         self.end(error if self.placed is None else self.placed)
 
     def begin(self, items: Sequence[Item]) -> None:
-        """The spans of items."""
+        """Begin the spans of items."""
         if self._traces is None:
             return
         own = self.context if self._is_one else NO_TRACE
@@ -80,7 +80,7 @@ class Trace:
                 break
 
     def draft_of(self, index: int, item: Item, now_ms: int, user: str) -> Draft:
-        """Of an item whose span has been begun, if it has one."""
+        """The draft of an item, with the span that was begun for it, if any."""
         if isinstance(item, Draft):
             return item
         span = self._items.get(index)
@@ -88,7 +88,7 @@ class Trace:
         return draft_of(item, now_ms, user, context, span is not None)
 
     def end(self, placed: Any) -> None:
-        """`placed`: what became of each item, in order, or why it has failed; None: nobody knows how."""
+        """End the spans. `placed`: results of the items, in order, or the failure; None: unknown."""
         for index, span in self._items.items():
             span.end(placed[index] if isinstance(placed, Sequence) else placed)
         if self._span is not None:
@@ -97,12 +97,12 @@ class Trace:
 
 @dataclass(slots=True)
 class Coming:
-    """One request whose messages have been read."""
+    """A request whose messages have been read."""
 
     items: list[Item | Wrong]
-    """In order; what is wrong with some stands in their places."""
+    """In order, with errors in the places of wrong items."""
     topics: Collection[bytes]
-    """Of the drafts among them, each once."""
+    """Topics of its drafts, each once."""
     now_ms: int
     terms: Terms
     rights: Rights | None
@@ -111,7 +111,7 @@ class Coming:
     decide: Callable[..., Any]
     """`place`, `place_all` or `place_each`."""
     refuse: Callable[[int, Wrong], None]
-    """Told of each item that is found wrong; it may raise that."""
+    """Called for each refused item; may raise."""
 
     @property
     def drafts(self) -> list[Draft] | None:
@@ -121,12 +121,12 @@ class Coming:
 
     @property
     def messages(self) -> list[Item]:
-        """Those that nothing is wrong with."""
+        """Items without an error."""
         return [item for item in self.items if isinstance(item, (Draft, ParsedMessage))]
 
 
 class Intake:
-    """What the routes do with messages that they have read."""
+    """The routes' handling of messages that have been read."""
 
     def __init__(
         self, ask: Ask, spreader: Spreader, turns: Turns, webhooks: Webhooks, retained: Retained
@@ -138,8 +138,8 @@ class Intake:
         self._retained = retained
 
     async def take(self, coming: Coming) -> tuple[list[Draft], list[Any]]:
-        """The drafts and what `decide` says of them in the writer. Raises Problem, and Refused with the index
-        of a draft."""
+        """The drafts, and the writer's results of `decide`. Raises Problem, and Refused with the index of a
+        draft."""
         for index in keyless(coming.items, coming.terms):
             coming.refuse(index, no_key())
         if coming.rights is not None:
@@ -184,7 +184,7 @@ class Intake:
         return placed
 
     async def _unretained(self, coming: Coming) -> list[tuple[int, str]]:
-        """Which of the messages cannot become retained, and why."""
+        """Messages that cannot become retained, and why."""
         found = []
         for index, item in enumerate(coming.items):
             if not isinstance(item, ParsedMessage):
@@ -198,7 +198,7 @@ class Intake:
 
 
 async def _foreign(coming: Coming, rights: Rights) -> list[int]:
-    """Which of the messages go to topics that the key may not send to; in steps, as rules may be many."""
+    """Messages to topics that the key may not send to; in steps, since there may be many rules."""
     refused, found, turn = set[bytes](), [], coming.turn
     for count, topic in enumerate(coming.topics, 1):
         if not may_send(rights, topic):

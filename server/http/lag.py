@@ -1,10 +1,9 @@
-"""How far a session or group is behind, and what sets it back.
+"""Lag of a session or group, and setting it back.
 
-It is counted on the timeline: the stored messages between its read position and the horizon that its
-subscriptions match. A bounded number of rows is looked at, and of bytes, as rows of 250 KB take twenty times
-as long as usual ones; beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false.
-`lag_seconds` is the age of the first message that it has not read: who
-has nothing to read is not behind.
+Lag is the number of stored messages between the read position and the horizon that match the subscriptions.
+The count reads a bounded number of rows and of bytes, since rows of 250 KB take twenty times as long as usual
+ones. Beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` is false. `lag_seconds`
+is the age of the first unread message; 0 without one.
 """
 
 import msgspec
@@ -21,11 +20,11 @@ from .values.bodies import FieldError
 from .values.scalars import Since
 
 LOOK_ROWS = 10_000
-"""Looked at for one, ..."""
+"""Maximum rows read for one place, ..."""
 LIST_LOOK_ROWS = 1_000
 """... and for each of a list."""
 LOOK_ROW_BYTES = 2 << 10
-"""So many bytes for each of these rows, in all: 2 MiB in a list, 20 MiB of one, some 15 ms."""
+"""Bytes per row, over all rows: 2 MiB in a list, 20 MiB for one place, some 15 ms."""
 
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
@@ -38,7 +37,7 @@ REWIND = msgspec.json.Decoder(Rewind)
 
 
 def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
-    """How far the session is behind the horizon, looking at so many rows at most."""
+    """Lag of a place behind the horizon, reading at most `look_rows` rows."""
     session, horizon = subscriber.session, timeline.horizon.position
     start = Position(max(session.read_at(horizon), timeline.directory.floor - 1) + 1)
     first: Position | None = None
@@ -71,7 +70,7 @@ def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: b
 
 
 def position_of(text: str, now_ms: int) -> Position:
-    """The bound before an instant, or before a duration back from now. Raises FieldError."""
+    """The position before an instant, or before a duration back from now. Raises FieldError."""
     try:
         return before(parse_deliver_at(text))
     except TimeError as error:

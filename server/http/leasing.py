@@ -1,6 +1,6 @@
-"""What a call for leases asks for, and what it is answered with: read by the routes or by the front.
+"""Calls for leases: requests and answers, for the routes and the front.
 
-Nothing here waits: what has to wait, for messages or for the disk, is told later.
+Nothing here waits: results that need messages or the disk come by a callback.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ from .values.views import message_view, time_text
 
 MAX_MAX = 1_000
 GROUPS_MAX = 100
-"""Groups that one call asks; the next one goes on behind them."""
+"""Maximum groups asked by one call; the next call continues behind them."""
 WAIT_MAX_MS = 60_000
 LEASE_MIN_MS = 1_000
 
@@ -61,7 +61,7 @@ class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:nack`. `delay` null: the back-off of the group; "never": they are dead at once."""
+    """The body of `:nack`. `delay` null: the group's back-off; "never": dead letters at once."""
 
     lease_ids: LeaseIds
     delay: Delay | None = None
@@ -69,7 +69,7 @@ class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ExtendLeases(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:extend`: from now."""
+    """The body of `:extend`: new lease from now."""
 
     lease_ids: LeaseIds
     lease: Delay
@@ -81,18 +81,18 @@ _NACK = msgspec.json.Decoder(NackMessages)
 _EXTEND = msgspec.json.Decoder(ExtendLeases)
 _RELEASE = msgspec.json.Decoder(ReleaseMessages)
 Told = Callable[[bytes | Exception], None]
-"""Told the body of the answer, or why there is none."""
+"""Callback with the body of the answer, or the error."""
 
 
 class Wanted(NamedTuple):
-    """A call of `:lease`. `filter`: of the group that it names, which is made if it is not there."""
+    """A `:lease` call. `filter`: of the named group, which is created if missing."""
 
     filter: str | None
     wish: Wish
 
 
 class Leasing:
-    """Reads such calls, and has them done."""
+    """Reads and executes calls for leases."""
 
     def __init__(
         self, pull: Pull, groups: Membership, subscriptions: Subscriptions, config: Config, *, node: int
@@ -103,7 +103,7 @@ class Leasing:
         self._config = config
         self._node = node
         self._first = 0
-        """Which of several groups is asked first, counted on with each call."""
+        """Index of the group to ask first, advanced with each call."""
         self._settling = {
             "ack": self._ack,
             "nack": self._nack,
@@ -111,10 +111,10 @@ class Leasing:
             "release": self._release,
         }
 
-    # -- to lease
+    # -- leasing
 
     def wanted(self, raw: bytes) -> Wanted:
-        """Raises RequestError."""
+        """Parse a `:lease` body. Raises RequestError."""
         wish = decoded(raw, _LEASE)
         wait_ms = 0 if wish.wait is None else delay_ms("wait", wish.wait)
         if wait_ms > WAIT_MAX_MS:
@@ -123,18 +123,19 @@ class Leasing:
         return Wanted(wish.filter, Wish(wish.max, wait_ms, lease_ms))
 
     def text_of(self, name: str, topic_filter: str, rights: Rights | None) -> str:
-        """The group of that name and filter, whether or not it is there. Raises Problem, FieldError."""
+        """The full name of the group with that name and filter, existing or not. Raises Problem,
+        FieldError."""
         text = text_of(name, topic_filter, self._config)
         if not self._subscriptions.may_ask(topic_filter, rights):
             raise Problem("forbidden", f"The filter {topic_filter[:128]!r} may not be subscribed to.")
         return text
 
     def is_there(self, text: str) -> bool:
-        """Whether there is such a group."""
+        """Whether the group exists."""
         return self._groups.get(text) is not None
 
     def texts(self, name: str, rights: Rights | None) -> Sequence[str]:
-        """The groups of that name, each time another one first. Raises Problem."""
+        """The groups of that name, beginning with another one each time. Raises Problem."""
         texts = [
             group.text
             for group in self._groups.of_name(name)
@@ -156,21 +157,21 @@ class Leasing:
         is_gone: Callable[[], bool],
         answered: Callable[[Answer], None],
     ) -> Call:
-        """Have messages of these groups given, as `Pull.lease`. Raises Busy, Problem."""
+        """Lease messages of these groups, as `Pull.lease`. Raises Busy, Problem."""
         try:
             return self._pull.lease(name, texts, rights, wish, is_gone, answered)
         except UnknownGroup as error:
             raise Problem("not-found", str(error)) from None
 
     def done(self, call: Call, *, is_read: bool) -> None:
-        """The answer to a call has been written; what nobody reads goes to others."""
+        """The answer has been written; if it was not read, its messages go to others."""
         if is_read:
             self._pull.release(call)
         else:
             self._pull.abandon(call)
 
     def views(self, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
-        """What is said of each."""
+        """Views of the leased messages."""
         shared: dict[tuple[str, int], _Shared] = {}
         for one in leased:
             key = (one.given.text, one.until_ms)
@@ -178,10 +179,10 @@ class Leasing:
                 shared[key] = _shared_of(one)
             yield _view(one, shared[key], self._node)
 
-    # -- what becomes of leases
+    # -- settling leases
 
     def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
-        """Raises RequestError, Problem, Busy, with nothing done."""
+        """Execute a verb on leases. Raises RequestError, Problem, Busy, with nothing done."""
         self._settling[verb](name, raw, rights, told)
 
     def _ack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
@@ -224,7 +225,7 @@ class Leasing:
         self._pull.release_leases(mine, _telling(view, told))
 
     def _lease_ms(self, text: str | float) -> int:
-        """Raises FieldError."""
+        """Parse a lease time. Raises FieldError."""
         lease_ms = delay_ms("lease", text)
         if not LEASE_MIN_MS <= lease_ms <= ACK_MS_MAX:
             raise FieldError("lease", f"must be from 1 s to {ACK_MS_MAX // 1_000} s")
@@ -233,11 +234,11 @@ class Leasing:
     def _sorted(
         self, name: str, rights: Rights | None, lease_ids: Sequence[str]
     ) -> tuple[list[LeaseId], list[str]]:
-        """Those that are for who asks, once each, and the others. Raises FieldError."""
+        """The caller's leases, each once, and the others. Raises FieldError."""
         mine, others = [], []
         shares: Shares = {}
         may: dict[str, bool] = {}
-        """By the group's text."""
+        """Permission by group."""
         for text in dict.fromkeys(lease_ids):
             try:
                 lease = parse_lease(text, shares)
@@ -260,11 +261,11 @@ def _telling(view: Callable[[Settled], Any], told: Told) -> Callable[[Settled], 
 
 
 class _Shared(NamedTuple):
-    """What the leases of a group in one answer have in common."""
+    """Shared by the leases of a group in one answer."""
 
     filter: str
     tail: str
-    """Of their `lease_id`."""
+    """End of their `lease_id`."""
     until: str
 
 
@@ -290,14 +291,14 @@ def _view(leased: Leased, shared: _Shared, node: int) -> shapes.LeasedMessage:
 
 
 def _nack_ms(delay: str | float | None) -> int | None:
-    """Raises FieldError."""
+    """Parse a delay. Raises FieldError."""
     if delay is None:
         return None
     return NEVER if delay == NEVER_TEXT else delay_ms("delay", delay)
 
 
 def _filter_of(text: str, name: str) -> str:
-    """Of a group of that name. Raises BadLeaseId."""
+    """The filter of a group with that name. Raises BadLeaseId."""
     try:
         group, topic_filter = parse_share(text)
     except TopicError:

@@ -1,15 +1,14 @@
-"""`GET /openapi.json` and `GET /docs`: the HTTP side described by itself, OpenAPI 3.1.
+"""`GET /openapi.json` and `GET /docs`: the HTTP API described by itself, OpenAPI 3.1.
 
-Nothing is said here that is not said elsewhere already. The paths come from the router; what a call takes and
-gives from the `@described` above its handler (calls.py), which also holds the query to it; bodies from the
-types that decode them, answers from the types that the views are checked against. A route without a
-description is a mistake of ours, and a test finds it.
+Everything is derived. Paths come from the router; parameters and answers of a call from the `@described`
+above its handler (calls.py), which also checks the query; bodies from the types that decode them; answers
+from the types that the views are checked against. A test finds routes without a description.
 
-Calls stand in the order of use, under tags, each with a line for the shell that makes it. The bodies in it
-are those beside the handlers; tests send each of them.
+Calls are in the order of use, under tags, each with a shell command. Its body is the example beside the
+handler; tests send each of them.
 
-Problems: every status that a call can answer with is listed with the slugs behind it. 500 and the errors of
-HTTP itself (no such path, wrong method) can come from any, and are not.
+Problems: every possible status of a call is listed with its slugs. 500 and the errors of HTTP itself (no such
+path, wrong method) are possible for any call, and are not listed.
 """
 
 import json
@@ -37,10 +36,10 @@ DESCRIPTION = (
     "read, 422 what was read and is refused, naming field and line. Any call can answer 500 (internal)."
 )
 WAITING = (429, 503)
-"""Problems that come with Retry-After."""
+"""Statuses with Retry-After."""
 NOBODY = "; ".join(f"{what} 'none'" for what in ("default-src", "base-uri", "form-action", "frame-ancestors"))
 POLICY = f"{NOBODY}; style-src 'unsafe-inline'"
-"""Of the page: it loads nothing, leads nowhere by itself, and nobody shows it within another."""
+"""Of the page: it loads nothing, leads nowhere by itself, and may not be framed."""
 KEY = "key"
 KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("post", "put", "get", "patch", "delete")
@@ -60,15 +59,15 @@ TAGS = {
 }
 """In the order of use."""
 _OF = {"slices": "timeline", "events": "timeline"}
-"""First part of a path below /v1 -> tag, where it is not called so."""
+"""First part of a path below /v1 -> tag, where they differ."""
 _LAST = "server"
 
 
 class OpenApi:
-    """The routes. The document is made when it is first asked for, when all routes are known."""
+    """The routes. The document is made on first use, when all routes are known."""
 
     def __init__(self, *, has_keys: bool) -> None:
-        """`has_keys`: calls have to show one."""
+        """`has_keys`: calls need a key."""
         self._has_keys = has_keys
         self._document: Json = {}
 
@@ -91,7 +90,7 @@ class OpenApi:
 
 
 def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) -> Json:
-    """The OpenAPI document of these routes; `has_keys`: those that are not open want one."""
+    """The OpenAPI document of these routes; `has_keys`: those that are not open need a key."""
     types = Types()
     types.of(shapes.Problem)
     paths: dict[str, Json] = {}
@@ -116,7 +115,7 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
 
 
 class Types:
-    """Types -> schemas; those with a name are gathered in `components`."""
+    """Types -> schemas; named ones are collected in `components`."""
 
     def __init__(self) -> None:
         self.components: dict[str, Json] = {}
@@ -130,7 +129,7 @@ class Types:
 
 
 def _security(scope: str) -> list[Json]:
-    """Empty: nobody is asked for a key."""
+    """Empty: no key needed."""
     return [{KEY: [] if scope == ANY else [scope]}] if scope != OPEN else []
 
 
@@ -141,7 +140,7 @@ def _tag(path: str) -> str:
 
 
 def _place(path: str) -> tuple[int, bool, str]:
-    """In the order of use, the server's own paths behind those of the API."""
+    """Sort key: the order of use, the server's own paths behind those of the API."""
     return list(TAGS).index(_tag(path)), not path.startswith("/v1/"), path
 
 
@@ -176,7 +175,7 @@ def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool)
 
 
 def _sample(method: str, path: str, call: Call, has_keys: bool) -> str:
-    """The call as a line for the shell."""
+    """The call as a shell command."""
     filled = re.sub(r"\{(\w+)\}", lambda found: quote(PATH_EXAMPLES[found[1]], safe=":"), path)
     parts = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
     parts.append(f'"$FASTI_URL{filled}"')
@@ -192,7 +191,7 @@ def _parameter(name: str, where: str, kind: Any, types: Types) -> Json:
 
 
 def _responses(call: Call, types: Types) -> Json:
-    """Each status that the call can answer with."""
+    """Each possible status of the call."""
     responses = {str(gives.status): _given(gives, types) for gives in call.gives}
     by_status: dict[int, list[str]] = {}
     for slug in call.problems:
@@ -212,7 +211,7 @@ def _given(gives: Gives, types: Types) -> Json:
 
 
 def _refused(status: int, slugs: Sequence[str], types: Types) -> Json:
-    """A problem that is one of these."""
+    """A problem with one of these slugs."""
     kinds = [f"/problems/{slug}" for slug in slugs]
     schema = {**types.of(shapes.Problem), "properties": {"type": {"enum": kinds}}}
     answer: Json = {"description": ", ".join(slugs), "content": {MEDIA_TYPE: {"schema": schema}}}

@@ -1,7 +1,7 @@
-"""`GET /docs`: the OpenAPI document as a page, without scripts or anything from elsewhere.
+"""`GET /docs`: the OpenAPI document as a page, without scripts or external resources.
 
-Every call, in the order of use, with a line that makes it and what it takes and gives; then the
-types. A type of the document is linked, not repeated.
+It lists every call in the order of use, with a command, parameters and answers; then the types. Types are
+linked, not repeated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def _section(method: str, path: str, operation: Json) -> str:
 
 
 def _answer(status: str, answer: Json) -> str:
-    """One line: status, type, what it is, headers."""
+    """One line: status, type, description, headers."""
     (schema,) = (content["schema"] for content in answer.get("content", {"": {"schema": None}}).values())
     typed = "" if schema is None else _said(schema)
     headers = "".join(f" <small>{escape(name)}</small>" for name in answer.get("headers", {}))
@@ -66,7 +66,7 @@ def _answer(status: str, answer: Json) -> str:
 
 
 def _type(name: str, schema: Json) -> str:
-    """A type: its members as a table, or whatever else it is as JSON."""
+    """A type: its members as a table, or anything else as JSON."""
     head = f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(schema.get("description", ""))}</p>'
     if "properties" not in schema:
         return f"{head}<pre>{escape(msgspec.json.format(msgspec.json.encode(schema)).decode())}</pre>"

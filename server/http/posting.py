@@ -1,8 +1,8 @@
-"""What the ways to post messages share: drafts are placed in the writer, and one message has one answer.
+"""Placing drafts in the writer, and the answer for a single message: shared by all ways to post.
 
-A single message comes in at the front or by the route of `POST /v1/messages`, many come by `:batch`.
-`late: drop` is decided in the writer and not before, because a request that is sent again under its key has
-to get its first answer even when its time has passed since; or its endpoint has been dropped.
+Single messages come through the front or the route of `POST /v1/messages`, many through `:batch`. `late:
+drop` is decided in the writer and not before: a request that is repeated with its key must get its first
+answer even if its time has passed since, or its endpoint was deleted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +33,14 @@ P = ParamSpec("P")
 Placed = MessageId | Known
 NOT_BARRED: Mapping[int, str] = MappingProxyType({})
 TERMS: Query = {"replace": FLAG, "key_only": FLAG, "key_scope": KeyScope}
-"""Parameters of a request that has something to say of its keys."""
+"""Query parameters about idempotency keys."""
 UNDONE_WORTH = 10
-"""Messages that one is worth of whose key all have to be asked who may have it undone: so many of them that
-they take 50 ms are decided in several turns of the loop."""
+"""Cost of a draft, in messages, if the writer must ask all places whether its key's message is undone: so
+many that they take 50 ms are decided in several turns of the loop."""
 
 
 def terms_of(request: web.Request) -> Terms:
-    """What a request has to say of its keys. Raises FieldError."""
+    """The terms of a request's keys. Raises FieldError."""
     scope = request.query.get("key_scope", KEPT)
     if scope not in (KEPT, UNDONE):
         raise FieldError("key_scope", f"must be {KEPT} or {UNDONE}, not {scope[:40]!r}")
@@ -49,7 +49,7 @@ def terms_of(request: web.Request) -> Terms:
 
 
 def keyless(items: Sequence[object], terms: Terms) -> list[int]:
-    """The indices of the messages that have no key which `terms`, or their own scope, could be of."""
+    """Indices of messages without a key although the terms, or their scope, need one."""
     return [
         i
         for i, item in enumerate(items)
@@ -60,12 +60,12 @@ def keyless(items: Sequence[object], terms: Terms) -> list[int]:
 
 
 def no_key() -> FieldError:
-    """What is wrong with those."""
+    """The error for a missing key."""
     return FieldError("key", "is required with replace, key_only and key_scope")
 
 
 def worth(drafts: Sequence[Draft], terms: Terms) -> int:
-    """What drafts cost to decide, in messages."""
+    """Cost of deciding drafts, in messages."""
     if terms.while_undone:
         return UNDONE_WORTH * len(drafts)
     return len(drafts) + (UNDONE_WORTH - 1) * sum([draft.while_undone for draft in drafts])
@@ -79,8 +79,8 @@ def place(
     terms: Terms = AS_EVER,
     barred: Mapping[int, str] = NOT_BARRED,
 ) -> list[Placed]:
-    """In the writer: place a few drafts, all or none. `barred`: why some cannot be delivered where they say,
-    by index. Raises Refused."""
+    """In the writer: place a few drafts, all or none. `barred`: by index, why some cannot be delivered to
+    their target. Raises Refused."""
     if late or barred:
         at_once(_check(commit, drafts, late, terms, barred))
     return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
@@ -108,7 +108,7 @@ def _each(
     terms: Terms = AS_EVER,
     barred: Mapping[int, str] = NOT_BARRED,
 ) -> Bits[list[Placed | Refused]]:
-    """Together if all can be placed, which is the usual case."""
+    """Together if all can be placed, the usual case."""
     try:
         return list((yield from _all(commit, drafts, late, names, terms, barred)))
     except (Refused, Corrupt):
@@ -124,7 +124,7 @@ def _each(
             answers += place(commit, [draft], is_late, names[index : index + 1], terms, why)
         except Refused as error:
             answers.append(error)
-        except Corrupt as fault:  # before anything of it was written
+        except Corrupt as fault:  # raised before anything was written
             answers.append(Refused("unreadable", str(fault)))
     return answers
 
@@ -132,7 +132,7 @@ def _each(
 def _check(
     commit: Commit, drafts: Sequence[Draft], late: Sequence[int], terms: Terms, barred: Mapping[int, str]
 ) -> Bits[None]:
-    """Refuse the first whose time has passed, or which cannot be delivered where it says, unless it was
+    """Refuse the first draft whose time has passed, or which cannot be delivered to its target, unless it was
     accepted before."""
     wrong = [(index, "late", "has passed, and the message is not wanted late") for index in late]
     wrong += [(index, "deliver_to", why) for index, why in barred.items()]
@@ -149,7 +149,7 @@ def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
 
 
 def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[Concatenate[Commit, P], Steps]:
-    """The same as the writer takes it; many rows are written in the order of their keys."""
+    """Wrap a decision as `Steps` for the writer; many rows are written in key order."""
 
     def begun(commit: Commit, /, *args: P.args, **kwargs: P.kwargs) -> Steps:
         bits = decide(commit, *args, **kwargs)
@@ -169,10 +169,9 @@ place_each = _in_steps(_each)
 def first_answer(
     placed: Placed, due_ms: int, now_ms: int, timeline: Timeline
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to a POST that asked for `due_ms`: 201.
+    """Status, headers and body of the answer to a POST with `due_ms`: 201.
 
-    If its key was known 200, and the first answer again, with what has become of the message since, as a look
-    at it would say.
+    For a known key 200, and the first answer again, with the message's current state as GET shows it.
     """
     if isinstance(placed, Known):
         return _answer_again(placed, now_ms, timeline)

@@ -1,16 +1,16 @@
-"""What HTTP says when it says no: one shape for every error, RFC 9457 `application/problem+json`.
+"""Errors over HTTP: one format for all, RFC 9457 `application/problem+json`.
 
     409 Conflict
     {"type": "/problems/already-dispatched", "title": "The message has been dispatched", "status": 409,
      "detail": "...", "dispatched_at": "2026-11-21T08:00:00.123Z"}
 
-A *slug* is the stable name that a client may compare; it decides status and title, and all of them stand in
-one table here. `detail` is for people and may change. Further members are the problem's own data.
+A *slug* is the stable name that clients may compare. It decides status and title; one table here has them
+all. `detail` is for people and may change. Further members are the problem's own data.
 
-A route raises `Problem`, or lets a `RequestError` of the parsers pass; `problem_middleware` turns these, the
+A route raises `Problem`, or lets a `RequestError` of the parsers pass. `problem_middleware` turns these, the
 exceptions of aiohttp (no such route, wrong method, body too large) and everything unexpected into an answer.
-Of the unexpected the log gets all and the client nothing but the fact. An answer that is already under way
-cannot become a problem any more: the connection is closed, so that half an export does not look like a whole.
+The log gets all of an unexpected error, the client only the fact. An answer that has already begun cannot
+become a problem: the connection is closed, so that half an export does not look complete.
 
 Source: RFC 9457.
 """
@@ -83,9 +83,9 @@ log = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """An error answer on its way out. `slug` is one of SLUGS, `extra` further members of the body.
+    """An error answer. `slug` is one of SLUGS, `extra` further members of the body.
 
-    `headers` go out with it: `Retry-After` with over-quota, `WWW-Authenticate` with unauthorized.
+    `headers` are sent with it: `Retry-After` with over-quota, `WWW-Authenticate` with unauthorized.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Problem(Exception):
 
 
 def problem_of(error: RequestError) -> Problem:
-    """What a parser refused, as a problem; refused fields are listed in `errors`."""
+    """A parser's refusal as a problem; refused fields are listed in `errors`."""
     match error:
         case BatchError():
             return Problem("refused", str(error), errors=error.errors, error_count=error.count)
@@ -137,7 +137,7 @@ def problem_of(error: RequestError) -> Problem:
 
 
 def _of_aiohttp(error: web.HTTPException) -> web.Response:
-    """aiohttp's own error in our shape, with its headers (Allow) kept."""
+    """aiohttp's own error in our format, with its headers (Allow) kept."""
     slug = _AIOHTTP.get(error.status)
     plain = f"{error.status}: {error.reason}"
     detail = error.text if error.text and error.text != plain else ""
@@ -170,14 +170,14 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
 
 
 def address_of(request: web.BaseRequest) -> str:
-    """Of the client, also behind a trusted proxy: the front knows it."""
+    """The client's address, also behind a trusted proxy: the front knows it."""
     return getattr(request.protocol, "address", "") or request.remote or "?"
 
 
 def _cut(request: web.Request, problem: Problem) -> web.Response:
-    """A problem after which the connection cannot go on: nobody knows where the next request begins.
+    """A problem that closes the connection, because the start of the next request is unknown.
 
-    Nothing more is read of the body, which aiohttp would do to find its end.
+    The rest of the body is not read, although aiohttp would read it to find its end.
     """
     request.content.feed_eof()
     answer = problem.response()
@@ -186,7 +186,7 @@ def _cut(request: web.Request, problem: Problem) -> web.Response:
 
 
 def _under_way(request: web.Request) -> bool:
-    """Whether an answer has been started: bytes are out, or aiohttp's writer is set up for its body."""
+    """Whether an answer has begun: bytes are out, or aiohttp's writer is set up for its body."""
     writer = request.writer
     return bool(writer.output_size or getattr(writer, "chunked", False)) or writer.length is not None
 
@@ -195,11 +195,11 @@ def _under_way(request: web.Request) -> bool:
 async def problem_middleware(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Every error that leaves a route, as a problem answer."""
+    """Turn every error of a route into a problem answer."""
     try:
         return await handler(request)
     except ConnectionResetError:
-        raise  # nobody is there to be answered
+        raise  # the client is gone
     except Exception as error:
         if isinstance(error, web.HTTPException) and error.status < 400:
             raise

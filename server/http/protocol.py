@@ -1,11 +1,11 @@
-"""What aiohttp has of a connection: whole requests, one after the other, that the front has read the head of.
+"""aiohttp's side of a connection: one request after the other, whose heads the front has read.
 
-The front (server/http/front.py) keeps the socket and hands in bytes; answers go to the socket from here. When
-one is out the front is told, and hands in the next request.
+The front (server/http/front.py) keeps the socket and passes in bytes; answers go to the socket from here.
+After each answer the front is called, and passes in the next request.
 
-What aiohttp's parser refuses all the same never reaches a route or a middleware. It would be answered with
-the parser's plain text and logged with a traceback, so that strangers fill the log at will; here it is a
-problem like any other, and the connection ends.
+A request that aiohttp's parser still refuses never reaches a route or middleware. aiohttp would answer it
+with plain text and log a traceback, so that strangers could fill the log; here it is a problem like any
+other, and the connection is closed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 NEVER_S = 1e9
-"""The front knows for how long a connection may be idle."""
+"""The front limits idle time instead."""
 
 
 class Protocol(RequestHandler):
@@ -42,22 +42,22 @@ class Protocol(RequestHandler):
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`answered`: called after each answer, with whether the connection goes on. `claim`: called with the
-        name of the key that a request shows; says why it may not have one more connection."""
+        """`answered`: called after each answer, with whether the connection continues. `claim`: called with
+        the name of a request's key; returns why the key may not have another connection."""
         super().__init__(
             server,
             loop=loop,
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=NEVER_S,
-            lingering_time=LINGER_S,  # of a body that nobody wants, behind its answer
-            auto_decompress=False,  # it would unpack what is read on only to find its end
+            lingering_time=LINGER_S,  # for the unread body behind an answer
+            auto_decompress=False,  # it would unpack a body that is read only to find its end
         )
         self._answered = answered
         self.address = ""
-        """Of the client that has sent the last request; the front writes it."""
+        """Address of the last request's client; set by the front."""
         self.claim = claim
         self.is_ended = False
-        """The client sends no more; the front writes it."""
+        """The client has shut down its sending side; set by the front."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(counting(cast("asyncio.Transport", transport)))
@@ -68,7 +68,7 @@ class Protocol(RequestHandler):
         answer, is_gone = await super().finish_response(request, resp, start_time)
         goes_on = bool(answer.keep_alive) and not is_gone
         if not goes_on:
-            self.transport = None  # the front ends it
+            self.transport = None  # the front closes it
         self._answered(goes_on)
         return answer, is_gone
 
@@ -79,7 +79,7 @@ class Protocol(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What the parser, or something below the middlewares, has raised, as the last answer."""
+        """The last answer, for an error of the parser or below the middlewares."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has already begun")
         if 400 <= status < 500:

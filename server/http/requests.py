@@ -1,7 +1,7 @@
-"""What all routes read of a request: path, query and body, strictly.
+"""Strict reading of a request's path, query and body, for all routes.
 
-A parameter that is not known is refused by name, because one that is silently not applied gives a wrong
-answer that looks right. So is one that stands twice.
+An unknown parameter is refused by name: if it were silently ignored, a wrong answer would look right. A
+repeated one is refused too.
 """
 
 import re
@@ -22,12 +22,12 @@ from .values.unpack import TooLong, unpacked
 
 UNPACKED = web.RequestKey("unpacked", bytes)
 UNPACKING: web.RequestKey[Callable[[Callable[[], bytes]], Awaitable[bytes]]] = web.RequestKey("unpacking")
-"""Does it in a thread, in turns by client (admission.py)."""
+"""Unpacks in a thread, in turns by client (admission.py)."""
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def trace_of(request: web.Request) -> Headers:
-    """The context of the trace that a request belongs to. What is none, or stands twice, is not looked at."""
+    """The trace context of a request. An invalid or repeated one is ignored."""
     parents = request.headers.getall(PARENT, ())
     if len(parents) != 1:
         return NO_TRACE
@@ -35,10 +35,11 @@ def trace_of(request: web.Request) -> Headers:
 
 
 def check_escapes(raw: str) -> None:
-    """Raise NotReadable unless every percent sign in a path or query begins an escape, of UTF-8 in the end.
+    """Raise NotReadable unless every percent sign in a path or query begins an escape, and the result is
+    UTF-8.
 
-    Guessing would be worse: the router takes `%zz` and `%ff` for themselves, and `DELETE /v1/sessions/%ff`
-    would hit the session that is called so.
+    Guessing would be worse: the router takes `%zz` and `%ff` literally, and `DELETE /v1/sessions/%ff` would
+    hit the session of that name.
     """
     if _BROKEN_ESCAPE.search(raw):
         raise NotReadable("A '%' in the URL must be followed by two hex digits.")
@@ -49,7 +50,7 @@ def check_escapes(raw: str) -> None:
 
 
 def check_query(request: web.Request, known: Collection[str] = ()) -> None:
-    """Raise FieldError for a parameter that is not known here, or is given twice."""
+    """Raise FieldError for an unknown or repeated parameter."""
     if not request.query_string:
         return
     seen = set()
@@ -91,7 +92,7 @@ def instant_parameter(request: web.Request, name: str) -> int | None:
 
 
 def id_of(request: web.Request) -> MessageId:
-    """The message id in the path. Raises Problem: what is no id names nothing."""
+    """The message id in the path. Raises Problem: an invalid id names nothing."""
     try:
         return parse_id(request.match_info["id"])
     except BadId as error:
@@ -99,7 +100,7 @@ def id_of(request: web.Request) -> MessageId:
 
 
 async def whole_body(request: web.Request) -> bytes:
-    """The body, unpacked if it came compressed. Raises NotReadable, Problem."""
+    """The body, unpacked if it was compressed. Raises NotReadable, Problem."""
     raw = await request.read()
     encoding = request.headers.get("Content-Encoding", "identity").lower()
     if not raw or encoding == "identity":
@@ -115,7 +116,7 @@ async def whole_body(request: web.Request) -> bytes:
 
 
 async def json_of(request: web.Request) -> bytes:
-    """A body that is said to be JSON. Raises UnsupportedMedia, NotReadable, Problem."""
+    """A body with a JSON media type. Raises UnsupportedMedia, NotReadable, Problem."""
     check_json(request.headers.get("Content-Type", ""))
     return await whole_body(request)
 

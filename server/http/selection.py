@@ -1,22 +1,22 @@
-"""Which rows of the timeline a call asks for: selected, shown, counted.
+"""Selection: which rows of the timeline a call asks for, how they are shown and counted.
 
-Listing, export, density and bulk changes select in the same way. A selection is read as everything else is:
-in position order, stubs of moves passed over (a moved message is shown where it is now). The range is of the
-timeline: where a message stands, which is its due, or, for one that came late, when it came.
+Listing, export, density and bulk changes select in the same way: in position order, skipping stubs of moves
+(a moved message is shown where it is now). The range is of positions: a message's due or, if it came late,
+its arrival.
 
     state      read from        to             shown
-    pending    horizon          end            what is no stub
+    pending    horizon          end            no stub
     dispatched start            horizon        no stub, not expired
     expired    start            horizon        time to live over when it was dispatched
-    cancelled  start            end            what a cancel left
-    all        start            end            everything but what a move left
+    cancelled  start            end            stubs of cancels
+    all        start            end            all except stubs of moves
 
-A page looks at 20,000 rows at most and carries 4 MiB of messages at most, and fewer while all pages that are
-being read have filled their part of `limits.memory`: when a filter matches little it is short, or empty, and
-goes on from there. The reading is done in steps, each in a turn of its own (turns.py).
+A page reads at most 20,000 rows and carries at most 4 MiB of messages, and less while all running pages have
+filled their part of `limits.memory`. So with a filter that matches little a page is short or empty, and the
+next one continues from there. Reading is done in steps, each in its own turn (turns.py).
 
-A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
-whole slice is one number, and without a range the server has the sum at hand.
+A count reads everything in its range, in steps too. For pending messages without a topic filter a whole slice
+is one number, and without a range the server knows the sum.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ LOOK_ROWS = 20_000
 COUNT_STEP_ROWS = 4_000
 PAGE_BYTES = 4 << 20
 VIEW_BYTES = 1_000
-"""What a message that is shown takes in RAM besides its row."""
+"""RAM of a shown message besides its row."""
 TOPICS_MAX = 10_000
 ALL = "all"
 EVERYTHING = "#"
@@ -53,14 +53,14 @@ _place = itemgetter(0)
 
 
 def visible(timeline: Timeline, message: MessageId, sees: Sees | None) -> Found | None:
-    """The message, if there is one and it is there for who asks; its stub if it was cancelled or moved."""
+    """The message, if it exists and the caller may see it; its stub if it was cancelled or moved."""
     found = timeline.reader.find(message)
     return found if found is None or sees is None or sees(topic_of(found.value)) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a listing asks for. Positions: `start` <= position < `end`."""
+    """A listing's query. Positions: `start` <= position < `end`."""
 
     start: Position
     end: Position
@@ -70,21 +70,21 @@ class Query:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it asks for the whole timeline."""
+        """Whether it covers the whole timeline."""
         return self.start == START and self.end == END
 
 
 def query_over(
     topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
 ) -> Query:
-    """A query over since <= due < until, ms; None: unbounded, any topic. `#` is everything, also what has no
-    topic. Raises FieldError for the topic."""
+    """A query over since <= due < until, ms; None: unbounded, any topic. `#` matches everything, also
+    messages without a topic. Raises FieldError for the topic."""
     check_selects(topic)
     return Query(*span_of(since_ms, until_ms), "" if topic in (None, EVERYTHING) else topic, state, limit)
 
 
 def check_selects(topic: str | None) -> None:
-    """Raises FieldError for a topic that is no filter."""
+    """Raise FieldError for a topic that is not a filter."""
     if topic is not None:
         try:
             check_filter(topic)
@@ -93,39 +93,39 @@ def check_selects(topic: str | None) -> None:
 
 
 def span_of(since_ms: int | None, until_ms: int | None) -> tuple[Position, Position]:
-    """The positions from `since_ms` on, up to but without `until_ms`; None: unbounded."""
+    """The positions from `since_ms` up to but without `until_ms`; None: unbounded."""
     return START if since_ms is None else before(since_ms), END if until_ms is None else before(until_ms)
 
 
 class Page(NamedTuple):
-    """What there is to show."""
+    """The messages of a page."""
 
     views: list[shapes.Message]
     last: Position | None
-    """Behind it the next page begins; None: there is none."""
+    """The next page begins behind it; None: there is none."""
     is_hidden: bool = False
-    """`last` is that of a message which is not there for who asks."""
+    """The caller may not see the message at `last`."""
 
 
 class Selection:
-    """The rows that a query asks for, as of the horizon when it was made; `sees`: those that are there."""
+    """The rows of a query, as of the horizon when it was made; `sees`: those that the caller may see."""
 
     def __init__(self, timeline: Timeline, query: Query, sees: Sees | None) -> None:
         self._timeline = timeline
         self._query = query
         self._sees = sees
         self._is_chosen = bool(query.topic) or sees is not None
-        """By its topic."""
+        """Selected by topic."""
         self._horizon = timeline.horizon.position
         self._journal = timeline.journal()
         self._fits: dict[bytes, bool] = {}
         self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
     async def page(self, turn: Turn) -> Page:
-        """The next messages and the position of the last one looked at, None at the end of the range.
+        """The next messages, and the position of the last row read; None at the end of the range.
 
-        For who does not see all it is that of the last one given, if the page is full; if it is short,
-        because many rows have been looked at, it may be that of one which is not there for him.
+        For callers that do not see all messages it is the position of the last one returned, if the page is
+        full. If the page is short because many rows were read, it may be one that the caller may not see.
         """
         try:
             return await self._page(turn)
@@ -163,7 +163,7 @@ class Selection:
             start = Position(last + 1)
 
     def rows(self, start: Position) -> Iterator[Row]:
-        """Rows at or behind `start` that can be in the selection, held ones among them."""
+        """Rows at or behind `start` that may be selected, including held ones."""
         query, timeline = self._query, self._timeline
         low, high = start, query.end
         if query.state == PENDING:
@@ -177,7 +177,7 @@ class Selection:
         return rows
 
     def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
-        """The record, its state and when it was dispatched, if the query asks for it."""
+        """The record, its state and its dispatch time, if the query selects it."""
         query = self._query
         if is_moved(value):
             return None
@@ -191,7 +191,7 @@ class Selection:
         return (record, state, at_ms) if query.state in (state, ALL) else None
 
     def counts(self, place: Position, number: int, value: bytes) -> bool:
-        """Whether `shows` would show it; cheaper for pending ones."""
+        """Whether `shows` would select it; cheaper for pending messages."""
         if self._query.state == PENDING:
             return not is_stub(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
         return self.shows(place, number, value) is not None
@@ -220,7 +220,8 @@ class Selection:
 async def count(
     timeline: Timeline, query: Query, sees: Sees | None, turn: Turn, is_abandoned: Callable[[], bool]
 ) -> int:
-    """How many messages the query selects, page limits aside. `is_abandoned`: nobody waits for it."""
+    """Number of messages that the query selects, without page limits. `is_abandoned`: whether the client is
+    gone."""
     if query.state != PENDING or query.topic or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
     start = max(query.start, Position(timeline.horizon.position + 1))
@@ -228,14 +229,14 @@ async def count(
         return timeline.pending
     held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
-    # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
+    # Slice by slice, each looked up in its turn: one may be split while another is counted.
     await turn.begin()
     pieces = 0
     while (piece := timeline.directory.first_over(start, query.end)) is not None:
         pieces += 1
         if turn.is_over(pieces):
             await turn.begin()
-            continue  # the directory may be another by now
+            continue  # the directory may have changed
         first, last = before(piece.start_ms), before(piece.end_ms)
         if start <= first and last <= query.end:
             total += piece.live

@@ -1,18 +1,17 @@
-"""`spread`: the server chooses the moment within an allowed window, the emptiest one.
+"""`spread`: the server chooses the emptiest moment within an allowed window.
 
-The window is divided into at most 64 equal stretches, the one with the fewest pending messages is taken (of
-several the earliest), it is divided again in the same way, and so on down to a millisecond. The same timeline
-gives the same answer, and a thousand messages with one window come out evenly over it instead of all on its
-emptiest millisecond.
+It divides the window into at most 64 equal parts, takes the part with the fewest pending messages (of several
+the earliest), divides it again in the same way, and so on down to a millisecond. The same timeline gives the
+same answer. A thousand messages with one window spread evenly over it, instead of all on its emptiest
+millisecond.
 
     window of 5 min, nothing pending      its first ms
-    the same again                        the first ms of the second stretch of 4.7 s
-    ...                                   when all 64 have one, the first stretch again, 74 ms further on
+    the same again                        the first ms of the second part of 4.7 s
+    ...                                   when all 64 have one, the first part again, 74 ms further on
 
-Counting and placing may not be interleaved with another request's, or both would find the same place empty:
-whoever spreads holds `lock` until the messages are placed, and counts in turns of its own (`Turns.apart`):
-the others wait for it, whatever else its client has asked for. What has been counted is remembered for the
-time of one request, and the places that it has chosen itself are added.
+Two requests must not interleave counting and placing, or both would find the same moment empty. So a request
+holds `lock` until its messages are placed, and counts in turns of its own (`Turns.apart`), because others
+wait for it, whatever else its client does. Counts are cached for one request, and its own choices are added.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from .values.reader import Item
 
 PARTS = 64
 REMEMBERED = 10_000
-"""Windows remembered in one request; at the bound all are forgotten and counted again."""
+"""Maximum windows cached in one request; at the bound all are dropped and counted again."""
 YIELD_EVERY = 50
 
 
@@ -40,7 +39,7 @@ class Spreader:
         self.lock = Lock()
 
     async def settled(self, messages: Sequence[Item], now_ms: int, turn: Turn) -> list[Item]:
-        """The messages, those that may be spread with the due that was chosen. Hold `lock`."""
+        """The messages, with chosen dues where a spread is allowed. Hold `lock`."""
         choice = _Choice(self._timeline, turn)
         found: list[Item] = []
         for index, message in enumerate(messages):
@@ -56,14 +55,14 @@ class Spreader:
 
 
 class _Window:
-    """A stretch of time in parts: how many stored messages each has, how many of the request's own."""
+    """A span of time in parts: stored messages in each, plus the request's own."""
 
     def __init__(self, start_ms: int, end_ms: int) -> None:
         self.start_ms, self.end_ms = start_ms, end_ms
         self.width_ms = -(-(end_ms - start_ms) // PARTS)
         self.counts: list[int] = []
         self.seen = 0
-        """How many of the request's own are in `counts`."""
+        """How many of the request's own messages are in `counts`."""
 
     def add(self, due_ms: int) -> None:
         if self.start_ms <= due_ms < self.end_ms:
@@ -76,7 +75,7 @@ class _Window:
 
 
 class _Choice:
-    """The choices of one request and the windows that it has looked into."""
+    """The choices of one request, and the windows that it has counted."""
 
     def __init__(self, timeline: Timeline, turn: Turn) -> None:
         self._timeline = timeline
@@ -86,7 +85,7 @@ class _Choice:
         self._sorted: SortedList[int] = SortedList()
 
     async def due_of(self, message: ParsedMessage, now_ms: int) -> int:
-        """The emptiest ms of the window, what has passed of it aside."""
+        """The emptiest ms of the window that has not passed."""
         due_ms = message.due_ms or now_ms
         end_ms = due_ms + message.spread_ms + 1
         if end_ms > now_ms:
@@ -97,12 +96,12 @@ class _Choice:
         return due_ms
 
     def add(self, due_ms: int) -> None:
-        """The request places a message here."""
+        """Note that the request places a message here."""
         self._own.append(due_ms)
         self._sorted.add(due_ms)
 
     async def _window(self, start_ms: int, end_ms: int) -> _Window:
-        """The window with all counts as they are now."""
+        """The window with current counts."""
         window = self._windows.get((start_ms, end_ms))
         if window is None:
             if len(self._windows) >= REMEMBERED:

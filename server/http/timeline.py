@@ -1,7 +1,7 @@
-"""The timeline as calls read it: what is where, how many are pending, what has become of a message.
+"""The timeline, read only, for calls: positions, counts, states of messages.
 
-It is the reading side of what the writer writes. Whatever a call changes is decided in the writer, on the
-commit that it gets there; nothing here changes anything, and the store itself is out of reach.
+The writer decides every change, on the commit that it gives the call. Nothing here changes anything, and the
+store itself is not accessible.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -22,7 +22,7 @@ class Timeline:
     """One server's timeline, for reading."""
 
     def __init__(self, opened: Opened, journal: Callable[[], Journal], *, node: int) -> None:
-        """`journal`: makes one, for positions that are asked in rising order. `node`: of ids."""
+        """`journal`: makes one, for positions in rising order. `node`: in ids."""
         self._opened = opened
         self.reader, self.horizon, self.directory = opened.reader, opened.horizon, opened.directory
         self.journal = journal
@@ -35,15 +35,15 @@ class Timeline:
 
     @property
     def held(self) -> int:
-        """Rows that wait because the clock was set back."""
+        """Messages that wait because the clock was set back."""
         return self._opened.held
 
     def retries_of(
         self, whose: bytes, besides: Container[Position] = ()
     ) -> tuple[int, tuple[Position, MessageId] | None]:
-        """How many rows of `retries` a place has, and the first one: when it is due, and of which message.
+        """Number of a place's rows in `retries`, and the first one: when it is due, and its message.
 
-        `besides`: those that do not count as the first one, since they are in flight.
+        `besides`: rows in flight, which do not count as the first one.
         """
         store = self._opened.store
         count = RETRIES.count_of(store, whose)
@@ -54,27 +54,27 @@ class Timeline:
         return count, (first[0], message_of(first[1].id))
 
     def row_id(self, place: Position, number: int) -> MessageId:
-        """What the row at `place` in the shard `number` is called: the id of a message that never moved."""
+        """The id of a message that never moved, from its row at `place` in the shard `number`."""
         return message_id(place, number, self._node)
 
     def id_at(self, place: Position, number: int, record: Record) -> MessageId:
-        """What the message in that row is called."""
+        """The id of the message in that row."""
         return id_at(place, number, self._node, record.id)
 
     def structures_of(self, filters: Iterable[str]) -> set[int]:
-        """Numbers of the structures whose shards can hold what these filters match."""
+        """Numbers of the structures whose shards may hold topics of these filters."""
         return self.reader.structures.overlapping(filters)
 
     def known_under(self, key: bytes) -> DedupeRow | None:
-        """What is stored under an idempotency key; its message may be gone. Raises Corrupt."""
+        """The row of an idempotency key; its message may be gone. Raises Corrupt."""
         value = self.reader.get(Table.DEDUPE, key)
         return None if value is None else dedupe_from(value)
 
     def has_passed(self, found: Found) -> bool:
-        """Whether dispatch has come to it."""
+        """Whether dispatch has reached it."""
         return found.shard is not None and found.position <= self.horizon.position
 
     def state_of(self, found: Found, record: Record) -> tuple[State, int | None]:
-        """The state of a message that was looked up by its id; wall ms of its dispatch, if known."""
+        """The state of a message found by id; wall ms of its dispatch, if known."""
         is_held = found.shard is None
         return state_of(found.position, record, self.horizon.position, self.journal(), is_held=is_held)

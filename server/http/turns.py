@@ -1,21 +1,20 @@
-"""Calls that read many rows take turns, one step of one of them in each turn of the loop.
+"""Turns of long calls: one step of one call in each turn of the loop.
 
-A long call (a listing, a count, density, an export, a bulk change) is done in steps. Were each of them to go
-on with every turn of the loop, a hundred calls would hold up everybody else for a hundred steps, and whoever
-sends the most calls would have the most of the server. Here a step is some 5 ms, the loop comes round behind
-it, and the *clients* take turns, not the calls; a client is a key, or where keys are not asked for a network:
+A long call (a listing, a count, density, an export, a bulk change) is done in steps. If every call did a step
+in each turn of the loop, a hundred calls would delay all others by a hundred steps, and the client with the
+most calls would get the most of the server. Here a step is some 5 ms, the loop turns after it, and the
+*clients* take turns, not the calls. A client is a key or, without keys, a network:
 
     calls under way     A1 A2 A3 A4 of one client, B1 of another, C1
     steps               A1 B1 C1 A2 B1 C1 A3 B1 C1 A4 B1 ...
 
-So a flood of calls makes itself wait. A call that comes alone waits for nobody. What waits is bounded by
-`http.connections`: a connection has one call under way.
+So a flood of calls delays only itself. A lone call does not wait. `http.connections` bounds the waiting
+calls: a connection has one call at a time.
 
-What the calls have gathered meanwhile, for their answers or of their bodies, is together bounded by a part of
-`limits.memory`. A client may hold as much of it as it leaves free, so that who fills it leaves half to the
-others. Beyond that a page ends where it is (`keep`), and who knows before how much it will be waits until
-there is room (`room`), again by client. Who holds something in that way asks for no more of it,
-so nobody waits for himself.
+A part of `limits.memory` bounds all bytes that calls gather, for their answers or from their bodies. A client
+may hold as much of it as it leaves free, so a single client leaves half to the others. Beyond that a page
+ends early (`keep`); a call that knows its size before waits for room (`room`), again by client. A call that
+holds room asks for no more, so none waits for itself.
 """
 
 import asyncio
@@ -34,17 +33,17 @@ from ..fair import FairQueue
 from .access import client_of
 
 STEP_S = 0.005
-"""How long a step may take, as far as rows of usual size are read; who reads them looks at the clock."""
+"""Maximum time of a step with rows of usual size; a reader checks the clock in between."""
 GIVE_WAY_S = 0.0002
-"""How long a thread goes on when the loop wants the interpreter."""
+"""How long a thread runs when the loop wants the interpreter."""
 USUAL_S = 0.001
-"""The same while none works here (server/__main__.py): with less, requests cost 1.06 times as much."""
+"""The same while no thread works here (server/__main__.py): with less, requests cost 1.06 times as much."""
 LOOK_EVERY = 64
-"""Rows that are read between two looks at the clock."""
+"""Rows read between two looks at the clock."""
 
 
 class Steps(Protocol):
-    """What `least` needs of a Turn."""
+    """The part of a Turn that `least` needs."""
 
     async def begin(self) -> None: ...
     def is_over(self, count: int, /) -> bool: ...
@@ -58,8 +57,8 @@ Key = TypeVar("Key", bound=Any)
 async def least(
     turn: Steps, every: Sequence[One], key: Callable[[One], Key | None], most: int
 ) -> list[tuple[Key, One]]:
-    """The `most` with the least keys, the least first; those whose key is None are not among them. There may
-    be 100,000: it is found out in steps. Keys differ; `every` is not changed meanwhile."""
+    """The `most` items with the least keys, in order; items whose key is None are left out. There may be
+    100,000, so it works in steps. Keys differ; `every` does not change meanwhile."""
     await turn.begin()
     best: list[tuple[Key, One]] = []
     step: list[tuple[Key, One]] = []
@@ -77,17 +76,17 @@ class Turns:
     """The long calls of one server."""
 
     def __init__(self, clock: Clock, *, max_bytes: int) -> None:
-        """`max_bytes`: what calls may gather together while others have their turns."""
+        """`max_bytes`: bytes that calls may gather together while they wait for turns."""
         self._clock = clock
         self.max_bytes = max_bytes
         self.kept_bytes = 0
-        """What all of them have gathered."""
+        """Bytes that all calls have gathered."""
         self._kept: Counter[str] = Counter()
-        """By client; one that has gathered nothing is not kept."""
+        """The same by client; clients without any have no entry."""
         self._wanting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
-        """By client, those that wait for room, and for how much. None is empty."""
+        """Calls that wait for room, and for how much, by client. No entry is empty."""
         self._waiting = FairQueue[asyncio.Future[None]]()
-        """By client, those that wait."""
+        """Calls that wait for a turn, by client."""
         self._is_taken = False
         """A step is done in this turn of the loop."""
 
@@ -96,11 +95,11 @@ class Turns:
         return Turn(self, client_of(request), self._clock)
 
     def apart(self) -> "Turn":
-        """Of work that others wait for, whoever it is done for: no call of one of them slows it down."""
+        """Turns for work that other clients wait for: no call of its client delays it."""
         return Turn(self, "", self._clock)
 
     async def wait(self, client: str) -> None:
-        """Until it is the turn of one more call of this client."""
+        """Wait for a turn of this client."""
         loop = asyncio.get_running_loop()
         if not self._is_taken:
             self._is_taken = True
@@ -111,30 +110,30 @@ class Turns:
         await future
 
     def has_room(self, client: str, size: int) -> bool:
-        """Whether the client may gather so much more."""
+        """Whether the client may gather `size` more bytes."""
         return self._kept[client] + size <= self.max_bytes - self.kept_bytes
 
     async def room(self, client: str, size: int) -> None:
-        """`take`, when there is room; if nobody holds anything there is, for however much."""
+        """`take`, when there is room. If no bytes are held there always is."""
         if client in self._wanting or not self._is_free(client, size):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._wanting.setdefault(client, deque()).append((size, future))
             try:
                 await future
             except asyncio.CancelledError:
-                if not future.cancelled():  # it has been given meanwhile
+                if not future.cancelled():  # it has got room meanwhile
                     self.give(client, size)
                 raise
         else:
             self.take(client, size)
 
     def take(self, client: str, size: int) -> None:
-        """Count what the client has gathered, until `give`."""
+        """Count bytes that the client has gathered, until `give`."""
         self._kept[client] += size
         self.kept_bytes += size
 
     def give(self, client: str, size: int) -> None:
-        """It is gone; others may have room now."""
+        """Uncount bytes, and wake calls that have room now."""
         self.kept_bytes -= size
         self._kept[client] -= size
         if not self._kept[client]:
@@ -142,7 +141,7 @@ class Turns:
         for other, calls in list(self._wanting.items()):
             while calls and (calls[0][1].done() or self._is_free(other, calls[0][0])):
                 wanted, future = calls.popleft()
-                if not future.done():  # who waited may have been given up
+                if not future.done():  # the waiting call may have been cancelled
                     self.take(other, wanted)
                     future.set_result(None)
             if not calls:
@@ -152,11 +151,11 @@ class Turns:
         return not self.kept_bytes or self.has_room(client, size)
 
     def _next(self) -> None:
-        """Another turn of the loop has begun."""
+        """A new turn of the loop has begun."""
         self._is_taken = False
         while self._waiting and not self._is_taken:
             _, future = self._waiting.take()
-            if not future.done():  # who waited may have been given up
+            if not future.done():  # the waiting call may have been cancelled
                 future.set_result(None)
                 self._is_taken = True
         if self._is_taken:
@@ -164,7 +163,7 @@ class Turns:
 
 
 class Turn:
-    """One call's: wait for it before each step, and end the step when it is over."""
+    """A call's turns: wait for one before each step, and end the step when it is over."""
 
     __slots__ = ("_client", "_clock", "_kept_bytes", "_turns", "_until")
 
@@ -174,16 +173,16 @@ class Turn:
         self._kept_bytes = 0
 
     async def begin(self) -> None:
-        """The next step; returns when it is this call's turn."""
+        """Wait for the next step."""
         await self._turns.wait(self._client)
         self._until = self._clock.mono() + STEP_S
 
     def is_over(self, count: int) -> bool:
-        """Whether the step has taken long enough; `count`: rows that were read in it."""
+        """Whether the step's time is over; `count`: rows read in it."""
         return not count % LOOK_EVERY and self._clock.mono() >= self._until
 
     def keep(self, size: int) -> bool:
-        """Count bytes that wait for the end of the call, until `release`. False: they are too many now."""
+        """Count bytes kept until the end of the call. False: there is no room for them."""
         has_room = self._turns.has_room(self._client, size)
         self._kept_bytes += size
         self._turns.take(self._client, size)
@@ -191,7 +190,7 @@ class Turn:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """Within it so many bytes count as gathered; entered when there is room for them."""
+        """Context in which `size` bytes count as gathered; waits for room."""
         await self._turns.room(self._client, size)
         try:
             yield
@@ -199,18 +198,18 @@ class Turn:
             self._turns.give(self._client, size)
 
     def release(self) -> None:
-        """What was kept is given, or given up."""
+        """Uncount the kept bytes."""
         if self._kept_bytes:
             self._turns.give(self._client, self._kept_bytes)
         self._kept_bytes = 0
 
     async def in_thread(self, thread: "OneThread", work: Callable[[], Found]) -> Found:
-        """What `work` returns, done in the thread. Raises what it raises."""
+        """The result of `work`, run in the thread. Raises what it raises."""
         return await thread.do(self._client, work)
 
     @asynccontextmanager
     async def alone(self, lock: "Lock") -> AsyncIterator[None]:
-        """Hold the lock; clients, not calls, take turns at it."""
+        """Context that holds the lock; clients, not calls, take turns."""
         await lock.hold(self._client)
         try:
             yield
@@ -219,15 +218,15 @@ class Turn:
 
 
 class Lock:
-    """One call at a time holds it, and whoever waits for it waits for one call of each other client."""
+    """Held by one call at a time; a waiting call waits for at most one call of each other client."""
 
     def __init__(self) -> None:
         self._is_held = False
         self._waiting = FairQueue[asyncio.Future[None]]()
-        """By client, as in `Turns`."""
+        """Waiting calls by client, as in `Turns`."""
 
     async def hold(self, client: str) -> None:
-        """Returns when it is held."""
+        """Wait until it is held."""
         if not self._is_held:
             self._is_held = True
             return
@@ -236,25 +235,25 @@ class Lock:
         try:
             await future
         except asyncio.CancelledError:
-            if not future.cancelled():  # it has been handed over meanwhile
+            if not future.cancelled():  # it was handed over meanwhile
                 self.let_go()
             raise
 
     def let_go(self) -> None:
-        """The next one holds it."""
+        """Release it to the next call."""
         while self._waiting:
             _, future = self._waiting.take()
-            if not future.done():  # who waited may have been given up
+            if not future.done():  # the waiting call may have been cancelled
                 future.set_result(None)
                 return
         self._is_held = False
 
 
 class OneThread:
-    """A thread for one purpose. Clients take turns at it: a call waits for one call of each other client.
+    """A thread for one purpose. Clients take turns: a call waits for at most one call of each other client.
 
-    What waits is bounded by `http.connections`, as in `Turns`. The loop's own threads do no work of clients,
-    so keys, which are read again in one of them, wait for none.
+    `http.connections` bounds the waiting calls, as in `Turns`. The loop's own threads do no work for clients,
+    so reading the keys file there never waits for clients.
     """
 
     def __init__(self, name: str) -> None:
@@ -262,20 +261,20 @@ class OneThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def do(self, client: str, work: Callable[[], Found]) -> Found:
-        """What `work` returns. Raises what it raises."""
+        """The result of `work`. Raises what it raises."""
         await self._lock.hold(client)
         done = asyncio.get_running_loop().run_in_executor(self._pool, _giving_way, work)
         done.add_done_callback(lambda _: self._lock.let_go())
         try:
-            return await asyncio.shield(done)  # whoever waits may be given up: the thread is not
+            return await asyncio.shield(done)  # the waiting call may be cancelled; the thread is not
         finally:
-            del done  # an error would hold this frame, and the frame the error, until the next collection
+            del done  # a stored error would keep this frame in a cycle until the next collection
 
 
 def _giving_way(work: Callable[[], Found]) -> Found:
-    """What `work` returns, in a thread that lets the loop have the interpreter soon.
+    """The result of `work`, in a thread that returns the interpreter to the loop soon.
 
-    The loop lets go of it several times in a turn, and waits for this long each time to have it again.
+    The loop releases it several times in a turn, and waits this long each time to get it back.
     """
     sys.setswitchinterval(GIVE_WAY_S)
     try:

@@ -1,12 +1,12 @@
-"""What a place has not finished, and what becomes of that when the place is deleted or set forward.
+"""Unfinished messages of a place, and their fate when the place is deleted or skipped forward.
 
-    lag          due, and not read                       (lag.py: a bounded number of rows is looked at)
+    lag          due, and not read                       (lag.py: reads a bounded number of rows)
     in_flight    sent, and not acked
     retries      wait for their next try, the first one at `next_retry_at`
-    oldest_at    due of the oldest of what is unread or in flight, or of the message of the next retry
+    oldest_at    due of the oldest message unread, in flight, or next to be retried
 
-A place with none of these can be deleted without a word. Else the call says what is to become of it: `dead`
-letters, or `drop`.
+A place with none of these can be deleted at once. Otherwise the call must choose: `dead` (dead letters) or
+`drop`.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ DELETED = {
         Fate, msgspec.Meta(description="what becomes of what is not finished: dead letters, or dropped")
     ]
 }
-"""The query of a DELETE."""
+"""The query parameters of a DELETE."""
 
 
 class Skip(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:skip`. `to`: now, an RFC 3339 time, or how far back from now."""
+    """The body of `:skip`. `to`: now, an RFC 3339 time, or a duration back from now."""
 
     to: str = "now"
     undone: Fate = "dead"
@@ -48,7 +48,7 @@ SKIP = msgspec.json.Decoder(Skip)
 
 
 def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
-    """`lag`: how far the place is behind, as it was counted."""
+    """`lag`: the place's lag, already counted."""
     waits, first = retries_of(subscriber, timeline)
     flying = subscriber.flying_retries()
     flights = subscriber.session.flights.values()
@@ -70,15 +70,15 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
 
 
 def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
-    """How many messages wait for their next try, and of the first the time of its try and the message."""
+    """Number of messages that wait for a try; time and message of the first."""
     count, first = timeline.retries_of(subscriber.whose, subscriber.retrying)
-    # Those that are in flight, or done and still to go, wait no more.
+    # Rows in flight, or done and about to go, do not wait.
     waits = max(0, count - len(subscriber.retrying))
     return waits, first if waits else None
 
 
 def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> bool:
-    """Whether there is, or may be, anything: of a place that is far behind not all is looked at."""
+    """Whether there is, or may be, anything unfinished: of a place far behind not all is read."""
     lag = lag_of(subscriber, timeline, router, look_rows)
     return (
         lag["lag_messages"] > 0
@@ -90,7 +90,7 @@ def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_r
 
 
 def fate_of(request: web.Request) -> Fate | None:
-    """What a DELETE says. Raises FieldError."""
+    """The fate in a DELETE's query. Raises FieldError."""
     said = request.query.get("undone")
     if said is None:
         return None
@@ -100,13 +100,13 @@ def fate_of(request: web.Request) -> Fate | None:
 
 
 def refuse_undone(what: str, undone: shapes.Undone) -> Problem:
-    """For a DELETE that does not say what is to become of what is undone."""
+    """The problem of a DELETE without a fate for unfinished messages."""
     detail = f"{what} has not finished all: say undone=dead for dead letters, or undone=drop"
     return Problem("undone", detail, undone=undone)
 
 
 def add_up(found: Sequence[shapes.Undone]) -> shapes.Undone:
-    """Of several places."""
+    """The sum over several places."""
     times = [view["next_retry_at"] for view in found if view["next_retry_at"] is not None]
     oldest = [view["oldest_at"] for view in found if view["oldest_at"] is not None]
     return {
@@ -119,7 +119,7 @@ def add_up(found: Sequence[shapes.Undone]) -> shapes.Undone:
 
 
 def skip_position(wish: Skip, timeline: Timeline, now_ms: int) -> Position:
-    """Up to where a place is set forward. Raises FieldError."""
+    """The position to skip to. Raises FieldError."""
     if wish.to == "now":
         return timeline.horizon.position
     try:

@@ -1,7 +1,7 @@
-"""What a schedule will send: the pending occurrence, wherever it was moved, then the fires behind it.
+"""The next fires of a schedule: the pending occurrence, wherever it was moved, then the fires behind it.
 
-A rule can be made that takes a while to be read and counted out, so that is done in a thread. For the pending
-occurrence, of which a page has up to 1,000, the rule is not looked at.
+Some rules take long to parse and compute, so that is done in a thread. The pending occurrence, of which a
+page has up to 1,000, does not need the rule.
 """
 
 from contextlib import suppress
@@ -25,11 +25,11 @@ from .values import shapes
 from .values.schedule_views import fire_view
 
 AHEAD_MS = 100 * 366 * 86_400_000
-"""How far is looked."""
+"""How far ahead to look."""
 
 
 class Upcoming:
-    """The fires of one server's schedules."""
+    """The next fires of one server's schedules."""
 
     def __init__(self, clock: Clock, timeline: Timeline, thread: OneThread) -> None:
         self._thread = thread
@@ -39,9 +39,9 @@ class Upcoming:
     async def of(
         self, turn: Turn, name: str, row: ScheduleRow, count: int, ahead_ms: int = AHEAD_MS
     ) -> list[shapes.Fire]:
-        """The next `count` at most. `ahead_ms`: how far behind what is dealt with by now they may be.
+        """At most the next `count` fires, within `ahead_ms` behind the handled ones.
 
-        Raises ValueError, KeyError, OSError for a zone or rule that this server knows no more.
+        Raises ValueError, KeyError, OSError for a zone or rule that this server no longer knows.
         """
         views: list[shapes.Fire] = []
         through_ms = max(row.through_ms, self._clock.wall_ms())
@@ -67,14 +67,14 @@ class Upcoming:
         try:
             found = self._timeline.reader.find(message)
         except Corrupt:
-            return None  # one must not hide the others
+            return None  # one bad row must not hide the others
         if found is None or is_stub(found.value) or self._timeline.has_passed(found):
             return None
         occurrence, timing = row.occurrence, row.timing
         try:
             zone = ZoneInfo(timing.zone)
         except (ValueError, KeyError, OSError):
-            return None  # one that this server knows no more
+            return None  # a zone or rule that this server no longer knows
         if found.row_id != message:
             due_ms = decode(found.value).due_ms
             fire = Fire(due_ms, due_ms, local_of(due_ms, zone), "moved by itself")
@@ -90,9 +90,9 @@ class Upcoming:
 def fire_views(
     plan: Plan, after_ms: int, count: int, ahead_ms: int = AHEAD_MS, sent: Ranges = ()
 ) -> list[shapes.Fire]:
-    """The fires behind `after_ms` that are not in `sent`: `count` at most, up to `ahead_ms` ahead.
+    """Fires behind `after_ms` that are not in `sent`: at most `count`, up to `ahead_ms` ahead.
 
-    Fewer, if the rule has to be searched long for the others.
+    Fewer, if finding the others would take too long.
     """
     last_ms = after_ms + ahead_ms
     found = takewhile(lambda fire: fire.base_ms <= last_ms, unsent(plan, after_ms, sent))

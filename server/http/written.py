@@ -1,4 +1,4 @@
-"""Answers as bytes, where aiohttp does not write them: with what all answers say of server and time."""
+"""Answers as bytes, when aiohttp does not write them: with the headers that all answers have."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Written:
     """Writes them."""
 
     def __init__(self, metrics: Metrics, pages: Pages) -> None:
-        """`pages`: to which answers are open."""
+        """`pages`: the origins that may read answers."""
         self._metrics = metrics
         self._pages = pages
         self._date = (0, b"")
@@ -28,13 +28,13 @@ class Written:
         return b"".join((head.encode(), self._dated(), body))
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
-        """The last answer on a connection, counted; `head`: what has come of the one that is refused."""
+        """The last answer on a connection, counted; `head`: the received part of the refused request."""
         self._metrics.answers["", "", problem.status] += 1
         headers = {**opened(self._pages, origin_in(head)), **problem.headers, "Connection": "close"}
         return self.said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
 
     def _dated(self) -> bytes:
-        """The headers Date and Server and the end of the head, made once a second."""
+        """The headers Date and Server and the end of the head, cached for a second."""
         now_s = int(time.time())
         if self._date[0] != now_s:
             text = f"Date: {formatdate(now_s, usegmt=True)}\r\nServer: {SERVER}\r\n\r\n"

@@ -1,12 +1,12 @@
 """`POST /v1/backups`: a consistent copy of the timeline, to start a server on.
 
-It is a checkpoint: files are linked where the new directory is on the store's file system, so it takes a
-moment and next to no room; elsewhere they are copied. The server goes on meanwhile.
+It is a checkpoint. On the store's file system files are linked, which takes a moment and almost no room;
+elsewhere they are copied. The server continues meanwhile.
 
-A caller does not write wherever the server may: a backup lies below one directory, `store.backups`. What is
-asked for is a path in it, relative or absolute. Links are followed before that is judged; who could put one
-there afterwards has the machine's file system, which is more than a caller has. One is made at a time: the
-engine clears `x.tmp` before it makes `x`, which might be somebody's backup that has just been finished.
+A caller may not write everywhere: backups are below one directory, `store.backups`. The request names a path
+in it, relative or absolute. Links are followed before the check. Placing a link there afterwards needs access
+to the file system, which a caller does not have. Backups are made one at a time: the engine clears `x.tmp`
+before it makes `x`, and that might be another backup, just finished.
 
     store.backups = "/backups"      tuesday, /backups/tuesday            /backups/tuesday
                                     ../etc, /etc/x, out/x if `out` is a link to elsewhere: 422
@@ -35,7 +35,7 @@ Work = Callable[[], Path]
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
-    """The body: a path below `store.backups`, or relative to it, at which there is nothing yet."""
+    """The body: a path below `store.backups`, or relative to it, which must not exist yet."""
 
     dir: str
 
@@ -49,7 +49,7 @@ class Backups:
     def __init__(
         self, checkpoint: Callable[[Path], None], in_thread: Callable[[Work], Awaitable[Path]], config: Store
     ) -> None:
-        """`checkpoint`: the store's. `in_thread`: has work done in a thread."""
+        """`checkpoint`: the store's. `in_thread`: runs work in a thread."""
         self._checkpoint = checkpoint
         self._in_thread = in_thread
         self._root = config.backups_dir
@@ -77,7 +77,7 @@ class Backups:
         return json_answer({"dir": str(path)}, 201)
 
     def _copy(self, wanted: str) -> Path:
-        """Where the backup is. Raises FieldError, StoreFailed."""
+        """Make the backup; returns its path. Raises FieldError, StoreFailed."""
         try:
             self._root.mkdir(mode=OWN, exist_ok=True)
             path = self._place(wanted)
@@ -88,7 +88,7 @@ class Backups:
         return path
 
     def _place(self, wanted: str) -> Path:
-        """The path without links above its last part. Raises FieldError, OSError, RuntimeError."""
+        """The path with links above its last part resolved. Raises FieldError, OSError, RuntimeError."""
         root = self._root.resolve(strict=True)
         path = Path(wanted)
         if "\0" in wanted or ".." in path.parts or not path.name:
@@ -99,7 +99,7 @@ class Backups:
         above = above.resolve(strict=True)
         if not above.is_relative_to(root) or above.is_relative_to(self._data.resolve()):
             raise FieldError("dir", "must be inside store.backups")
-        for name in (path.name, f"{path.name}.tmp"):  # the engine writes under this one first, and clears it
+        for name in (path.name, f"{path.name}.tmp"):  # the engine first writes under this name, and clears it
             try:
                 (above / name).lstat()
             except FileNotFoundError:

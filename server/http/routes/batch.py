@@ -1,12 +1,12 @@
 """`POST /v1/messages:batch`: up to 10,000 messages in one request, as NDJSON or as a JSON array.
 
-All or nothing by default: a bad item or one that the writer refuses names its line, and nothing is stored.
-With `?each=true` every item stands for itself and the answer says of each what became of it; of one whose key
-was known also its state, which may be `cancelled` by now. With `?ids=true`
-an item may bring the id that it had on the server it was exported from.
+All or nothing by default: if an item is bad or refused by the writer, the error names its line and nothing is
+stored. With `?each=true` every item stands for itself, and the answer has a result for each; for a known key
+also the message's state, which may be `cancelled`. With `?ids=true` an item may bring the id from the server
+that exported it.
 
-This is the way in for many messages, hence one list of drafts, one request to the writer, one group commit,
-and an answer put together by one join.
+This is the bulk path, hence one list of drafts, one request to the writer, one group commit, and an answer
+built by one join.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ from ..values.reader import Reader
 from ..values.scalars import FLAG
 
 PIECE = 250
-"""Items that are read in one go: half a millisecond. Others' messages may be due meanwhile."""
+"""Items read in one step: half a millisecond, so that other messages that fall due go out in between."""
 ASIDE_BYTES = 512 << 10
 ITEM_BYTES = 1 << 10
-"""What an item costs in RAM besides its payload, from when it has been read to its answer."""
+"""RAM of an item besides its payload, from reading to its answer, bytes."""
 
 
 class Batch:
@@ -97,7 +97,7 @@ class Batch:
         is_each, keep_ids, terms = flag(request, "each"), flag(request, "ids"), terms_of(request)
         rights = rights_of(request)
         if keep_ids and rights is not None and not rights.sees_all:
-            # The answer tells which ids are taken, also by messages that are not there for this key.
+            # The answer reveals taken ids, also of messages that this key may not see.
             raise Problem(
                 "forbidden", f"Key '{rights.name}' may not see every message, so it may not set ids."
             )
@@ -122,8 +122,8 @@ class Batch:
                 return await self._all(coming, reading)
 
     async def _read(self, body: bytes, lines: bool, reader: Reader, turn: Turn) -> Reading:
-        """Small bodies in steps; large ones in a thread, which gives way to the loop every 5 ms: 16 MiB take
-        100. Raises RequestError."""
+        """Read small bodies in steps, and large ones in a thread that yields to the loop every 5 ms: 16 MiB
+        take 100. Raises RequestError."""
         most = self._max_batch
         if len(body) > ASIDE_BYTES:
             return await turn.in_thread(self._bodies, lambda: read_whole(body, lines, reader, most))
@@ -131,7 +131,7 @@ class Batch:
         reading = Reading(body, lines, reader, most)
         reading.step(PIECE)
         while not reading.is_over:
-            # Not a turn, as long as it is quick: the sooner one is through, the less lies about half read.
+            # No turns while it is quick: the sooner a body is read, the fewer wait half read.
             await (asyncio.sleep(0) if reading.is_fine else turn.begin())
             reading.step(PIECE)
         return reading
@@ -146,7 +146,7 @@ class Batch:
         return raw_answer(accepted(placed, drafts), 201)
 
     async def _each(self, coming: Coming) -> web.Response:
-        """In steps: of what was there under its key the state is looked up."""
+        """Answer each item, in steps: known keys need a look-up of the message's state."""
         with refusals():
             _, placed = await self._intake.take(coming)
         self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
@@ -161,7 +161,7 @@ class Batch:
 
 
 def check_all(reading: Reading) -> None:
-    """Raises BatchError for items that are wrong."""
+    """Raise BatchError for wrong items."""
     if reading.is_fine:
         return
     errors: list[LineError] = [
@@ -174,7 +174,7 @@ def check_all(reading: Reading) -> None:
 
 
 def _refuse_all(reading: Reading, index: int, error: Wrong) -> NoReturn:
-    """One item is refused, so all are. Raises BatchError, Problem."""
+    """Refuse the batch because of one item. Raises BatchError, Problem."""
     line = reading.line_of(index)
     if isinstance(error, FieldError):
         raise BatchError([{"line": line, "field": error.field, "detail": error.detail}])

@@ -1,17 +1,17 @@
-"""`GET /v1/schedules.ics`: what schedules will send, as a calendar that programs subscribe to.
+"""`GET /v1/schedules.ics`: the next fires of schedules, as a calendar to subscribe to.
 
-Each fire is an event of its own, not a rule that recurs: calendars do not know jitter, nor what is wanted of
-a time that the clocks skip, and would show other times than those at which messages go out. An event's UID
-is its schedule and its time, so a calendar that asks again knows what it has.
+Each fire is an event of its own, not a recurring rule: calendars know neither jitter nor the schedule's DST
+handling, and would show wrong times. An event's UID is its schedule and its time, so a calendar recognises
+known events.
 
     BEGIN:VEVENT
     UID:nightly-1795312800000@fasti
     DTSTART:20261122T013000Z
     SUMMARY:nightly: jobs/nightly
 
-The few rules of the text (lines end with CR LF and are folded at 75 bytes, some characters are escaped) are
-written out here rather than taken from a package: a feed needs no more of it. Programs of calendars know
-Basic as the only way to show a key (access.py). Source: RFC 5545, 3.1, 3.3.11, 3.6.1.
+The few rules of the format (lines end with CR LF and are folded at 75 bytes, some characters are escaped) are
+written here without a package: a feed needs no more. Calendar programs can send a key only by Basic
+(access.py). Source: RFC 5545, 3.1, 3.3.11, 3.6.1.
 """
 
 from datetime import UTC, datetime
@@ -37,9 +37,9 @@ from ..values import shapes
 DAY_MS = 86_400_000
 DAYS_DEFAULT, DAYS_MAX = 30, 366
 EVENTS_MAX = 2_000
-"""Of one calendar; and as many schedules are looked at. Those beyond, by name, are left out."""
+"""Maximum events of a calendar, and maximum schedules read. Those beyond, by name, are left out."""
 EVENTS_EACH = 200
-"""Of one schedule: one that fires each minute leaves room for others."""
+"""Maximum events of one schedule: one that fires each minute leaves room for others."""
 PAGE = 100
 LINE_BYTES = 75
 MEDIA = "text/calendar"
@@ -76,7 +76,7 @@ class Calendar:
         return web.Response(body="\r\n".join(lines).encode(), content_type=MEDIA, charset="utf-8")
 
     async def _events(self, request: web.Request, ahead_ms: int) -> list[str]:
-        """Their lines, folded: of 2,000 events at once that would hold up the loop."""
+        """Their folded lines, in steps: 2,000 events at once would hold up the loop."""
         now_ms = self._clock.wall_ms()
         turn, stamp = self._turns.of(request), _stamp(now_ms)
         lines: list[str] = []
@@ -109,11 +109,11 @@ class Calendar:
         try:
             return await self._upcoming.of(turn, name, row, most, ahead_ms)
         except (ValueError, KeyError, OSError):
-            return []  # one whose zone is not known any more must not hide the others
+            return []  # a schedule whose zone is gone must not hide the others
 
 
 def folded(line: str) -> str:
-    """A content line, its continuations begun with a blank; no character is cut."""
+    """A content line, folded; continuations begin with a blank, and no character is cut."""
     if len(line) <= LINE_BYTES and line.isascii():
         return line
     parts, size = [""], 0
@@ -128,7 +128,7 @@ def folded(line: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """As a value of type TEXT. Characters that such a text cannot hold are left out."""
+    """A value of type TEXT. Characters that it cannot hold are left out."""
     plain = "".join(one for one in text if one in "\n\t" or one.isprintable())
     return plain.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,").replace("\n", "\\n")
 

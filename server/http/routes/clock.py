@@ -1,6 +1,6 @@
-"""`POST /v1/clock:advance`: let the simulated clock pass over a stretch of time, everything in it done.
+"""`POST /v1/clock:advance`: move the simulated clock forward, and do everything that falls due.
 
-One walk at a time: a second request waits for the first to arrive, so that the clock never runs back
+One move at a time: a second request waits for the first, so that the clock never runs back
 (server/rounds/simulation.py).
 """
 
@@ -33,7 +33,7 @@ class ClockRoutes:
     """The route."""
 
     def __init__(self, advance: Callable[[int], Awaitable[int]]) -> None:
-        """`advance`: moves the clock by so many ms; the time it shows then, ms."""
+        """`advance`: moves the clock by some ms; returns its new time, ms."""
         self._advance = advance
 
     def routes(self) -> list[web.RouteDef]:

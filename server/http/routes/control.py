@@ -1,23 +1,23 @@
 """`POST /v1/messages:cancel` and `:reschedule`: many messages by topic filter and due range.
 
-The truth stays per message: rows are read in bounded steps, and each step's matches go through the writer,
-which decides about every one of them as it does for a single cancel or move. `matched` counts the pending
-messages that the filter selects, `changed` those for which the cancel or the move has won.
+Each message is decided by itself: rows are read in bounded steps, and each step's matches go through the
+writer, which decides each as for a single cancel or move. `matched` counts the pending messages that the
+filter selects, `changed` those that were cancelled or moved in time.
 
-A message that is moved can land further on in the very range that is being shifted. What keeps it from being
-moved again is its seq: it only grows, so everything placed after the call began is above `as_of`, the last
-seq issued at that moment, and is passed over. `as_of` is in the answer, and a call that sends it along goes
-on where an earlier one stopped, for whatever reason: what that one has moved stays where it is.
+A moved message can land further on in the range that is being shifted. Its seq keeps it from being moved
+again: seq only grows, so everything placed after the call began is above `as_of`, the last seq issued at that
+moment, and is skipped. The answer contains `as_of`. A later call with the same `as_of` continues where the
+first one stopped, for whatever reason, and leaves its moved messages alone.
 
-A call that is refused half way says in its problem how far it came; a message that cannot be read counts as
-matched and is left as it is.
+If a call is refused half way, its problem says how far it came. An unreadable message counts as matched and
+is left as it is.
 
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "dry_run": true}   {"matched": 7, ..., "as_of": A}
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        connection lost, 3 are moved
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        {"matched": 4, "changed": 4, ...}
 
-`limit` ends a call after so many matches and `next` says where the following one begins, for those who want
-to show how far it is.
+`limit` ends a call after that many matches, and `next` says where the following one begins, so that a client
+can show progress.
 """
 
 import logging
@@ -56,13 +56,13 @@ from ..values.scalars import Filter as TopicFilter
 log = logging.getLogger(__name__)
 
 LOOK_ROWS = 2_000
-"""Rows read in a turn at most."""
+"""Maximum rows read in a turn."""
 STEP_MESSAGES = 250
-"""Messages decided in one go of the writer."""
+"""Messages decided in one request to the writer."""
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages: due_from <= due < due_to, RFC 3339 or Unix ms."""
+    """Selects messages: due_from <= due < due_to, RFC 3339 or Unix ms."""
 
     topic: TopicFilter | None = None
     due_from: Point | int | None = None
@@ -85,7 +85,7 @@ _BULK = msgspec.json.Decoder(BulkRequest)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One selected message: its id, the row it was seen in, its due, ms."""
+    """A selected message: its id, the row where it was seen, its due, ms."""
 
     id: MessageId
     row: MessageId
@@ -93,17 +93,17 @@ class Target:
 
 
 Act = Callable[[list[Target], Commit], Acted]
-"""In the writer: change these."""
+"""In the writer: change the targets."""
 
 
 @dataclass(slots=True)
 class Sweep:
-    """How far a call has come."""
+    """Progress of a call."""
 
     query: Query
     sees: Sees | None
     name: Callable[[Position], str]
-    """What names where to go on."""
+    """Makes the cursor of a position."""
     as_of: int
     limit: int
     matched: int = 0
@@ -111,7 +111,7 @@ class Sweep:
     next: Position | None = None
 
     def view(self) -> shapes.Changed:
-        """`next` is that of the last row looked at, which need not be there for who asks."""
+        """`next` is the cursor of the last row read, which the caller may not be allowed to see."""
         cursor = None
         if self.next is not None:
             cursor = self.name(Position(max(0, self.next - 1)))
@@ -196,7 +196,7 @@ class Control:
         return json_answer(sweep.view())
 
     def _sweep(self, wish: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
-        """Of what a key may not change nothing is said. Raises FieldError."""
+        """Begin a call; nothing is revealed of messages that the key may not change. Raises FieldError."""
         chosen = wish.filter
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
@@ -210,7 +210,8 @@ class Control:
         return sweep
 
     async def _run(self, sweep: Sweep, turn: Turn, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
-        """Step by step to the end of the range, the limit, or until nobody waits. `act` None: dry run."""
+        """Run step by step to the end of the range, the limit, or until the client is gone. `act` None: dry
+        run."""
         while sweep.next is not None and sweep.matched < sweep.limit and not is_abandoned():
             await turn.begin()
             targets, following = self._step(sweep, sweep.next, turn)
@@ -219,11 +220,11 @@ class Control:
                 acted: Acted = await asked(self._ask, partial(act, targets), cost=len(targets))
                 sweep.changed += acted.changed
                 if acted.refused is not None:
-                    raise refusal(acted.refused)  # `next` is the step that is not done
+                    raise refusal(acted.refused)  # `next` is the step that was not done
             sweep.next = following
 
     def _step(self, sweep: Sweep, start: Position, turn: Turn) -> tuple[list[Target], Position | None]:
-        """The next matches, and where to go on, None at the end of the range."""
+        """The next matches, and where to continue; None at the end of the range."""
         selection = Selection(self._timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
@@ -243,7 +244,7 @@ class Control:
 
 
 def cancel_all(targets: list[Target], commit: Commit) -> Acted:
-    """Cancel those that are still where they were seen."""
+    """Cancel the messages that are still where they were seen."""
 
     def cancel(target: Target) -> bool:
         found = commit.find(target.id)
@@ -255,7 +256,7 @@ def cancel_all(targets: list[Target], commit: Commit) -> Acted:
 
 
 def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: int) -> Acted:
-    """Move those that are still where they were seen, none beyond `latest_ms`."""
+    """Move the messages that are still where they were seen, none beyond `latest_ms`."""
 
     def shift(target: Target) -> bool:
         due_ms = max(1, target.due_ms + by_ms)
@@ -269,7 +270,7 @@ def _name(target: Target) -> str:
 
 
 def signed_ms(field: str, value: str | float) -> int:
-    """A duration that may be backwards, `-PT15M` or -900, ms. Raises FieldError."""
+    """A duration that may be negative, `-PT15M` or -900, ms. Raises FieldError."""
     if isinstance(value, str):
         return -delay_ms(field, value[1:]) if value.startswith("-") else delay_ms(field, value)
     return -delay_ms(field, -value) if value < 0 else delay_ms(field, value)

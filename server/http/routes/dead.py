@@ -1,12 +1,10 @@
-"""`/v1/dead`: messages that a session or group was sent too often, to look at, send again or drop.
+"""`/v1/dead`: dead letters of sessions and groups: list, send again, drop.
 
     GET  /v1/dead             pages by time of death
-    POST /v1/dead:requeue     the message again, to that session or group alone or `to` another place, at once
-                              or in a while
+    POST /v1/dead:requeue     send again, to that session or group alone or `to` another place, now or later
     POST /v1/dead:drop        forget them
 
-Requeued are those whose session or group is there too. How they are chosen, and for whom they are there:
-kept.py.
+Only dead letters whose session or group still exists are requeued. Selection and visibility: kept.py.
 """
 
 from functools import partial
@@ -107,7 +105,7 @@ class DeadRoutes:
         return await self._rows.change(request, await body_of(request, _DROP), self._dead_letters.drop)
 
     def _named(self, name: str, rights: Rights | None) -> Group:
-        """The one group or endpoint that is called so. Raises FieldError."""
+        """The one group or endpoint with that name. Raises FieldError."""
         found = [group for group in self._groups.called(name) if is_own(rights, group)]
         match found:
             case [group]:

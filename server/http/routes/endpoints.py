@@ -1,13 +1,13 @@
-"""`/v1/endpoints`: where messages are posted, made, looked at, changed, paused, tried.
+"""`/v1/endpoints`: webhook endpoints: make, show, change, pause, test.
 
-    PUT      201 new, 200 changed           absent members are as the settings say; `secret` stays as it was
-    DELETE   204; 409 if something is undone and it is not said what becomes of that
-    :pause :resume :replay    200, as it stands then
+    PUT      201 new, 200 changed           absent members get their defaults; `secret` stays as it was
+    DELETE   204; 409 if something is undone and `undone` is missing
+    :pause :resume :replay    200 with the new state
     :skip    200 {"from", "to", "undone"}
     :test    200 {"ok", "status", "latency_ms", "reason"}: one post at once, beside the queue
 
-An endpoint's URL and headers may hold what opens somebody's door, so all of this needs the scope admin.
-Values of headers are never shown, nor are secrets: of these there is a fingerprint.
+An endpoint's URL and headers may hold credentials, so every call needs the scope admin. Header values and
+secrets are never shown; secrets have a fingerprint.
 """
 
 import re
@@ -37,9 +37,9 @@ from .places import Kind, Places, Verbs
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<!:skip)}"
-"""The path of one; with a verb behind it the others answer, to every method."""
+"""The path of an endpoint; paths with a verb behind it have their own handlers, for every method."""
 TEST_BYTES = 16
-"""Of chance, in the id of a test."""
+"""Random bytes in the id of a test."""
 TEST_WAIT_S = 1.0
 
 _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
@@ -120,7 +120,7 @@ class EndpointRoutes:
         problems=("not-found", "undone", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        """What it has not finished becomes dead letters, or is dropped, as the query says."""
+        """Unfinished messages become dead letters or are dropped, as the query says."""
         name, fate = request.match_info["name"], fate_of(request)
 
         def may_go(group: Group) -> bool:
@@ -161,7 +161,7 @@ class EndpointRoutes:
         }
         return json_answer(tried)
 
-    # -- leaves
+    # -- helpers
 
     def _standing(self, request: web.Request) -> Standing:
         standing = self._webhooks.standing(request.match_info["name"])

@@ -1,11 +1,11 @@
-"""`GET /v1/events`: what moves, as server-sent events, for who looks at a server.
+"""`GET /v1/events`: live figures of the server, as server-sent events.
 
     event: figures
     data: {"time":"2026-11-21T08:00:01.000Z","horizon":"2026-11-21T08:00:01.000Z","behind_ms":0,...}
 
 One a second, the first at once. The figures are those of `/metrics` (server/reports/figures.py), read when
-they are sent. Whoever does not see every message is told the time and the horizon alone: the totals are of
-all.
+they are sent. A key that does not see every message gets only the time and the horizon, since totals count
+all messages.
 
 Source: HTML Living Standard, 9.2 "Server-sent events".
 """
@@ -24,7 +24,7 @@ from ..values import shapes
 EVERY_S = 1.0
 MEDIA = "text/event-stream"
 OF_ALL = ("time", "horizon", "behind_ms")
-"""What is told to everybody."""
+"""Figures for every key."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -59,19 +59,19 @@ class Events:
             return response
 
     def _event(self, request: web.Request) -> bytes:
-        """What its key may be told by now."""
+        """The event for this key, by its current rights."""
         figures = self._figures()
         told = figures if sees(request) is None else {name: figures[name] for name in OF_ALL}  # type: ignore[literal-required]
         return b"event: figures\ndata: " + _encode(told) + b"\n\n"
 
 
 def _may_still(rights: Rights) -> bool:
-    """Its key may have been revoked by now, or have lost the scope."""
+    """Whether the key is still valid and has the scope."""
     return rights.is_live and rights.principal.has(READ)
 
 
 async def _wait(stopping: asyncio.Event) -> None:
-    """Until the next is due, or none is any more."""
+    """Wait until the next event is due, or the server stops."""
     try:
         async with asyncio.timeout(EVERY_S):
             await stopping.wait()

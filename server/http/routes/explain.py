@@ -1,8 +1,7 @@
-"""`GET /v1/messages/{id}/explain`: where a message lies, and when it enters RAM.
+"""`GET /v1/messages/{id}/explain`: where a message is stored, and when it enters RAM.
 
-For people who want to see the machine at work: the slice, shard and structure that hold the row, its position
-on the timeline, and whether the wheel has it. The loader brings a row in at the latest when it is within
-reach of the clock, some minutes before its due; a full wheel takes it later, but always in time.
+It shows the slice, shard and structure of the row, its position on the timeline, and whether the wheel has
+it. The loader loads a row some minutes before its due; a full wheel takes it later, but always in time.
 """
 
 from aiohttp import web

@@ -1,16 +1,16 @@
-"""`GET /v1/messages:export`: what is pending, as NDJSON that `:batch` takes back.
+"""`GET /v1/messages:export`: pending messages, as NDJSON that `:batch` accepts.
 
-The timeline goes on while it is read, and an export of millions of messages takes a while. What it gives is
-what was pending when it began and still is when it comes to it: each step reads a bounded run of rows and
-waits until the client has taken them, so memory is bounded by the step and not by the export.
+The timeline continues during an export, and millions of messages take a while. The export contains messages
+that were pending when it began and still are when it reaches them. Each step reads a bounded run of rows and
+waits until the client has taken them, so memory is bounded by the step.
 
-A message that is moved meanwhile must come neither twice nor not at all. Its old row, which was there at the
-beginning, is the one that counts: rows placed since (their seq is above the last one issued then) are passed
-over, and where a move has left a stub since, the message is looked up and written as it is now.
+A message that is moved meanwhile must come exactly once. Its old row, which existed at the beginning, counts:
+rows placed since (their seq is above the last one issued then) are skipped, and for a stub left by a move
+since then, the message is looked up and written as it is now.
 
-Left out is what a message request cannot say: the idempotency key (of which only a hash is kept), who
-published it, and MQTT properties other than content type and user properties. So is everything that was
-dispatched. The answer says so in a header.
+The export leaves out what a message request cannot contain: the idempotency key (only its hash is stored),
+the publisher, and MQTT properties other than content type and user properties. It also leaves out dispatched
+messages. A header of the answer says so.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class Export:
         await response.prepare(request)
         while not reading.is_over:
             if rights is not None and not rights.is_live:
-                raise Problem("unauthorized", "the key has been revoked")  # which cuts the connection
+                raise Problem("unauthorized", "the key has been revoked")  # which closes the connection
             await turn.begin()
             lines = reading.step(turn)
             if lines:
@@ -86,7 +86,7 @@ class Export:
 
 
 class Reading:
-    """One export under way."""
+    """A running export."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Reading:
         *,
         with_ids: bool,
     ) -> None:
-        """`sees`: what is there for who asks, by now: rules may change meanwhile."""
+        """`sees`: current visibility for the key, since rules may change meanwhile."""
         self._timeline = timeline
         self._query = query
         self._sees = sees
@@ -108,7 +108,7 @@ class Reading:
         self.is_over = False
 
     def step(self, turn: Turn) -> list[bytes]:
-        """The next lines, without their ends; sets `is_over`."""
+        """The next lines, without line ends; sets `is_over`."""
         selection = Selection(self._timeline, self._query, self._sees())
         lines: list[bytes] = []
         looked = size = 0
@@ -125,7 +125,8 @@ class Reading:
         return lines
 
     def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
-        """The message in this row, or the one that has left it since the export began; empty if none."""
+        """The message in this row, or the one that a move took from it since the export began; empty if
+        none."""
         record = decode(value)
         name = self._timeline.id_at(place, number, record)
         if is_stub(value):

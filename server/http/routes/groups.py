@@ -1,14 +1,16 @@
-"""`/v1/groups`: those who divide the messages of a filter among them, `$share/{group}/{filter}` to MQTT.
+"""`/v1/groups`: shared subscriptions, whose members divide a filter's messages; `$share/{group}/{filter}` in
+MQTT.
 
-A group is there from its first member on, or when it is made here, ahead of any; with nobody in it it keeps
-its place (server/delivery/shared.py). Made again it is changed in place: what the body leaves out is as the
-server's settings have it. One name may have several filters; each is a group of its own, and what is done to
-the name is done to all of them, unless `filter` names one.
+A group exists from its first member on, or when it is created here, before any. Without members it keeps its
+place (server/delivery/shared.py). PUT on an existing group changes it in place; absent members get the
+server's defaults. One name may have several filters. Each is a group of its own, and a call on the name
+affects all of them, unless `filter` names one.
 
-A key sees the groups whose members have all connected with it, or that it made; one with the scope admin all.
+A key sees the groups that it made, or whose members have all connected with it. A key with the scope admin
+sees all.
 
-How far one is behind is counted as for a session (../lag.py), in a list over fewer rows. What changes many
-does so in steps, each a decision of the writer.
+Lag is counted as for a session (../lag.py), in a list over fewer rows. Calls that change many groups do so in
+steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
@@ -77,7 +79,7 @@ class GroupRoutes:
 
     @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        """Those of endpoints are told of, and changed, as endpoints."""
+        """Without endpoints' groups: they are listed and changed as endpoints."""
         rights = rights_of(request)
         shared = [group for group in self._groups if not group.is_endpoint and is_own(rights, group)]
         return await self._page(request, shared)
@@ -136,7 +138,7 @@ class GroupRoutes:
         problems=("not-found", "undone", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        """All of a name or none of it, as far as nothing falls due meanwhile."""
+        """Deletes all groups of a name or none, unless messages fall due meanwhile."""
         fate, found = fate_of(request), self._found(request)
         undone = [group for group in found if fate is None and self._is_undone(group)]
 
@@ -152,7 +154,7 @@ class GroupRoutes:
             raise refuse_undone(f"the group {undone[0].name[:128]!r}", self._places.undone(undone))
         return web.Response(status=204)
 
-    # -- leaves
+    # -- helpers
 
     def _is_undone(self, group: Group) -> bool:
         return self._places.is_undone(group, LIST_LOOK_ROWS)

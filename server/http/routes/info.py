@@ -1,6 +1,6 @@
-"""`/v1/info`, and what a machine asks: `/livez`, `/readyz`, `/metrics`.
+"""`/v1/info`, and calls for machines: `/livez`, `/readyz`, `/metrics`.
 
-Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
+The process is live if its loop turns. It is ready if it has caught up with its timeline and can write.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from ..values import shapes
 
 
 class Looking(Protocol):
-    """Sees how things stand, ahead of `metrics.render`. `is_whole`: who asks is told of single clients."""
+    """Takes measurements before `metrics.render`. `is_whole`: the caller may see single clients."""
 
     is_whole: bool
 
@@ -46,8 +46,8 @@ class Info:
         listening: Sequence[dict[str, object]],
         is_ready: Callable[[], bool],
     ) -> None:
-        """`standing`: looks at what is dear to look at. `listening`: where MQTT listens; `is_ready`: whether
-        the server has caught up."""
+        """`standing`: takes costly measurements. `listening`: MQTT's addresses; `is_ready`: whether the
+        server has caught up."""
         self._clock = clock
         self._writer = writer
         self._metrics = metrics
@@ -96,7 +96,7 @@ class Info:
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:
         await self._standing.look(self._turns.of(request))
-        # For this answer: nobody else's comes in between, and rules may have changed during the look.
+        # For this answer: no other answer comes in between, and rules may have changed during the look.
         self._standing.is_whole = sees(request) is None
         body = await self._turns.of(request).in_thread(self._thread, self._metrics.collected().text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

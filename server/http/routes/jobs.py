@@ -2,9 +2,9 @@
 
     POST /v1/jobs            {"kind","slice"?,"parts"?,"run"?}    201; with the token if the caller runs it
     POST /v1/jobs/{id}:commit, :abort, :renew                     200
-    GET  /v1/jobs, /v1/jobs/{id}                                  everything but the token
+    GET  /v1/jobs, /v1/jobs/{id}                                  everything except the token
 
-Instants are Unix ms where programs need them (`..._ms`); `start` and the like are for people.
+Instants for programs are Unix ms (`..._ms`); `start` and the like are for people.
 """
 
 from collections.abc import Awaitable
@@ -35,12 +35,12 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
 TOKEN = "2f6c61d0"
-"""In examples: what the call that made the job gave."""
+"""In examples: the token from the call that made the job."""
 NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
 
 
 class NewJob(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST: what to do, with which slice (its start), and who runs it."""
+    """The body of POST: the kind, the slice by its start, and who runs it."""
 
     kind: Literal["split", "expire"]
     slice: str | int | None = None
@@ -49,8 +49,8 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a split has counted in a piece. `rows`: all rows; `live`: rows that are not cancelled or moved;
-    `bytes`: of the values, and 22 for each key."""
+    """A split's counts of a piece. `rows`: all rows; `live`: rows that are not cancelled or moved; `bytes`:
+    of the values, plus 22 for each key."""
 
     rows: Whole
     live: Whole
@@ -68,14 +68,14 @@ class CommitJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Abort(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of :abort: why, for people."""
+    """The body of :abort: the reason, for people."""
 
     token: str
     detail: str = ""
 
 
 class Renew(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of :renew: how far the job is, in whatever it counts."""
+    """The body of :renew: progress, in any unit."""
 
     token: str
     done: int | None = None
@@ -235,7 +235,7 @@ def _slice_ms(given: str | int | None) -> int:
 
 
 async def _said(work: Awaitable[T]) -> T:
-    """What the pipeline refuses, as problems. Raises Problem."""
+    """Context that turns the pipeline's refusals into problems. Raises Problem."""
     try:
         with refusals():
             return await work

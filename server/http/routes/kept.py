@@ -1,17 +1,16 @@
-"""What `/v1/dead` and `/v1/retries` share: messages that are kept for one place, listed, chosen, changed.
+"""Shared by `/v1/dead` and `/v1/retries`: listing, selecting and changing messages kept for one place.
 
-A message that two groups keep is there twice: its id and its group name one. `group` is the name of a group
-or endpoint or a client id, as in `$dead/{group}/...`; of groups of the same name the whole subscription
-(`$share/group/filter`) says which.
+A message kept for two groups is listed twice; id and group together identify one. `group` is the name of a
+group or endpoint, or a client id, as in `$dead/{group}/...`. If several groups have the name, the whole
+subscription (`$share/group/filter`) says which.
 
-What is to be changed is given by ids or by a filter. Rows are read in bounded steps, each in a turn of its
-own (turns.py), and each step's matches go through the writer, which decides about every one: `matched` counts
-what was found, `changed` what was still there. What has been kept since the call began is passed over, or one
-that fails at once would be changed again for ever. A call that is refused half way says in its problem how
-far it came.
+A change selects messages by ids or by a filter. Rows are read in bounded steps, each in its own turn
+(turns.py). Each step's matches go through the writer, which decides each: `matched` counts the found ones,
+`changed` those that were still there. Messages kept since the call began are skipped; otherwise one that
+fails at once would be changed for ever. If a call is refused half way, its problem says how far it came.
 
-A key sees what is kept of messages that it may see, by sessions and groups that are its own, as their
-lists have it, and changes what it may send to; with the scope admin that of all sessions.
+A key sees kept messages that it may see, of its own sessions and groups as in their lists. It changes those
+that it may send to. With the scope admin it has all sessions.
 """
 
 import logging
@@ -69,14 +68,14 @@ from ..values.views import message_view, time_text
 log = logging.getLogger(__name__)
 
 LOOK_ROWS = 1_000
-"""Rows read in a turn at most."""
+"""Maximum rows read in a turn."""
 PAGE_LOOK_ROWS = 20_000
-"""And for a page."""
+"""Maximum rows read for a page."""
 PAGE_BYTES = 4 << 20
 VIEW_BYTES = 1_000
 STEP_ROWS = 250
 STEP_BYTES = 1 << 20
-"""Decided in one go of the writer: so many rows, or bytes of them."""
+"""One request to the writer: so many rows, or bytes of them."""
 IDS_MAX = 1_000
 
 Group = Annotated[
@@ -94,11 +93,11 @@ CHOSEN: dict[str, Any] = {
     **PAGED,
     "count": FLAG,
 }
-"""The query of a listing."""
+"""Query parameters of a listing."""
 
 
 class Chosen(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}):
-    """Which ones: from <= died_at, or retry_at, < to, RFC 3339 or Unix ms. `key`: an idempotency key."""
+    """Selects by from <= died_at, or retry_at, < to, RFC 3339 or Unix ms. `key`: an idempotency key."""
 
     group: Group | None = None
     topic: TopicFilter | None = None
@@ -110,7 +109,7 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change. `group` goes with ids: of these only its own."""
+    """The body of a change. With ids, `group` limits them to its own."""
 
     ids: Annotated[list[Id], msgspec.Meta(max_length=IDS_MAX)] | None = None
     group: Group | None = None
@@ -120,7 +119,7 @@ class Change(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call asks for: from `start` on, up to but without `end`."""
+    """The selection of a call: from `start` on, up to but without `end`."""
 
     start: Position = START
     end: Position = END
@@ -129,10 +128,10 @@ class Wanted:
     reason: str | None = None
     ids: tuple[MessageId, ...] | None = None
     seq: int | None = None
-    """What was kept later than that is passed over; None: nothing."""
+    """Messages kept after this seq are skipped; None: none are."""
 
     def fits(self, place: Position, row: KeptRow) -> bool:
-        """Raises Corrupt."""
+        """Whether the row is selected. Raises Corrupt."""
         if self.seq is not None and seq_of(place) > self.seq:
             return False
         if self.group is not None and not is_called(row, self.group):
@@ -144,11 +143,12 @@ class Wanted:
 
 Places = list[Position]
 Act = Callable[..., bool]
-"""In the writer: (commit, place, *, may), change what is kept there, if it is. Raises Refused, Corrupt."""
+"""In the writer: (commit, place, *, may), change the message there, if it still exists. Raises Refused,
+Corrupt."""
 
 
 class Source(Protocol):
-    """Where the rows come from, each in the order of their positions."""
+    """Source of rows, in the order of their positions."""
 
     def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]: ...
 
@@ -168,7 +168,7 @@ class KeptRows:
         *,
         name: str,
     ) -> None:
-        """`name`: what the log calls one."""
+        """`name`: what the log calls a row."""
         self._source = source
         self._ask = ask
         self._timeline = timeline
@@ -179,7 +179,7 @@ class KeptRows:
     # -- listing
 
     async def page(self, request: web.Request) -> tuple[list[tuple[shapes.Kept, str]], shapes.KeptPage]:
-        """What there is to show, each with the time that its position says; and the rest of the answer."""
+        """The views of a page, each with the time of its position, and the rest of the answer."""
         limit, rights = limit_of(request), rights_of(request)
         whole = self._asked(request)
         wanted, cursor = whole, request.query.get("cursor")
@@ -199,7 +199,7 @@ class KeptRows:
         return views, page
 
     def _asked(self, request: web.Request) -> Wanted:
-        """Raises FieldError."""
+        """The selection of a listing. Raises FieldError."""
         query = request.query
         span = span_of(instant_parameter(request, "from"), instant_parameter(request, "to"))
         if query.get("group") == "":
@@ -209,7 +209,7 @@ class KeptRows:
         return Wanted(*span, query.get("group"), query.get("topic"), query.get("reason"), ids)
 
     def _ids(self, request: web.Request, name: str | None, key: str | None) -> tuple[MessageId, ...] | None:
-        """Those of the messages with that id, and under that idempotency key of who asks; None: any.
+        """Message ids for an id, or for an idempotency key of the caller; None: any.
 
         Raises FieldError, Corrupt.
         """
@@ -225,7 +225,7 @@ class KeptRows:
     async def _page(
         self, wanted: Wanted, may: May, limit: int, turn: Turn
     ) -> tuple[list[tuple[shapes.Kept, str]], Position | None]:
-        """What there is to show, and behind which place the next page begins, None: there is none."""
+        """The views of a page, and the position behind which the next begins; None: there is none."""
         views: list[tuple[shapes.Kept, str]] = []
         start, last, looked, size = wanted.start, wanted.start, 0, 0
         is_crowded = False
@@ -264,7 +264,7 @@ class KeptRows:
         return count
 
     def _view(self, row: KeptRow) -> shapes.Kept | None:
-        """None: it cannot be read."""
+        """The view of a row; None: it cannot be read."""
         message = message_of(row.id)
         try:
             shown = message_view(message, id_position(message), decode(row.record), DISPATCHED, None)
@@ -281,7 +281,7 @@ class KeptRows:
         }
 
     def _read(self, wanted: Wanted, start: Position) -> Iterator[Letter]:
-        """Those that can be in it, at or behind `start`."""
+        """Rows that may be selected, at or behind `start`."""
         if wanted.ids is not None:
             found = merge(*(self._source.of_message(message) for message in wanted.ids), key=_place)
             return (letter for letter in found if start <= letter[0] < wanted.end)
@@ -290,7 +290,7 @@ class KeptRows:
     # -- changing
 
     async def change(self, request: web.Request, wish: Change, act: Act) -> web.Response:
-        """Do it to all that are asked for and may be changed."""
+        """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
         wanted, turn, done = self._chosen(request, wish), self._turns.of(request), _Done()
         step = self._step if wish.ids is None else self._step_of_ids
@@ -312,7 +312,7 @@ class KeptRows:
         return json_answer(done.view())
 
     def _chosen(self, request: web.Request, wish: Change) -> Wanted:
-        """What is to be changed, as of now. Raises FieldError."""
+        """The messages to change, as of now. Raises FieldError."""
         seq = self._timeline.horizon.seq
         if (wish.ids is None) == (wish.filter is None):
             raise FieldError("filter", "or ids is required, but not both")
@@ -332,7 +332,7 @@ class KeptRows:
         return Wanted(*span, chosen.group, chosen.topic, chosen.reason, ids_of, seq)
 
     def _step(self, wanted: Wanted, start: int, may: May, turn: Turn) -> tuple[Places, int | None]:
-        """The next matches at or behind a position, and where to go on, None at the end."""
+        """The next matches at or behind a position, and where to continue; None at the end."""
         places: Places = []
         size = 0
         for looked, (place, row) in enumerate(self._read(wanted, Position(start)), 1):
@@ -345,7 +345,7 @@ class KeptRows:
         return places, None
 
     def _step_of_ids(self, wanted: Wanted, index: int, may: May, turn: Turn) -> tuple[Places, int | None]:
-        """The same of the ids from an index on."""
+        """`_step` over the ids from an index on."""
         assert wanted.ids is not None, "it is by ids"
         places: Places = []
         size = 0
@@ -365,7 +365,7 @@ class KeptRows:
 
 @dataclass(slots=True)
 class _Done:
-    """How far a call has come."""
+    """Progress of a call."""
 
     matched: int = 0
     changed: int = 0
@@ -375,7 +375,7 @@ class _Done:
 
 
 def wait_of(deliver_in: str | float | msgspec.UnsetType, max_delay_ms: int) -> int:
-    """ms. Raises FieldError."""
+    """Parse the delay, ms. Raises FieldError."""
     wait_ms = 0 if deliver_in is msgspec.UNSET else delay_ms("deliver_in", deliver_in)
     if wait_ms > max_delay_ms:
         raise FieldError("deliver_in", "is further ahead than limits.max_delay")
@@ -383,7 +383,8 @@ def wait_of(deliver_in: str | float | msgspec.UnsetType, max_delay_ms: int) -> i
 
 
 def may_of(rights: Rights | None, topic_fits: Sees | None) -> May:
-    """Which rows are there for who asks, as the rules are when it is called. It may raise Corrupt."""
+    """A check for the rows that the caller may see, by the rules at the time of the check. It may raise
+    Corrupt."""
 
     def may(row: KeptRow, subscriber: Subscriber | None) -> bool:
         if not owns(rights, (row.keeper,)):
@@ -405,12 +406,12 @@ def _place(letter: Letter) -> Position:
 
 
 def _is_enough(places: Places, size: int) -> bool:
-    """Whether that is what one go of the writer takes."""
+    """Whether these are enough for one request to the writer."""
     return len(places) >= STEP_ROWS or size >= STEP_BYTES
 
 
 def _id(field: str, text: str) -> MessageId:
-    """Raises FieldError."""
+    """Parse a message id. Raises FieldError."""
     try:
         return parse_id(text)
     except BadId as error:
@@ -418,7 +419,7 @@ def _id(field: str, text: str) -> MessageId:
 
 
 def is_there(wanted: Wanted, place: Position, row: KeptRow, may: May) -> bool:
-    """Whether it is asked for, and there for who asks."""
+    """Whether the row is selected, and visible to the caller."""
     try:
         return wanted.fits(place, row) and may(row, None)
     except Corrupt as error:
@@ -434,5 +435,5 @@ def until(end: Position, found: Iterator[Letter]) -> Iterator[Letter]:
 
 
 def _subscription(row: KeptRow) -> str | None:
-    """Of a group the whole subscription; None: it is a session's."""
+    """The whole subscription of a group; None: a session."""
     return row.addressee.removeprefix(KEY_PREFIX) if row.addressee.startswith(KEY_PREFIX) else None

@@ -1,21 +1,21 @@
-"""`/v1/groups/{group}/messages`: work that is asked for. Messages are leased, acked, given back, held on to.
+"""`/v1/groups/{group}/messages`: pull delivery. Workers lease, ack, return and extend messages.
 
-    POST :lease     up to `max` messages of a group, at once or within `wait`, for so long
-    POST :ack       they are done with; answered when that is on the disk
-    POST :nack      not done: they come again, at once or in a while, or are dead, by now or on demand
-    POST :extend    they are needed for longer
-    POST :release   they are given back untried: another gets them at once
+    POST :lease     lease up to `max` messages of a group, at once or within `wait`
+    POST :ack       they are done; answered when that is durable
+    POST :nack      they failed: redelivered now or later, or dead letters
+    POST :extend    extend their leases
+    POST :release   return them untried: another worker gets them at once
 
-Who pulls is a member of the group like those that subscribe over MQTT, and shares with them: server/pull says
-how. With `filter` it is the group of that name and filter, which is made if it is not there, as SUBSCRIBE to
+A worker that pulls is a member of the group like MQTT subscribers, and shares with them (server/pull). With
+`filter` it uses the group of that name and filter, and creates it if missing, as SUBSCRIBE to
 `$share/{name}/{filter}` would; without, all groups of that name in turn.
 
-A key may lease what it may subscribe to; without `filter` it sees the groups of its own alone, as
-/v1/groups has it. Whoever may lease of a group may ack, nack, extend and release what is leased
-of it; a lease of any other is gone for him.
+A key may lease what it may subscribe to; without `filter` it sees only its own groups, as in /v1/groups. A
+key that may lease from a group may ack, nack, extend and release its leases; for any other key they count as
+gone.
 
-A call that waits is answered with nothing as soon as its client sends no more: one that has died has only
-said that its side of the connection is closed, and would take messages with it.
+A waiting call is answered empty as soon as its client shuts down its side of the connection: that is all that
+is seen of a dead client, and it would take messages with it.
 """
 
 import asyncio
@@ -136,11 +136,11 @@ class LeaseRoutes:
         problems=WRITES,
     )
     async def release(self, request: web.Request) -> web.Response:
-        """The first ten returns of a message are no tries; each further one counts as one."""
+        """The first ten returns of a message are no tries; each further one counts as a try."""
         return await self._settled(request, "release")
 
     async def _settled(self, request: web.Request, verb: str) -> web.Response:
-        """What has become of the leases. Raises Problem, with how far it came."""
+        """Settle leases. Raises Problem, which says how far it came."""
         raw, name = await json_of(request), request.match_info["group"]
         found: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
         with refusals():
@@ -151,7 +151,7 @@ class LeaseRoutes:
         return raw_answer(answer)
 
     async def _opened(self, text: str, rights: Rights | None) -> str:
-        """The group, made if it is not there. Raises Problem."""
+        """The group, created if missing. Raises Problem."""
         groups = self._groups
         if groups.get(text) is None:
 
@@ -172,7 +172,7 @@ class LeaseRoutes:
 
 
 def _setter(future: "asyncio.Future[Any]") -> Callable[[Any], None]:
-    """Sets it, unless who waits for it has been given up."""
+    """A callback that sets the future, unless it was cancelled."""
 
     def put(found: Any) -> None:
         if not future.done():
@@ -182,7 +182,7 @@ def _setter(future: "asyncio.Future[Any]") -> Callable[[Any], None]:
 
 
 def _listener(request: web.Request, answered: "asyncio.Future[Any]") -> Callable[[], bool]:
-    """Whether nobody waits for the answer any more."""
+    """A check whether the client is gone."""
     protocol = request.protocol
 
     def is_gone() -> bool:

@@ -1,8 +1,7 @@
-"""`GET /v1/messages`: pages in position order, and exact counts. What is selected: server/http/selection.py.
+"""`GET /v1/messages`: pages in position order, and exact counts. Selection: server/http/selection.py.
 
-A page begins where the cursor says, at what lies behind the message that the page before ended with; `next`
-is there as long as the range has not been read to its end. `due_from` <= t < `due_to` is a range of the
-timeline: where messages stand.
+A page begins at the cursor, behind the last message of the page before; `next` is present until the range has
+been read to its end. `due_from` <= t < `due_to` is a range of positions on the timeline.
 """
 
 from dataclasses import replace
@@ -69,7 +68,7 @@ class Listing:
 
 
 def query_of(request: web.Request) -> Query:
-    """The parameters but for the cursor. Raises FieldError naming one."""
+    """The query parameters except the cursor. Raises FieldError."""
     since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
     state = request.query.get("state", PENDING)
     if state not in (*STATES, ALL):

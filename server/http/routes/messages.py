@@ -1,19 +1,19 @@
-"""`/v1/messages` and `/v1/messages/{id}`: schedule one, look at it, move it, cancel it.
+"""`/v1/messages` and `/v1/messages/{id}`: schedule, show, move and cancel a message.
 
-Everything that changes something is decided in the writer and answered once it is durable; what is answered
-is what was decided there, never what a look-up said before.
+The writer decides every change, and the answer is sent once it is durable. The answer is the writer's
+decision, never an earlier look-up.
 
-    POST    201 with id, ETag of its row        the same key again: 200, its state as it is now
+    POST    201 with id, ETag of its row        the same key again: 200, its current state
     PATCH   200, the same id, a new ETag        409 already-dispatched | cancelled, 412 with If-Match, 404
     DELETE  204: nobody will get it             409 already-dispatched with when, 404
 
-`/v1/messages/by-key/{key}` is the message that was scheduled under a key: the same calls with the same
-answers. Which one that is, and whether who asks may see and change it, is decided in the writer too, since
+`/v1/messages/by-key/{key}` is the message that was scheduled with a key: the same calls with the same
+answers. The writer also decides which message that is, and whether the caller may see and change it, since
 another request may take the key meanwhile (`?replace=true`).
 
-    the key is that of a message                               as by its id
-    retention has dropped that, or a repair                    410 gone
-    nobody has used the key, or it has been forgotten since    404
+    a message has the key                                      as by its id
+    retention or a repair has dropped it                       410 gone
+    the key was never used, or has been forgotten              404
 """
 
 from collections.abc import Callable, Iterable
@@ -64,11 +64,11 @@ KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
 NAMED = "/v1/messages/by-key/{key:[^/]+}"
-"""With braces too, which the router takes for its own otherwise."""
+"""With braces too, which the router would interpret otherwise."""
 OVER = ("done", "dropped", "dead")
-"""States of deliveries of which nothing is left to come."""
+"""States of deliveries that are final."""
 NO_ROW = MessageId(0)
-"""The tag of a row that no message is in."""
+"""A tag that matches no row."""
 Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]
 BY_KEY = {"door": Door}
 CLAIMS: Query = {"claims": FLAG}
@@ -86,7 +86,7 @@ _MOVES = Annotated[Move, ONE_TIME]
 
 
 class Wish(NamedTuple):
-    """A move as it was asked for."""
+    """A parsed PATCH."""
 
     now_ms: int
     due_ms: int
@@ -95,7 +95,7 @@ class Wish(NamedTuple):
 
 
 class ByKey(NamedTuple):
-    """A message asked for by the key that it was scheduled under, and which ones are there for who asks."""
+    """A message by its idempotency key, and what the caller may see."""
 
     key: str
     stored: bytes
@@ -104,9 +104,10 @@ class ByKey(NamedTuple):
     def judge(
         self, row: DedupeRow | None, found: Found | None, may_change: Sees | None = None
     ) -> Found | Problem:
-        """The message, or why not; `row` is what is stored under the key, `found` the message that it names.
+        """The message, or the problem. `row`: what is stored under the key; `found`: the message that it
+        names.
 
-        The key is that of who asks, so nothing is told of what others have sent.
+        The key is the caller's, so this reveals nothing about other clients' messages.
         """
         if row is None:
             detail = f"No message is known under the key {self.key!r}."
@@ -125,7 +126,7 @@ class ByKey(NamedTuple):
     def decide(
         self, commit: Commit, act: Callable[[Commit, MessageId], Control], may_change: Sees | None
     ) -> tuple[MessageId, Control] | Problem:
-        """In the writer: `act` on the message, which that is and how it ended. Raises Refused, Corrupt."""
+        """In the writer: `act` on the message. Returns its id and the outcome. Raises Refused, Corrupt."""
         row = commit.known_under(self.stored)
         found = None if row is None else commit.find_known(row)
         judged = self.judge(row, found, may_change)
@@ -239,7 +240,7 @@ class Messages:
     async def _kept(
         self, request: web.Request, message: MessageId, otherwise: Problem | None = None
     ) -> web.Response:
-        """The message whose slice has gone, from who is not done with it. Raises Problem."""
+        """A message whose slice is gone, from a place that still keeps it. Raises Problem."""
         record = self._known(request, message)
         if record is None:
             raise otherwise or _unknown(message)
@@ -251,7 +252,7 @@ class Messages:
         return answer
 
     def _known(self, request: web.Request, message: MessageId) -> Record | None:
-        """The same as it was stored, but for its due; None: nobody has anything of it."""
+        """That message as stored, except its due; None: no place keeps it."""
         row = self._deliveries.kept(message, partial(owns, rights_of(request)))
         may_see = sees(request)
         if row is None or not (may_see is None or may_see(topic_of(row.record))):
@@ -319,7 +320,7 @@ class Messages:
         return self._moved(message, control, wish)
 
     async def _wish(self, request: web.Request) -> Wish:
-        """What the body and If-Match of a PATCH ask for. Raises RequestError."""
+        """The body and If-Match of a PATCH. Raises RequestError."""
         wish = await body_of(request, _MOVE)
         now_ms = self._clock.wall_ms()
         due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
@@ -374,7 +375,7 @@ class Messages:
     async def _decided(
         self, request: web.Request, named: ByKey, act: Callable[[Commit, MessageId], Control]
     ) -> tuple[MessageId, Control]:
-        """The message under a key, and how the wish to `act` on it has ended. Raises Problem."""
+        """The message of a key, and the outcome of `act` on it. Raises Problem."""
         decide = partial(named.decide, act=act, may_change=changes(request))
         answer: tuple[MessageId, Control] | Problem = await asked(self._ask, decide)
         if isinstance(answer, Problem):
@@ -382,9 +383,9 @@ class Messages:
         return answer
 
     def _check_own(self, request: web.Request, message: MessageId) -> None:
-        """Raise Problem if it is not there for who asks, or not for him to change.
+        """Raise Problem if the caller may not see or change the message.
 
-        Before the writer decides: what is at an id may change, its topic never does.
+        This comes before the writer decides: a message may change, but its topic never does.
         """
         may_change = changes(request)
         if may_change is None:
@@ -397,7 +398,7 @@ class Messages:
             raise Problem("forbidden", "The key may see this message but not change it.")
 
     async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
-        """Why a cancel did not win; of a message that was dispatched, with what is left of it."""
+        """Raise the problem of a failed cancel; for a dispatched message with its deliveries."""
         await self._turns.of(request).begin()
         found = control.found if control.outcome is Outcome.ALREADY_DISPATCHED else None
         if found is not None:
@@ -409,12 +410,12 @@ class Messages:
             place, record, when = id_position(message), known, {}
         told, is_cut = self._told(message, place, record, rights_of(request))
         if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
-            told = []  # it was dropped as late: whoever has not read so far will not get it
+            told = []  # it was dropped as late: who has not read so far will not get it
         left = [delivery_view(one) for one in told if one.state not in OVER]
         raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
 
     def _refuse(self, message: MessageId, control: Control) -> NoReturn:
-        """Why a move or cancel did not win."""
+        """Raise the problem of a failed move or cancel."""
         name = id_text(message)
         match control.outcome:
             case Outcome.NOT_FOUND:
@@ -432,7 +433,7 @@ class Messages:
 
 
 def _move(commit: Commit, message: MessageId, wish: Wish) -> Control:
-    """In the writer: move the message if it is where one of the tags says."""
+    """In the writer: move the message if its row matches one of the tags."""
     if wish.tags is None:
         return commit.move(message, wish.due_ms, zone=wish.zone)
     found = commit.find(message)
@@ -442,7 +443,7 @@ def _move(commit: Commit, message: MessageId, wish: Wish) -> Control:
 
 
 def _by_key(request: web.Request) -> ByKey:
-    """The key in the path, of who asks. Raises FieldError."""
+    """The caller's key in the path. Raises FieldError."""
     key, door = request.match_info["key"], request.query.get("door", HTTP)
     if door not in (HTTP, MQTT):
         raise FieldError("door", f"must be {HTTP} or {MQTT}, not {door[:40]!r}")
@@ -462,7 +463,7 @@ def _key(request: web.Request) -> str | None:
 
 
 def _tags(headers: Iterable[str]) -> frozenset[str] | None:
-    """The tags of If-Match; None if any state will do. Weak ones never match (RFC 9110, 13.1.1)."""
+    """The tags of If-Match; None: any state matches. Weak tags never match (RFC 9110, 13.1.1)."""
     tags = frozenset(tag.strip() for header in headers for tag in header.split(","))
     return None if not tags or "*" in tags else tags
 

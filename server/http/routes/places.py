@@ -1,11 +1,10 @@
-"""What sessions, groups and endpoints share: each has a place on the timeline, and the same verbs.
+"""Shared by sessions, groups and endpoints: each has a read position on the timeline, and the same verbs.
 
-    POST {one}:pause :resume :replay    200, as it stands then
+    POST {one}:pause :resume :replay    200 with the new state
     POST {one}:skip                     200 {"from", "to", "undone"}
 
-A kind says which places a request names and how they are shown (`Kind`). The rest is the same for all: each
-change is decided in the writer, in steps where a name has many groups. It answers 404 if nothing is left to
-change by then.
+A `Kind` says which places a request names and how they are shown. The rest is shared: the writer decides each
+change, in steps if a name has many groups. The answer is 404 if nothing is left to change.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,16 +43,16 @@ View = TypeVar("View")
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[P]):
-    """One kind of place, and how its routes differ from those of the others."""
+    """One kind of place: how its routes differ from the others."""
 
     noun: str
     name: str
     """In the path: /v1/{noun}s/{name}."""
     scope: str
     shape: Any
-    """What `answer` gives."""
+    """The type that `answer` returns."""
     find: Callable[[web.Request], Sequence[P]]
-    """The places that the request names and its key may see. Raises Problem: there is none."""
+    """The places that the request names and its key may see. Raises Problem if there is none."""
     has: Callable[[P, Rights | None], bool]
     """Whether the place still exists and the key may see it."""
     answer: Callable[[web.Request, Sequence[P]], Awaitable[web.Response]]
@@ -68,7 +67,7 @@ class Kind(Generic[P]):
 
 
 class Places:
-    """How far places have read and what they have not finished."""
+    """Read positions and unfinished messages of places."""
 
     def __init__(
         self, ask: Ask, clock: Clock, timeline: Timeline, turns: Turns, router: Router, replay: Replay
@@ -81,23 +80,23 @@ class Places:
         self._router = router
 
     def progress(self, place: Subscriber, look_rows: int) -> Progress:
-        """Looks at `look_rows` rows at most."""
+        """Progress of a place, reading at most `look_rows` rows."""
         lag = lag_of(place, self.timeline, self._router, look_rows)
         undone = undone_of(place, self.timeline, lag)
         return Progress(lag, undone, self.timeline.horizon.position)
 
     def undone(self, places: Sequence[Subscriber]) -> shapes.Undone:
-        """What they have not finished, together."""
+        """The sum of their unfinished messages."""
         return add_up([self.progress(place, look_rows_of(places)).undone for place in places])
 
     def is_undone(self, place: Subscriber, look_rows: int) -> bool:
-        """Whether it has, or may have, anything to finish."""
+        """Whether it has, or may have, anything unfinished."""
         return is_undone(place, self.timeline, self._router, look_rows)
 
     async def page(
         self, request: web.Request, names: Sequence[str], limit: int, view: Callable[[str], View | None]
     ) -> tuple[list[View], str | None]:
-        """A page and the cursor of the next one; `view` gives None for a place that has ended meanwhile."""
+        """A page and the next cursor; `view` gives None for a place that has ended meanwhile."""
         turn, views = self.turns.of(request), []
         for name in names[:limit]:
             await turn.begin()
@@ -182,9 +181,9 @@ class Verbs(Generic[P]):
         return json_answer(skipped(before, after, undone))
 
     async def change(self, request: web.Request, act: Callable[[Commit, P], bool]) -> list[P]:
-        """Change the places that the request names, in steps; returns those that were there.
+        """Change the places that the request names, in steps; returns those that still existed.
 
-        `act`: in the writer; False if it has to be called again for the same place. Raises Problem.
+        `act`: in the writer; False if it must be called again for the same place. Raises Problem.
         """
         kind, rights, left = self._kind, rights_of(request), list(self._kind.find(request))
         changed: list[P] = []
@@ -205,5 +204,5 @@ class Verbs(Generic[P]):
 
 
 def look_rows_of(many: Sequence[object]) -> int:
-    """How many rows to look at for each of so many places."""
+    """How many rows to read for each of these places."""
     return LIST_LOOK_ROWS if len(many) > 1 else LOOK_ROWS

@@ -1,12 +1,11 @@
-"""`/v1/retries`: messages that wait for their next try, to look at, and to be had tried at another time.
+"""`/v1/retries`: messages that wait for their next try: list, try at another time, bury, drop.
 
     GET  /v1/retries          pages in the order of their next tries
-    POST /v1/retries:try      the next try now, or when it is asked for
+    POST /v1/retries:try      the next try now, or at the given time
     POST /v1/retries:bury     they become dead letters
     POST /v1/retries:drop     nobody gets them again
 
-What is in flight again, with who tries it, is none of these. How they are chosen, and for whom they are
-there: kept.py.
+Messages that are in flight again are not listed. Selection and visibility: kept.py.
 """
 
 from functools import partial
@@ -31,7 +30,7 @@ from .kept import CHOSEN, Change, KeptRows
 
 
 class TryRetries(Change):
-    """The body of `:try`; without a time it is now."""
+    """The body of `:try`; without a time: now."""
 
     deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
     deliver_at: When | msgspec.UnsetType = msgspec.UNSET

@@ -1,12 +1,12 @@
-"""`/v1/schedules`: recurring schedules made, looked at, changed, paused, previewed.
+"""`/v1/schedules`: recurring schedules: make, show, change, pause, preview.
 
-    PUT      201 new, 200 changed in place or the same again      the pending occurrence follows the change
+    PUT      201 new, 200 changed or unchanged                   the pending occurrence follows the change
     DELETE   204; the pending occurrence is cancelled too
     :pause :resume :skip :trigger      200
     :preview, /upcoming          200 {"fires": [{"at", "local", "note"?}]}
 
-Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of them. A rule can be made that
-takes a while to be counted out, so that is done in a thread.
+Names are `[A-Za-z0-9._-]{1,128}`, so none can contain a verb. Some rules take long to compute, so that is
+done in a thread.
 """
 
 import re
@@ -53,7 +53,7 @@ from ..values.schedule_views import schedule_view
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
-"""The path of one; with a verb behind it the others answer, to every method."""
+"""The path of a schedule; paths with a verb behind it have their own handlers, for every method."""
 ONE_RULE = only_one("cron", "every", "rrule")
 Count = Annotated[
     int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
@@ -80,7 +80,7 @@ class ScheduleRoutes:
         webhooks: Webhooks,
         limits: Limits,
     ) -> None:
-        """`thread`: where rules are read and counted out."""
+        """`thread`: where rules are parsed and computed."""
         self._ask = ask
         self._turns = turns
         self._thread = thread
@@ -248,13 +248,13 @@ class ScheduleRoutes:
         problems=("not-found",),
     )
     async def upcoming(self, request: web.Request) -> web.Response:
-        """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
+        """The next fires: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
         view: shapes.Fires = {"fires": await self._upcoming.of(self._turns.of(request), name, row, count)}
         return json_answer(view)
 
-    # -- leaves
+    # -- helpers
 
     async def _change(
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
@@ -281,7 +281,7 @@ class ScheduleRoutes:
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
-    """The body; the bytes of a payload are not looked at when it is decoded, so here they are."""
+    """The body; decoding does not check a payload's bytes, so they are checked here."""
     wish = await body_of(request, decoder)
     try:
         (await whole_body(request)).decode()

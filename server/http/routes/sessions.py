@@ -1,11 +1,11 @@
-"""`/v1/sessions`: who subscribes, how far each has read, and setting one back or forgetting it.
+"""`/v1/sessions`: subscribers and how far each has read; set one back, or delete it.
 
-Of one session at most 10,000 rows are looked at to count how far it is behind (../lag.py), in a list 1,000.
+The lag of one session is counted over at most 10,000 rows (../lag.py), in a list over 1,000.
 
-A key sees the sessions of clients that have connected with it; one with the scope admin sees all.
+A key sees the sessions of clients that have connected with it. A key with the scope admin sees all.
 
-Groups and endpoints have lists of their own (groups.py, endpoints.py). The group of full URLs has none: it is
-found here, by its name, and in no list.
+Groups and endpoints have lists of their own (groups.py, endpoints.py). The group of full URLs is in no list,
+but is found here by its name.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from .places import Kind, Places, Verbs
 
 ALL_URLS = endpoint_text(URLS)
 ELSEWHERE = {"$share/": "/v1/groups", ENDPOINT_PREFIX: "/v1/endpoints"}
-"""How names of what is no session begin -> where that is."""
+"""Prefix of names that are not sessions -> where those are listed."""
 
 
 class SessionRoutes:
@@ -82,7 +82,7 @@ class SessionRoutes:
 
     @described("Forget a session", READ, Gives(204), problems=("not-found", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
-        """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
+        """Close its connection and delete it, in the writer: with this request's group commit."""
         name = request.match_info["client_id"]
         rights = rights_of(request)
         known = self._sessions.get(name)
@@ -100,7 +100,7 @@ class SessionRoutes:
             raise self._unknown(request)
         return web.Response(status=204)
 
-    # -- leaves
+    # -- helpers
 
     def _found(self, request: web.Request) -> Sequence[Subscriber]:
         name = request.match_info["client_id"]
@@ -122,7 +122,8 @@ class SessionRoutes:
         return json_answer(view)
 
     def _unknown(self, request: web.Request) -> Problem:
-        """Names of groups and endpoints are no client ids; the answer says where to look for them."""
+        """The 404 of a name; for names of groups and endpoints, which are no client ids, it says where to
+        look."""
         prefix, slash, _ = request.match_info["client_id"].partition("/")
         where = ELSEWHERE.get(prefix + slash)
         if where is None:

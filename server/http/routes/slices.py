@@ -1,7 +1,7 @@
-"""`/v1/slices`: how the timeline is cut at the moment, down to one shard. Read only.
+"""`/v1/slices`: the timeline's current slices, down to one shard. Read only.
 
-All of it is known in RAM and exact, also what a slice holds of shards that it borrows (shards/borrow.py). The
-figures of a borrowed shard itself are those that it had when its slice was cut.
+All figures are in RAM and exact, also a slice's counts of borrowed shards (shards/borrow.py). The figures of
+a borrowed shard itself are from when its slice was cut.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class Slices:
         return shard_view(piece, shard, self._caps, timeline.reader, timeline.horizon.clock_ms)
 
     def _slice(self, request: web.Request) -> Slice:
-        """The slice that the path names by its start. Raises Problem."""
+        """The slice whose start is in the path. Raises Problem."""
         text = request.match_info["start"]
         try:
             piece = self._timeline.directory.get(instant_ms("start", text))

@@ -1,4 +1,4 @@
-"""`GET /v1/timeline/density`: pending messages per stretch of time, see `server/http/density.py`."""
+"""`GET /v1/timeline/density`: pending messages per bucket of time, see `server/http/density.py`."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from .kept import Wanted, is_there, may_of, until
 
 BUCKETS_MAX = 10_000
 BUCKET_BYTES = 64
-"""Of a count that is not over."""
+"""RAM of a bucket while it is counted."""
 DAY_MS = 86_400_000
 Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 
@@ -83,7 +83,7 @@ class TimelineRoutes:
     async def _waiting(
         self, request: web.Request, starts: range, end_ms: int, topic: str, turn: Turn
     ) -> list[int]:
-        """Retries whose next try is in each bucket, of those that are there for who asks."""
+        """Retries by the bucket of their next try, of those that the caller may see."""
         may = may_of(rights_of(request), sees(request))
         wanted = Wanted(*span_of(starts.start, end_ms), topic=topic or None)
         counts, is_end = [0] * len(starts), False
@@ -105,7 +105,7 @@ class TimelineRoutes:
         start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
         width_ms = delay_ms("bucket", request.query.get("bucket", "PT1M"))
         if start_ms is None:
-            # Nothing has to be read for buckets that begin with a cell (timeline/cells.py).
+            # Buckets that begin with a cell need no reading (timeline/cells.py).
             cell_ms = MINUTE_MS if width_ms % WIDE_MS else WIDE_MS
             start_ms = self._clock.wall_ms() // cell_ms * cell_ms
         if end_ms is None:

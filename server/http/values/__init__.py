@@ -1,17 +1,17 @@
-"""Bodies and answers of the HTTP API as values: nothing here knows a connection, a request or a clock.
+"""Bodies and answers of the HTTP API as values, without connections, requests or clocks.
 
-    scalars.py         what single members, parameters and headers look like
+    scalars.py         types of single members, parameters and headers
 
 In
-    bodies.py          media types, instants and durations of any body, and the words for what is refused
-    unpack.py          a compressed body -> what it says, within a bound
+    bodies.py          media types, instants and durations of any body, and the wording of refusals
+    unpack.py          a compressed body -> its content, within a bound
     message_body.py    a message as sent, and the checks of its fields
     drafts.py          a checked message -> the draft that the writer takes
-    reader.py          messages as sent -> drafts, or checked messages of which something is left to be done
-    batch_body.py      NDJSON or an array of them -> each, or what is wrong with it
+    reader.py          messages as sent -> drafts, or checked messages that need more work
+    batch_body.py      NDJSON or an array of them -> messages and errors
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
     group_body.py      a group as sent -> its terms
-    endpoint_body.py   an endpoint as sent -> where and how messages are posted
+    endpoint_body.py   an endpoint as sent -> its URL and settings
 
 Out
     shapes.py          the types of all answers

@@ -1,13 +1,13 @@
-"""A batch of message requests: NDJSON or a JSON array -> its messages, and what is wrong with others.
+"""A batch of message requests: NDJSON or a JSON array -> messages and errors.
 
-This is a hot path (100,000 messages a second come in batches), hence: one decoder call for the whole body,
-and only if anything in the batch is not fine a second, slow pass that goes item by item to find out what.
+This is a hot path (100,000 messages a second come in batches). Hence one decoder call for the whole body;
+only if there is an error, a second, slow pass goes item by item to find it.
 
-The fast pass takes what the decoder takes, so a message may span lines as long as all are fine. In the slow
-pass a line is a line: broken JSON is an error of that line, and the numbers in errors count from 1, lines of
-NDJSON (empty ones count and are skipped) or items of an array. An array that is no JSON has no items to blame
-and is not readable as a whole. The slow pass walks an array item by item and stops above the bound, because
-a list of all items of `[0,0,0,...]` would take 30 times the memory of the body.
+The fast pass accepts what the decoder accepts, so a message may span lines as long as all are fine. In the
+slow pass broken JSON is an error of its line. Numbers in errors count from 1: lines of NDJSON (empty ones
+count and are skipped) or items of an array. An array that is not JSON is unreadable as a whole. The slow pass
+walks an array item by item and stops above the bound, because a list of all items of `[0,0,0,...]` would take
+30 times the memory of the body.
 """
 
 import json
@@ -32,9 +32,9 @@ from .reader import Item, Reader
 
 ERRORS_MAX = 100
 COUNTED_BYTES = 1 << 20
-"""In 16 MiB it takes 34 ms to count commas and lines."""
+"""Counting commas and lines of 16 MiB takes 34 ms."""
 PIECE_BYTES = 512 << 10
-"""Of lines that are decoded in one go, in which no other thread has the interpreter: 1 ms."""
+"""Bytes of lines decoded at once, while no other thread has the interpreter: 1 ms."""
 
 
 class LineError(TypedDict):
@@ -46,7 +46,8 @@ class LineError(TypedDict):
 
 
 class BatchError(RequestError):
-    """A batch with bad items, `count` of them; `errors` holds the first 100, the message is the first one."""
+    """A batch with bad items, `count` of them; `errors` holds the first 100. The message is the first
+    error."""
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         first = errors[0]
@@ -66,7 +67,7 @@ class TooMany(RequestError):
 
 _LINES = msgspec.json.Decoder(MessageRequest)
 _ARRAY = msgspec.json.Decoder(list[MessageRequest])
-# Numbers stay text here: only where a value ends is of interest, and a long number costs time and a limit.
+# Numbers stay text: only the end of a value matters, and a long number costs time and has a limit.
 _SCAN = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
@@ -84,35 +85,35 @@ def is_ndjson(content_type: str) -> bool:
 
 
 def items_at_most(body: bytes, max_batch: int) -> int:
-    """How many items a body can have; nothing is read for it."""
+    """Upper bound of a body's items, without parsing."""
     if len(body) > COUNTED_BYTES:
         return max_batch
     return min(max_batch, 1 + max(body.count(b","), body.count(b"\n")))
 
 
 class Reading:
-    """A batch that is read in steps, so that what is due meanwhile goes out between them."""
+    """A batch read in steps, so that messages that fall due meanwhile go out in between."""
 
     def __init__(self, body: bytes, lines: bool, reader: Reader, max_batch: int) -> None:
         """`lines`: NDJSON, else an array. Raises TooMany."""
         self._body, self._lines, self._max_batch = body, lines, max_batch
         self._reader = reader
         self.items: list[Item | FieldError] = []
-        """What has been read, in order: messages, or what is wrong with them."""
+        """Messages, or their errors, read so far, in order."""
         self._numbers: list[int] = []
-        """Of their lines, once the fast pass has been given up."""
+        """Their line numbers, after the fast pass has failed."""
         self._whole = whole(body, lines, max_batch)
         self._one_by_one: Iterator[tuple[int, bytes]] | None = None
         self.is_over = self._whole is not None and not self._whole[0]
 
     @property
     def is_fine(self) -> bool:
-        """Whether the fast pass has taken all so far."""
+        """Whether the fast pass has accepted everything so far."""
         return self._whole is not None
 
     def step(self, count: int) -> None:
-        """Read so many more items. Raises TooMany; for an array that is no JSON NotReadable, for JSON that is
-        no array FieldError."""
+        """Read `count` more items. Raises TooMany; for an invalid array NotReadable, for JSON that is not an
+        array FieldError."""
         if self._whole is not None:
             requests, raws = self._whole
             start = len(self.items)
@@ -137,14 +138,14 @@ class Reading:
         self.is_over = len(found) < count
 
     def line_of(self, index: int) -> int:
-        """Which line of the body the item is, from 1; in an array, which item."""
+        """The line of an item in the body, from 1; in an array, the item's number."""
         if self._numbers:
             return self._numbers[index]
         return line_of(self._body, self._lines, index, len(self.items))
 
 
 def line_of(body: bytes, lines: bool, index: int, count: int) -> int:
-    """The same, of a body with so many items that are all fine."""
+    """The line of an item in a body of `count` items that are all fine."""
     if lines:
         numbers = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
         if len(numbers) == count:
@@ -153,8 +154,8 @@ def line_of(body: bytes, lines: bool, index: int, count: int) -> int:
 
 
 def whole(body: bytes, lines: bool, max_batch: int) -> tuple[list[MessageRequest], Sequence[bytes]] | None:
-    """All requests, and each as it was sent if one has a key; None if they have to be read one by one.
-    Raises TooMany."""
+    """All requests, and each as it was sent if one has a key; None if they must be read one by one. Raises
+    TooMany."""
     try:
         if not body.isascii():
             body.decode()
@@ -172,7 +173,7 @@ def whole(body: bytes, lines: bool, max_batch: int) -> tuple[list[MessageRequest
 
 
 def _in_lines(body: bytes, max_batch: int) -> list[MessageRequest] | None:
-    """All requests; None if there are more lines than messages may be."""
+    """All requests; None if there are more lines than allowed messages."""
     found: list[MessageRequest] = []
     start, lines = 0, 0
     try:
@@ -187,12 +188,12 @@ def _in_lines(body: bytes, max_batch: int) -> list[MessageRequest] | None:
     except (FieldError, *UNREADABLE):
         if len(body) <= PIECE_BYTES or body.count(b"\n") > max_batch:
             raise
-        return _LINES.decode_lines(body)  # one may go over the end of a piece
+        return _LINES.decode_lines(body)  # a message may cross the end of a piece
     return found
 
 
 def read_whole(body: bytes, lines: bool, reader: Reader, max_batch: int) -> Reading:
-    """A batch that has been read in one go. Raises as `Reading` does."""
+    """Read a batch at once. Raises as `Reading` does."""
     reading = Reading(body, lines, reader, max_batch)
     while not reading.is_over:
         reading.step(max_batch)
@@ -209,7 +210,7 @@ def items_of(body: bytes, lines: bool, max_batch: int) -> Iterator[tuple[int, by
 
 
 def _lines(body: bytes, max_batch: int) -> Iterator[tuple[int, bytes]]:
-    # Empty lines are allowed; that they are counted here only bounds the list.
+    # Empty lines are allowed; counting them only bounds the list.
     if body.count(b"\n") > 2 * max_batch:
         raise TooMany(max_batch)
     for line, raw in enumerate(body.split(b"\n"), 1):
@@ -219,7 +220,7 @@ def _lines(body: bytes, max_batch: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _elements(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The items of a JSON array; each is checked again when it is decoded."""
+    """Items of a JSON array; each is checked again when it is decoded."""
     try:
         text = body.decode()
         at = _skip(text, 0)
@@ -234,7 +235,7 @@ def _elements(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _walk(text: str, at: int) -> Iterator[tuple[int, bytes]]:
-    """From behind the `[` to the end. Raises JSONDecodeError."""
+    """Items from behind the `[` to the end. Raises JSONDecodeError."""
     count = 0
     while count or text[at : at + 1] != "]":
         _, end = _SCAN(text, at)

@@ -1,7 +1,7 @@
-"""What requests are read by: media types, instants and durations, what is said of what cannot be taken.
+"""Reading of bodies: media types, instants and durations, and the wording of refusals.
 
-Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON but refused (`FieldError`,
-422, which names the field). msgspec finds both as it decodes; its sentences are taken apart here.
+Two errors are distinct: invalid JSON (`NotReadable`, 400), and valid JSON that is refused (`FieldError`, 422,
+which names the field). msgspec finds both while decoding; its messages are taken apart here.
 """
 
 import re
@@ -15,19 +15,19 @@ from ...settings.times import TimeError, parse_delay, parse_deliver_at
 
 Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for what is no JSON."""
+"""Exceptions of decoding invalid JSON."""
 
 
 class RequestError(ValueError):
-    """A request that cannot be taken."""
+    """A request that cannot be accepted."""
 
 
 class NotReadable(RequestError):
-    """The body is not what its media type says: broken JSON, or not UTF-8."""
+    """The body does not match its media type: broken JSON, or not UTF-8."""
 
 
 class FieldError(RequestError):
-    """The request can be read and is refused. `field` is "" where no single field is to blame."""
+    """A readable request that is refused. `field` is "" if no single field is to blame."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}" if field else detail)
@@ -36,25 +36,25 @@ class FieldError(RequestError):
 
 
 class UnsupportedMedia(RequestError):
-    """A media type that is not understood here."""
+    """An unsupported media type."""
 
 
 _AT = " - at `"
-"""Before where in the body it is, which ends the sentence."""
+"""Separates msgspec's message from the place in the body."""
 _WHERE = re.compile(r"(?:key` in `)?\$(?:\[\d++\])?\.?([^`.\[]*+)")
 _STEPS = re.compile(r"^[^$]*\$|\[[^\]]*\]")
-"""What of a place is no name: `$`, and which of a list."""
+"""The parts of a place that are not names: `$`, and list indices."""
 _NO_WORD = "Invalid enum value "
 _NAMED = re.compile(r"Object (?:contains unknown|(missing required)) field `")
 NAME_CHARS_MAX = 256
-"""So much of a name that a client made up is said back."""
+"""Maximum characters of a client's name repeated in an error."""
 
 
 def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
-    """What msgspec says about a value of the wrong type, with the field taken out of its sentence.
+    """msgspec's error about a value of the wrong type, with the field taken out of its message.
 
-    `kind`: what was decoded; of a word that is none of a few these are told. A name in the sentence may be as
-    long as a body, and look like anything: it is read once, from the end.
+    `kind`: the decoded type; for an invalid word the error lists its valid ones. A name in the message may be
+    as long as a body and contain anything, so it is read once, from the end.
     """
     text = str(error)
     named = _NAMED.match(text)
@@ -73,7 +73,7 @@ def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
 
 @lru_cache(64)
 def words_of(kind: type) -> Mapping[str, tuple[str, ...]]:
-    """Where in a body one of a few words is expected, `dst.gap`, and which."""
+    """Fields of a body, like `dst.gap`, that take one of a few words, with these words."""
     return dict(_words("", msgspec.inspect.type_info(kind)))
 
 
@@ -101,7 +101,7 @@ def decoded(raw: bytes, decoder: "msgspec.json.Decoder[Body]") -> Body:
 
 
 def why_unreadable(error: Exception) -> str:
-    """One of UNREADABLE in words."""
+    """The error for one of UNREADABLE, in words."""
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     if isinstance(error, RecursionError):
@@ -110,7 +110,7 @@ def why_unreadable(error: Exception) -> str:
 
 
 def check_json(content_type: str) -> None:
-    """Raise UnsupportedMedia unless `content_type` is JSON (UTF-8), with or without a profile of its own."""
+    """Raise UnsupportedMedia unless `content_type` is JSON (UTF-8), also with a profile of its own."""
     media = media_type(content_type)
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
         raise UnsupportedMedia(f"application/json is expected, not {media or 'no content type'}")

@@ -1,8 +1,8 @@
-"""A checked message request as what the writer takes: the stored bytes, the due, the key.
+"""A checked message request -> a draft for the writer: the stored bytes, the due, the key.
 
-Where nothing is asked (`due_ms` 0) the server's time is stored as due: every message that came over HTTP has
-one, and a stored due of 0 marks a plain MQTT publish. Headers become MQTT 5 user properties and the content
-type the MQTT 5 content type, encoded once, here.
+Without a requested time (`due_ms` 0) the server's time is stored as due: every message over HTTP has one, and
+a stored due of 0 marks a plain MQTT publish. Headers become MQTT 5 user properties and the content type the
+MQTT 5 content type, encoded once, here.
 
 This is on the path of every schedule: 1,000 messages of a batch go through `draft_of`, hence the shortcut for
 the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run).
@@ -22,7 +22,7 @@ from ...observe.trace_context import NO_TRACE, Headers, joined
 from .message_body import HEADERS_MAX, ParsedMessage
 
 HTTP, MQTT = "http", "mqtt"
-"""The doors that idempotency keys come by. Keys of one are not those of the other."""
+"""The protocols of idempotency keys. Keys of one are distinct from those of the other."""
 CONTENT_TYPES = 256
 
 NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
@@ -35,9 +35,9 @@ def draft_of(
     context: Headers = NO_TRACE,
     is_child: bool = False,
 ) -> Draft:
-    """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: the name of the key
-    that sends it, whose the message and its idempotency key are; empty: nobody's. `context`: of the trace of
-    the request, kept with a message that brings none; `is_child`: also with one that does."""
+    """The draft; `now_ms` is the due of a message without one. `user`: name of the key that sends it and owns
+    the message and its idempotency key; empty: none. `context`: the request's trace, kept with a message
+    without one; `is_child`: also with a message that has one."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
     if context:
@@ -74,23 +74,22 @@ def draft_of(
 
 
 def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
-    """What an idempotency key of a user is stored under; `user` empty: of everybody, where nobody has to show
-    a key."""
+    """The stored form of a user's idempotency key; `user` empty: shared by all, when no keys are needed."""
     return key_of(door, f"{user}\0{key}".encode() if user else key.encode())
 
 
 def late_ones(items: Sequence[ParsedMessage | Draft], now_ms: int) -> list[int]:
-    """The indices of those whose time has passed and that are not wanted then."""
+    """Indices of messages with `late: drop` whose time has passed."""
     return [i for i, one in _few(items) if one.drop_late and 0 < one.due_ms < now_ms]
 
 
 def posted_ones(items: Sequence[ParsedMessage | Draft]) -> list[tuple[int, bytes]]:
-    """The indices of those that say where they are delivered to, with that."""
+    """Indices of messages with a target, and the target."""
     return [(i, one.deliver_to) for i, one in _few(items) if one.deliver_to]
 
 
 def names_of(items: Sequence[ParsedMessage | Draft]) -> list[MessageId]:
-    """The ids that they have to have, 0: a new one; empty if none has to."""
+    """The requested ids, 0: a new one; empty if none is requested."""
     names = [MessageId(0)] * len(items)
     for i, one in _few(items):
         names[i] = MessageId(one.id)
@@ -105,5 +104,5 @@ def _few(items: Sequence[ParsedMessage | Draft]) -> Iterator[tuple[int, ParsedMe
 
 @lru_cache(maxsize=CONTENT_TYPES)
 def content_type_property(text: str) -> bytes:
-    """A content type as MQTT 5 properties. A pure function, so the memory of it is no state."""
+    """A content type as MQTT 5 properties. Cached: the function is pure, so this is no module state."""
     return properties_of((), text)

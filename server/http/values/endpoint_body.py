@@ -1,9 +1,9 @@
-"""One endpoint request: the JSON of a body -> where and how messages are posted, checked.
+"""An endpoint request: the JSON of a body -> a checked URL and settings.
 
     {"url": "https://example.com/hook", "secret": "whsec_…", "timeout": "5s", "retry": {"max_attempts": 8}}
 
-What is left out is as the server's settings have it, but for `secret`: left out it stays as it was, and null
-takes it away. So an endpoint can be changed by who does not know its secret, which nobody is ever told.
+Absent members get the server's defaults, except `secret`: absent it stays as it was, and null removes it. So
+an endpoint can be changed without knowing its secret, which is never shown.
 """
 
 from typing import Annotated
@@ -25,7 +25,7 @@ _SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: p
 
 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """When a message is tried again, and how often; types only."""
+    """When, and how often, a message is tried again; types only."""
 
     max_attempts: int | None = None
     backoff: list[Delay] | None = None
@@ -45,7 +45,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
-    """Raises FieldError."""
+    """Check an endpoint request. Raises FieldError."""
     try:
         check_allowed(checked_url(request.url), config.webhook)
     except TargetError as error:

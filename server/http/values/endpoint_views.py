@@ -1,4 +1,4 @@
-"""How endpoints are shown: what was sent, but for what is nobody's to see, and how its group stands."""
+"""Views of endpoints: the settings as sent, without secrets, and the state of the group."""
 
 from ...settings.times import format_ms
 from ...webhook.registry import signing
@@ -9,7 +9,7 @@ from .views import Progress, expiry_view, position_view
 
 
 def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
-    """`progress`: its group's; `now_ms`: the machine's time, by which secrets sign."""
+    """`progress`: its group's; `now_ms`: the machine's time, which decides the valid secrets."""
     endpoint, group, failing = standing
     row = endpoint.row
     view: shapes.Endpoint = {
@@ -50,7 +50,7 @@ def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) ->
 
 
 def _secret(standing: Standing, now_ms: int) -> shapes.Secret | None:
-    """The newest one, by what tells it from others, and until when the one before signs too."""
+    """The newest secret by its fingerprint, and until when the former signs too."""
     kept = signing(standing.endpoint.row.secrets, now_ms)
     if not kept:
         return None

@@ -1,9 +1,8 @@
-"""One request to make a group, or to change one: what its members' SUBSCRIBE could say as well.
+"""A request to create or change a group: settings that a member's SUBSCRIBE could set as well.
 
     {"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["1s", "30s"], "rate": 20}
 
-What is left out is as the server's settings have it. Without `expiry` the group stays until it is
-deleted.
+Absent members get the server's defaults. Without `expiry` the group stays until it is deleted.
 """
 
 from typing import Annotated
@@ -31,7 +30,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:
-    """What members subscribe to. Raises FieldError."""
+    """The shared subscription of the group. Raises FieldError."""
     try:
         text = share_text(name, topic_filter)
     except FilterError as error:
@@ -44,7 +43,7 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
 
 
 def terms_of(wish: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
-    """Raises FieldError."""
+    """Terms and expiry of the group. Raises FieldError."""
     said = msgspec.structs.asdict(wish).get
     try:
         return read_terms(said, config), LASTING.changed_by(read_keeping(said, config))

@@ -1,4 +1,4 @@
-"""How the pipeline's jobs are shown: an open one with its files, one that has ended with its end."""
+"""Views of pipeline jobs: an open one with its files, an ended one with its end."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from .views import time_text
 
 
 def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
-    """A job as everybody may see it; `slices`: the settings."""
+    """A job without its token; `slices`: the settings."""
     row = job.row if isinstance(job, Job) else job
     view: shapes.JobView = {
         "id": row.id,
@@ -43,7 +43,7 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
 
 
 def _add_files(view: shapes.JobView, job: Job) -> None:
-    """What it reads, and how far it is."""
+    """Add its files, and its progress."""
     view["checkpoint"] = _uri(job.folder / "plan")
     done, total = job.progress or (0, 0)
     view["progress"] = {"done": done, "total": total} if job.progress else None
@@ -64,7 +64,7 @@ def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
 
 
 def _children(row: JobRow) -> list[shapes.Child]:
-    """What its slice was cut into."""
+    """The slices that its slice was cut into."""
     (piece,) = row.slices
     inner = [piece.start_ms + cut for cut in row.cuts]
     spans = pairwise([piece.start_ms, *inner, piece.end_ms]) if inner else ()

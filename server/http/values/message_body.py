@@ -1,16 +1,15 @@
-"""One message request: the JSON of a body -> a checked message.
+"""A message request: the JSON of a body -> a checked message.
 
-A request is read in two steps. msgspec decodes it into `MessageRequest`, which knows types only; `checked`
-looks at what types do not say (topics, times, sizes) and gives a `ParsedMessage`, which holds everything in
-the form that is stored: bytes, ms, flags. Nothing here reads a clock: `now_ms` is the server's time, on which
-relative times count.
+A request is read in two steps. msgspec decodes it into `MessageRequest`, which knows only types. `checked`
+checks the rest (topics, times, sizes) and returns a `ParsedMessage`, in the stored form: bytes, ms, flags.
+Nothing here reads a clock: `now_ms` is the server's time, from which relative times count.
 
     {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}
         -> ParsedMessage(topic=b"a/b", payload=b"hi", due_ms=now_ms + 900_000, qos=1, encoding="text", ...)
 
-A payload that is a string is text, or base64 if `encoding` says so; any other JSON value is sent as the bytes
-that came, as `application/json`. With `"encoding": "json"` a string is such a value too. `encoding` is kept,
-so that a message can be given back as it came.
+A string payload is text, or base64 if `encoding` says so. Any other JSON value is sent as the bytes that
+came, as `application/json`. With `"encoding": "json"` a string is treated so, too. `encoding` is stored, so
+that a message can be returned as it came.
 """
 
 import binascii
@@ -38,17 +37,17 @@ EXPIRES_MS_MAX = 4_294_967_295_000
 """MQTT counts message expiry in 32 bits of seconds."""
 
 RAW_FACTOR = 8
-"""Times as long as what it stands for a JSON string can be: base64 with every character escaped."""
+"""A JSON string is at most this many times as long as its value: base64 with every character escaped."""
 
 QUOTE, BACKSLASH = 34, 92
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""An object's members as they are written; of one name the last."""
+"""An object's members as written; of a repeated name the last."""
 
 Encoding = Literal["text", "base64", "json"]
 
 
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message as sent; types only."""
+    """A message as sent; types only."""
 
     payload: msgspec.Raw
     topic: Topic | msgspec.UnsetType = msgspec.UNSET
@@ -70,17 +69,16 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
 Item = Annotated[MessageRequest, ONE_TIME, any_of("topic", "deliver_to")]
-"""One of a batch, as it is described."""
+"""An item of a batch, as described."""
 New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
-"""One by itself: it gets its id from the server."""
+"""A single message: it gets its id from the server."""
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message as it will be stored, checked.
+    """A checked message in the form to store.
 
     `due_ms` is UTC, 0 for now; `expires_ms` counts from due, 0 for never. `fingerprint` is 16 bytes of
-    BLAKE2b over the request as sent, but for the trace that it belongs to and the scope of its key; empty
-    without a key.
+    BLAKE2b over the request as sent, without its trace and the scope of its key; empty without a key.
     """
 
     topic: bytes
@@ -96,19 +94,19 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     key: str
     fingerprint: bytes
     id: int = 0
-    """The id that it has to have, 0: a new one."""
+    """The requested id; 0: a new one."""
     spread_ms: int = 0
-    """It may be due up to so much later."""
+    """Its due may be up to this much later."""
     zone: bytes = b""
-    """The due as a local wall time with its zone, if it was asked for so."""
+    """The due as a local wall time with its zone, if so requested."""
     deliver_to: bytes = b""
-    """The endpoint or URL that it is posted to besides."""
+    """The endpoint or URL to which it is posted in addition."""
     while_undone: bool = False
-    """Its key is taken only while something of the message under it is undone."""
+    """Its key counts as taken only while the message is undone."""
 
 
 _NO_BYTES = hashlib.blake2b(digest_size=16)
-"""Copied, never updated: making one takes as long again as all the rest."""
+"""Copied, never updated: making one costs as much as all the rest."""
 _ONE = msgspec.json.Decoder(MessageRequest)
 _TEXT = msgspec.json.Decoder(str)
 _SCOPE = re.compile(rb',\s*+"key_scope"\s*+:\s*+"\w++"')
@@ -125,8 +123,8 @@ def rare(
     limits: Limits,
     keep_ids: bool,
 ) -> ParsedMessage:
-    """Check what few requests say; the rest is checked already. `due_ms` 0: now. `keep_ids`: it may say which
-    id it has to have. Raises FieldError."""
+    """Check the rare fields; the others are checked already. `due_ms` 0: now. `keep_ids`: it may have an id.
+    Raises FieldError."""
     spread_ms, content_type, deliver_at = 0, request.content_type, request.deliver_at
     if request.spread is not None:
         spread_ms = _spread_ms(request.spread, (due_ms or now_ms) - now_ms, limits.max_delay_ms)
@@ -156,7 +154,7 @@ def rare(
 
 
 def fingerprint_of(request: MessageRequest, key: str, raw: bytes) -> bytes:
-    """Of a request with a key, `raw` as it was sent. Raises FieldError for a key that is none."""
+    """The fingerprint of a request with a key; `raw`: as sent. Raises FieldError for an invalid key."""
     check_words("key", key, KEY_CHARS_MAX)
     if request.key_scope is not None:
         raw = _without_scope(raw)
@@ -168,10 +166,10 @@ def fingerprint_of(request: MessageRequest, key: str, raw: bytes) -> bytes:
 
 
 def _without_trace(raw: bytes) -> bytes:
-    """A request as if its headers said nothing of a trace: who tries again does so in another one.
+    """A request without the trace in its headers: a repeated request has another trace.
 
-    The rest stays as sent, without the blanks between members. So a request that is written compactly is the
-    same as one that never had a context.
+    The rest stays as sent, without blanks between members. So a compactly written request equals one that
+    never had a trace.
     """
     members = MEMBERS.decode(raw)
     headers = MEMBERS.decode(members.pop("headers"))
@@ -182,10 +180,10 @@ def _without_trace(raw: bytes) -> bytes:
 
 
 def _without_scope(raw: bytes) -> bytes:
-    """A request as if nobody had said how long its key is taken: that is asked anew with each call.
+    """A request without `key_scope`, which each call sets for itself.
 
-    It is cut out, so that the rest stays as sent. Where that cannot be (another member is named so, or it
-    stands first) the blanks between members go, too.
+    It is cut out, so that the rest stays as sent. If that is impossible (another member has the name, or it
+    comes first) the blanks between members go, too.
     """
     left, count = _SCOPE.subn(b"", raw)
     if count == 1 and "key_scope" not in MEMBERS.decode(left):
@@ -205,7 +203,7 @@ def _id(text: str, keep_ids: bool) -> int:
 
 
 def check_target(deliver_to: str) -> None:
-    """Raise FieldError unless something could be delivered there, as far as the text says."""
+    """Raise FieldError for an invalid `deliver_to`, as far as the text shows."""
     try:
         checked_target(deliver_to)
     except TargetError as error:
@@ -213,14 +211,14 @@ def check_target(deliver_to: str) -> None:
 
 
 def default_topic(deliver_to: str | None) -> str:
-    """The topic of a message that says only where it is delivered to. Raises FieldError."""
+    """The topic of a message with only a target. Raises FieldError."""
     if deliver_to is None:
         raise FieldError("topic", "is required")
     return own_topic(deliver_to)
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:
-    """The topic as MQTT sends it. Raises FieldError, also for the server's own."""
+    """The topic as MQTT sends it. Raises FieldError, also for the server's own topics."""
     encoded = topic.encode()
     try:
         check_topic(encoded)
@@ -236,10 +234,10 @@ def topic_bytes(topic: str, levels_max: int) -> bytes:
 
 
 def payload_bytes(value: bytes, encoding: Encoding | None, payload_max: int) -> tuple[bytes, Encoding]:
-    """The bytes to send for a JSON value, and how it was written. Raises FieldError.
+    """The bytes to send for a JSON value, and its encoding. Raises FieldError.
 
-    Nobody need be told how many bytes it is exactly that is far too long: to find out takes longer than all
-    that is read.
+    The error does not give the size of a value that is far too long: computing it would take longer than all
+    reading.
     """
     if len(value) > RAW_FACTOR * (payload_max + 2) + 2:
         raise FieldError("payload", f"is longer than limits.max_payload, which is {payload_max}")
@@ -271,9 +269,9 @@ def due_of(
     now_ms: int,
     max_delay_ms: int,
 ) -> int:
-    """When a message is due, in UTC ms, by the one that is given. The past is allowed: late.
+    """When a message is due, UTC ms, from the given one of the two. The past is allowed: the message is late.
 
-    Null is neither: who sends it has computed something else than no time. Raises FieldError.
+    Null is refused: it suggests a client's mistake, not an absent time. Raises FieldError.
     """
     try:
         if deliver_in is msgspec.UNSET:
@@ -311,7 +309,7 @@ def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
 
 
 def check_words(field: str, text: str, chars_max: int) -> None:
-    """Raise FieldError unless a text has 1 to `chars_max` characters, all of them printable."""
+    """Raise FieldError unless a text has 1 to `chars_max` printable characters."""
     if not 1 <= len(text) <= chars_max:
         raise FieldError(field, f"must have 1 to {chars_max} characters, has {len(text)}")
     if not text.isprintable():
@@ -334,9 +332,9 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def decode(raw: bytes) -> MessageRequest:
-    """The request in `raw`; types are checked only, and names. Raises one of UNREADABLE, or FieldError."""
+    """The request in `raw`; checks only types and names. Raises one of UNREADABLE, or FieldError."""
     if not raw.isascii():
-        raw.decode()  # msgspec does not look at what is in a `Raw`
+        raw.decode()  # msgspec does not check the content of a `Raw`
     try:
         return _ONE.decode(raw)
     except msgspec.ValidationError as error:

@@ -1,14 +1,14 @@
-"""Message requests as sent -> drafts: each is checked and encoded in one go, whichever way it came in.
+"""Message requests as sent -> drafts: checked and encoded in one step, for all ways in.
 
-    {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}    a Draft: all that the writer has to know
-    {"topic": "a/b", "payload": "hi", "headers": {"a": "b"}}  a ParsedMessage: something is left to be done
+    {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}    a Draft: all that the writer needs
+    {"topic": "a/b", "payload": "hi", "headers": {"a": "b"}}  a ParsedMessage: it needs more work
 
-Nearly every request says a topic, a payload, when, and maybe QoS and a key. That is a draft at once. Whatever
-else it says (FEW) makes it a `ParsedMessage`, of which drafts.py makes the draft when what is left has been
-done: a moment within its `spread` chosen, a span begun for the trace that it belongs to.
+Nearly every request has a topic, a payload, a time, and maybe QoS and a key. It becomes a draft at once. Any
+other member (FEW) makes it a `ParsedMessage`. drafts.py makes a draft of it after the remaining work:
+choosing a moment within `spread`, beginning a span for its trace.
 
-This is a hot path (100,000 messages a second come in batches), hence one loop over the requests of a body, a
-topic checked once per body, and one look at the fields that few have.
+This is a hot path (100,000 messages a second come in batches). Hence one loop over the requests of a body,
+each topic checked once per body, and one test for all rare fields.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _JSON_TYPE = content_type_property("application/json")
 
 
 class Reader:
-    """Reads the requests of one body. `topics`: those that have been seen, each as it is stored."""
+    """Reads the requests of one body. `topics`: those read so far, in their stored form."""
 
     __slots__ = ("_as_drafts", "_keep_ids", "_limits", "_now_ms", "_of_json", "_of_text", "_user", "topics")
 
@@ -58,8 +58,8 @@ class Reader:
         keep_ids: bool = False,
         as_drafts: bool = True,
     ) -> None:
-        """`now_ms`: the server's time. `user`, `context`: as in `draft_of`. `keep_ids`: a message may say
-        which id it has to have. `as_drafts`: False: all become a ParsedMessage."""
+        """`now_ms`: the server's time. `user`, `context`: as in `draft_of`. `keep_ids`: messages may have
+        ids. `as_drafts` False: all become a ParsedMessage."""
         self.topics: dict[str | msgspec.UnsetType, bytes] = {}
         self._now_ms, self._limits = now_ms, limits
         self._user = user
@@ -70,9 +70,10 @@ class Reader:
         self._as_drafts = as_drafts
 
     def read(self, requests: Sequence[MessageRequest], raws: Sequence[bytes]) -> list[Item]:
-        """Those of some requests, in order; `raws`: as they were sent, looked at where there is a key.
+        """The items of some requests, in order; `raws`: as sent, needed with a key.
 
-        Payloads must be known to be UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
+        The caller has checked that payloads are UTF-8, which msgspec does not check in a `Raw`. Raises
+        FieldError.
         """
         topics, now_ms, limits, user = self.topics, self._now_ms, self._limits, self._user
         payload_max, max_delay_ms = limits.max_payload, limits.max_delay_ms
@@ -128,7 +129,7 @@ class Reader:
         return items
 
     def one(self, body: bytes, key: str | None = None) -> Item:
-        """That in the body of one request; `key`: the header Idempotency-Key, if there was one.
+        """The item in a request's body; `key`: the header Idempotency-Key, if any.
 
         Raises NotReadable and FieldError.
         """
@@ -143,7 +144,7 @@ class Reader:
         return self.read((request,), (body,))[0]
 
     def line(self, raw: bytes) -> Item:
-        """That in one line, or item, of a batch. Raises FieldError."""
+        """The item in one line, or array item, of a batch. Raises FieldError."""
         try:
             return self.read((decode(raw),), (raw,))[0]
         except UNREADABLE as error:

@@ -1,9 +1,8 @@
-"""What the texts and numbers on the wire look like: the types of single members, parameters and headers.
+"""Types of single members, parameters and headers: texts and numbers on the wire.
 
-The description at `/openapi.json` is made from these, through the types of bodies and answers that they stand
-in and the parameters that routes declare. What a description says here is never checked by the decoder: the
-parsers know more (that 31 February is no day) and say it better, and a pattern would be paid for by every
-message of a batch. That both agree is for the tests to show.
+`/openapi.json` is generated from these, through the types of bodies and answers and the parameters of routes.
+The decoder never checks these descriptions: the parsers know more (31 February is not a day) and give better
+errors, and a pattern would cost time for every message of a batch. Tests check that both agree.
 """
 
 from typing import Annotated, Any, Literal
@@ -82,7 +81,7 @@ Target = Annotated[
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 KEPT, UNDONE = "kept", "pending"
-"""How long a key is taken: as long as its message is kept, or until nothing of that is undone."""
+"""How long a key is taken: as long as its message is kept, or until the message is no longer undone."""
 KeyScope = Annotated[Literal["kept", "pending"], _meta(default=KEPT)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
@@ -91,19 +90,19 @@ Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1,
 
 
 def only_one(*names: str) -> Meta:
-    """Of these members at most one is not null."""
+    """At most one of these members is not null."""
     others = [[other for other in names if other != name] for name in names]
     nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
     return Meta(extra_json_schema={"anyOf": nulls})
 
 
 def not_both(one: str, other: str) -> Meta:
-    """Of these two members at most one is there."""
+    """At most one of these two members is present."""
     return Meta(extra_json_schema={"not": {"required": [one, other]}})
 
 
 def any_of(*names: str) -> Meta:
-    """Of these members at least one is there."""
+    """At least one of these members is present."""
     return Meta(extra_json_schema={"allOf": [{"anyOf": [{"required": [name]} for name in names]}]})
 
 

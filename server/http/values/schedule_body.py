@@ -1,12 +1,12 @@
-"""One schedule request: the JSON of a body -> when it fires and the message that it sends, checked.
+"""A schedule request: the JSON of a body -> checked timing and message.
 
     {"cron": "0 2 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly", "payload": "go"}
 
-One of `cron`, `every` and `rrule` says when; the rest of the body is a message without a time, which goes
-through the same checks as one of `POST /v1/messages`. A zone is never guessed: cron and rrule need `timezone`
-(for cron the prefix `CRON_TZ=` will do), `every` counts elapsed time and shows UTC without one.
+One of `cron`, `every` and `rrule` says when; the rest of the body is a message without a time, checked as in
+`POST /v1/messages`. A zone is never guessed: cron and rrule need `timezone` (or for cron the prefix
+`CRON_TZ=`); `every` counts elapsed time and shows UTC without one.
 
-What is kept for showing is the body as it came.
+The body is stored as sent, for display.
 """
 
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ INTERVAL_MS_MIN = 1_000
 
 
 def _empty() -> msgspec.Raw:
-    """The payload of a schedule that names none."""
+    """The default payload of a schedule."""
     return msgspec.Raw(b'""')
 
 
@@ -71,7 +71,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
-    """A schedule that need not be saved, and how many of its fires are asked for."""
+    """A schedule that need not exist, and the number of fires to show."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)] = COUNT_DEFAULT
     name: str = ""
@@ -79,13 +79,13 @@ class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a schedule goes on: with `now` it sends what a clock that was ahead has sent, too."""
+    """Where a schedule continues: with `now` it also sends what a clock that was ahead has already sent."""
 
     from_: Literal["now"] | None = msgspec.field(default=None, name="from")
 
 
 def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) -> TimingRow:
-    """When it fires. Raises FieldError."""
+    """The schedule's timing. Raises FieldError."""
     kind, expression, zone = _expression(request, limits)
     start_ms, end_ms = _instant("start", request.start), _instant("end", request.end)
     if start_ms - now_ms > limits.max_delay_ms:
@@ -112,7 +112,7 @@ def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) 
 
 
 def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
-    """What makes its fires, of which there is at least one. Raises FieldError."""
+    """The plan of its fires, which has at least one. Raises FieldError."""
     try:
         plan = plan_of(timing, name, anchor_ms)
     except (CronError, RuleError) as error:
@@ -123,7 +123,7 @@ def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
 
 
 def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str = "") -> bytes:
-    """The message without its due. `user`: the name of the key whose its messages are. Raises FieldError."""
+    """The message without its due. `user`: name of the key that owns the messages. Raises FieldError."""
     message = MessageRequest(
         request.payload,
         topic=msgspec.UNSET if request.topic is None else request.topic,

@@ -1,7 +1,7 @@
-"""How schedules are shown: what was sent, the defaults said, and how it stands; and single fires.
+"""Views of schedules: the definition with its defaults, and the state; and views of single fires.
 
-When the clock was ahead and was set back, fires that are still to come have been sent. Until they are over
-the schedule is silent, and says so.
+If the clock was ahead and was set back, some future fires have already been sent. Until they are over the
+schedule sends nothing, and its view says so.
 """
 
 from typing import cast
@@ -18,7 +18,7 @@ from .message_body import MEMBERS
 def schedule_view(
     name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, shown_ms: int
 ) -> shapes.Schedule:
-    """`pending`: the occurrence that is on the timeline. `shown_ms`: the latest time of the clock."""
+    """`pending`: the occurrence on the timeline. `shown_ms`: the latest time of the clock."""
     timing = row.timing
     standing: shapes.Standing = {
         "timezone": timing.zone,
@@ -36,7 +36,8 @@ def schedule_view(
 
 
 def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | None:
-    """Steps of the clock that are waited out silence nothing."""
+    """When the schedule sends nothing, and why; None: steps of the clock that are waited out cause no
+    silence."""
     occurrence, timing = row.occurrence, row.timing
     if occurrence is None or shown_ms - now_ms <= GRACE_MS:
         return None
@@ -56,12 +57,12 @@ def _last(row: ScheduleRow) -> shapes.Fire | None:
         return None
     try:
         zone = ZoneInfo(row.timing.zone)
-    except (ValueError, KeyError, OSError):  # one that this server knows no more
+    except (ValueError, KeyError, OSError):  # a zone or rule that this server no longer knows
         zone = ZoneInfo("UTC")
     return {"at": format_ms(row.last_ms), "local": local_text(row.last_ms, zone)}
 
 
 def fire_view(fire: Fire, zone: ZoneInfo) -> shapes.Fire:
-    """One time at which it fires, in its zone too."""
+    """One fire, also in its zone."""
     view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, zone)}
     return {**view, "note": fire.note} if fire.note else view

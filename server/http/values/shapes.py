@@ -1,6 +1,6 @@
-"""What the server answers, as types: the description is made from them, and mypy holds the views to them.
+"""Types of all answers: the API's description is generated from them, and mypy checks the views against them.
 
-A member that is not always there is `NotRequired`; one that can be null says so.
+A member that may be absent is `NotRequired`; one that can be null says so.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
@@ -13,7 +13,7 @@ from .scalars import Cursor, Id, Instant, Seq
 
 
 class FieldProblem(TypedDict):
-    """What is wrong with a field; `line` counts from 1, lines of NDJSON or items of an array."""
+    """An error in a field; `line` counts from 1: lines of NDJSON or items of an array."""
 
     field: str
     detail: str
@@ -34,7 +34,7 @@ class Problem(TypedDict):
 
 
 class Scheduled(TypedDict):
-    """A message that is on disk now."""
+    """A stored message."""
 
     id: Id
     deliver_at: Instant
@@ -43,7 +43,7 @@ class Scheduled(TypedDict):
 
 
 class Claims(TypedDict):
-    """How many groups, endpoints and sessions would get a message if it was dispatched now."""
+    """Number of groups, endpoints and sessions that would get a message if it were dispatched now."""
 
     groups: int
     endpoints: int
@@ -51,20 +51,20 @@ class Claims(TypedDict):
 
 
 class Posted(Scheduled):
-    """The answer to a POST. `claims`: if they were asked for."""
+    """The answer to a POST. `claims`: on request."""
 
     claims: NotRequired[Claims]
 
 
 class Accepted(TypedDict):
-    """A batch that is on disk now; the ids in the order of the items."""
+    """A stored batch; ids in the order of the items."""
 
     accepted: int
     ids: list[Id]
 
 
 class Result(TypedDict, total=False):
-    """What became of one item: its id or a problem; `replayed` and its state: it was there under its key."""
+    """Result of one item: its id or a problem; `replayed` and its state: the key was already known."""
 
     id: Id
     replayed: Literal[True]
@@ -73,13 +73,13 @@ class Result(TypedDict, total=False):
 
 
 class Results(TypedDict):
-    """The items of a batch, in order."""
+    """Results of a batch's items, in order."""
 
     results: list[Result]
 
 
 class Message(TypedDict):
-    """A message as it came in, with what became of it."""
+    """A message as sent, and its state."""
 
     id: Id
     topic: str
@@ -102,8 +102,8 @@ class Message(TypedDict):
 
 
 class Try(TypedDict):
-    """A delivery that came to nothing. `at`: when that was known; `by`: who had it, empty: nobody in
-    particular; `seconds`: how long it was in hand, null: not known."""
+    """A failed delivery. `at`: time of the failure; `by`: who had the message, empty: unknown; `seconds`: how
+    long, null: unknown."""
 
     at: Instant
     by: str
@@ -113,11 +113,10 @@ class Try(TypedDict):
 
 
 class Delivery(TypedDict):
-    """What has become of a message with one group (`group`, `filter`), or with one session.
+    """Delivery state of a message in one group (`group`, `filter`), or in one session.
 
-    `attempts`: deliveries so far, where they are still known; `retry_at`: when it comes again; `reason`: why
-    the last one came to nothing; `by`: who of the group has it; `lease_until`: for how long; `tries`: the
-    last ones that came to nothing.
+    `attempts`: deliveries so far, if still known; `retry_at`: time of the next try; `reason`: of the last
+    failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones.
     """
 
     group: NotRequired[str]
@@ -133,8 +132,8 @@ class Delivery(TypedDict):
 
 
 class MessageShown(Message):
-    """A message that was asked for alone. `deliveries`, of a dispatched one: to each group that it is for and
-    to each session that has something left of it; `deliveries_truncated`: whether there are more.
+    """A single message. `deliveries`, of a dispatched one: for each of its groups, and for each session that
+    has not finished it; `deliveries_truncated`: whether there are more.
     """
 
     deliveries: NotRequired[list[Delivery]]
@@ -150,7 +149,7 @@ class MessagePage(TypedDict):
 
 
 class Changed(TypedDict):
-    """How far a bulk call has come; `as_of` and `next` let another one go on from there."""
+    """Progress of a bulk call; with `as_of` and `next` another call can continue."""
 
     matched: int
     changed: int
@@ -159,8 +158,8 @@ class Changed(TypedDict):
 
 
 class Kept(Message):
-    """A message that is kept for one session or group. `subscription`: of a group, null of a session;
-    `tries`: the last ones."""
+    """A message kept for one session or group. `subscription`: of a group, null for a session; `tries`: the
+    last ones."""
 
     group: str
     subscription: str | None
@@ -170,7 +169,7 @@ class Kept(Message):
 
 
 class KeptPage(TypedDict):
-    """`count`: of all pages, if it was asked for."""
+    """`count`: over all pages, on request."""
 
     next: Cursor | None
     count: NotRequired[int]
@@ -201,15 +200,15 @@ class RetryPage(KeptPage):
 
 
 class KeptChanged(TypedDict):
-    """How many dead letters or retries were found, and how many changed."""
+    """Number of matching dead letters or retries, and of changed ones."""
 
     matched: int
     changed: int
 
 
 class LeasedMessage(Message):
-    """A message that is yours until `lease_until`. `filter`: of the group; `reason`: why the attempt before
-    failed, null of the first one; `tries`: the last ones that failed."""
+    """A message leased to you until `lease_until`. `filter`: of the group; `reason`: of the last failure,
+    null on the first try; `tries`: the last failed ones."""
 
     filter: str
     attempt: int
@@ -220,27 +219,27 @@ class LeasedMessage(Message):
 
 
 class LeasedMessages(TypedDict):
-    """What there was, at most as many as asked for."""
+    """The leased messages, at most as many as requested."""
 
     messages: list[LeasedMessage]
 
 
 class Acked(TypedDict):
-    """How many are done with; `gone`: leases of what was finished before, or is not yours."""
+    """Number of messages done; `gone`: leases that had ended, or are not yours."""
 
     acked: int
     gone: list[str]
 
 
 class Released(TypedDict):
-    """How many others get now; `gone`: leases that are over."""
+    """Number of messages returned to the group; `gone`: leases that had ended."""
 
     released: int
     gone: list[str]
 
 
 class Nacked(TypedDict):
-    """How many come again, how many are dead letters; `gone`: leases that are over."""
+    """Number of messages to be redelivered, and of new dead letters; `gone`: leases that had ended."""
 
     nacked: int
     dead: int
@@ -248,7 +247,7 @@ class Nacked(TypedDict):
 
 
 class Extended(TypedDict):
-    """How many are yours until `lease_until`; `gone`: leases that are over."""
+    """Number of leases extended until `lease_until`; `gone`: leases that had ended."""
 
     extended: int
     lease_until: Instant
@@ -263,7 +262,7 @@ class Position(TypedDict):
 
 
 class Place(TypedDict):
-    """Where a message lies. A held one is in no slice."""
+    """Where a message is stored. A held one is in no slice."""
 
     id: Id
     position: Position
@@ -281,7 +280,7 @@ class Place(TypedDict):
 
 
 class Bucket(TypedDict):
-    """`retries`: those that wait for a try then, if they were asked for."""
+    """`retries`: messages whose next try is in the bucket, on request."""
 
     at: Instant
     count: int
@@ -301,7 +300,7 @@ class Stretch(TypedDict):
 
 
 class Shard(TypedDict):
-    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
+    """`cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more."""
 
     shard: int
     structure: str
@@ -318,8 +317,8 @@ class Shard(TypedDict):
 
 
 class SliceNumbers(TypedDict):
-    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: so many shards; `unreadable`: so
-    many stretches of messages that cannot be read."""
+    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: number of borrowed shards;
+    `unreadable`: number of corrupt ranges."""
 
     start: Instant
     end: Instant
@@ -333,7 +332,7 @@ class SliceNumbers(TypedDict):
 
 
 class Slice(SliceNumbers):
-    """A span of the timeline, and how many shards it has."""
+    """A span of the timeline, and its number of shards."""
 
     shards: int
 
@@ -345,7 +344,7 @@ class SliceDetail(SliceNumbers):
 
 
 class HeldBy(TypedDict):
-    """The group or endpoint furthest behind, and for how many seconds a slice has been kept for it after its
+    """The group or endpoint furthest behind, and for how many seconds a slice has been kept for it beyond its
     retention."""
 
     group: str
@@ -353,7 +352,7 @@ class HeldBy(TypedDict):
 
 
 class SlicePage(TypedDict):
-    """Slices by their start. `held_by`: null if retention lets every slice go in its time."""
+    """Slices by their start. `held_by`: null if no slice is kept beyond its retention."""
 
     slices: list[Slice]
     next: Cursor | None
@@ -365,7 +364,7 @@ class SlicePage(TypedDict):
 
 
 class Fire(TypedDict):
-    """One time at which a schedule fires; `note` says what the clocks or a move changed."""
+    """One fire of a schedule; `note` says what DST or a move changed."""
 
     at: Instant
     local: str
@@ -387,14 +386,14 @@ class DstPolicy(TypedDict):
 
 
 class Silence(TypedDict):
-    """Until when a schedule sends nothing although its rule has fires before that, and why."""
+    """Until when a schedule sends nothing although its rule has earlier fires, and why."""
 
     until: Instant
     why: str
 
 
 class Standing(TypedDict):
-    """What is told of a schedule besides what was sent. `next` is on the timeline, `last` went out.
+    """State of a schedule. `next` is on the timeline, `last` went out.
 
     `silent`: null if `next` is the next fire of the rule.
     """
@@ -412,7 +411,7 @@ class Standing(TypedDict):
 
 
 class Schedule(Standing):
-    """The definition as it was sent, with the defaults, and how it stands."""
+    """The definition as sent, with its defaults, and the state."""
 
     name: str
     topic: NotRequired[str]
@@ -450,14 +449,14 @@ class Source(TypedDict):
 
 
 class CountedSource(Source):
-    """With what the slice holds of it."""
+    """A shard with the slice's own counts of it."""
 
     count: int
     live: int
 
 
 class JobSlice(TypedDict):
-    """A slice that a job is about."""
+    """A slice of a job."""
 
     start: Instant
     start_ms: int
@@ -469,7 +468,7 @@ class JobSlice(TypedDict):
 
 
 class Child(TypedDict):
-    """A slice that a split has made."""
+    """A slice made by a split."""
 
     start_ms: int
     end_ms: int
@@ -477,14 +476,14 @@ class Child(TypedDict):
 
 
 class Progress(TypedDict):
-    """In whatever the job counts."""
+    """In the job's own unit."""
 
     done: int
     total: int
 
 
 class JobView(TypedDict):
-    """A job. A split has `slice`, an expiry `slices`; an open one has a checkpoint, an ended one its end."""
+    """A job. A split has `slice`, an expiry `slices`; an open job has a checkpoint, an ended one its end."""
 
     id: Id
     kind: str
@@ -515,7 +514,7 @@ class JobPage(TypedDict):
 
 
 class Lease(TypedDict):
-    """A job that goes on."""
+    """A renewed job."""
 
     id: Id
     state: str
@@ -526,7 +525,7 @@ class Lease(TypedDict):
 
 
 class Subscription(TypedDict):
-    """What a session listens to, and since when."""
+    """A subscription of a session, and from when it counts."""
 
     filter: str
     qos: int
@@ -534,7 +533,7 @@ class Subscription(TypedDict):
 
 
 class Lag(TypedDict):
-    """How far a session is behind the horizon."""
+    """Lag of a session behind the horizon."""
 
     lag_messages: int
     lag_messages_is_exact: bool
@@ -542,7 +541,7 @@ class Lag(TypedDict):
 
 
 class Undone(TypedDict):
-    """What a place has not finished. `oldest_at`: when the oldest of it was due."""
+    """Unfinished messages of a place. `oldest_at`: due of the oldest."""
 
     lag: int
     in_flight: int
@@ -552,14 +551,14 @@ class Undone(TypedDict):
 
 
 Skipped = TypedDict("Skipped", {"from": Instant, "to": Instant, "undone": Undone})
-"""How far a place was set forward. `undone`: what it had not finished before."""
+"""How far a place was skipped forward. `undone`: what was unfinished before."""
 
 
 Expiry = int | Literal["never"]
 
 
 class Member(TypedDict):
-    """A session that holds a shared subscription."""
+    """A session that is a member of a shared subscription."""
 
     client_id: str
     connected: bool
@@ -568,7 +567,7 @@ class Member(TypedDict):
 
 
 class Session(Lag):
-    """A client's subscriptions, and how far they are read."""
+    """A client's subscriptions, and its read position."""
 
     client_id: str
     connected: bool
@@ -591,7 +590,7 @@ class SessionPage(TypedDict):
 
 
 class Group(Lag):
-    """Those who divide the messages of a filter, who may be nobody. Durations in seconds; 0: for ever."""
+    """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
     name: str
     filter: str
@@ -621,7 +620,7 @@ class GroupPage(TypedDict):
 
 
 class Secret(TypedDict):
-    """What signs, by its fingerprint; `former` does too, until then."""
+    """A signing secret, by its fingerprint; until then `former` is valid too."""
 
     fingerprint: str
     former: NotRequired[str]
@@ -629,17 +628,17 @@ class Secret(TypedDict):
 
 
 class Retry(TypedDict):
-    """When a message is tried again, seconds after each failure, and how often; 0: without end."""
+    """When a message is tried again, seconds after each failure, and how often; 0: without limit."""
 
     max_attempts: int
     backoff: list[float]
 
 
 class Failing(TypedDict):
-    """How the last posts of an endpoint went since the server started.
+    """Results of an endpoint's last posts since the server started.
 
-    `share`: of the last `of` posts, up to 20, those that failed, 0 to 1. `last_reason`: why the newest of
-    these failed; null if none did.
+    `share`: failed part of the last `of` posts (up to 20), 0 to 1. `last_reason`: of the newest failure; null
+    if none failed.
     """
 
     share: float
@@ -648,8 +647,8 @@ class Failing(TypedDict):
 
 
 class Endpoint(TypedDict):
-    """Where messages are posted, and how far it is. `headers`: their names; `timeout`: seconds; `rate`:
-    messages a second, 0: any number; `reason`: why the server has paused it."""
+    """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
+    a second, 0: no limit; `reason`: why the server has paused it."""
 
     name: str
     url: str
@@ -683,7 +682,7 @@ class EndpointPage(TypedDict):
 
 
 class Tried(TypedDict):
-    """What came of one post. `status` null: no answer; `reason` null: it was taken."""
+    """Result of one post. `status` null: no answer; `reason` null: it was accepted."""
 
     ok: bool
     status: int | None
@@ -696,10 +695,10 @@ class Tried(TypedDict):
 
 
 class Figures(TypedDict):
-    """How the server stands. Who does not see every message is told `time`, `horizon` and `behind_ms` alone.
+    """State of the server. A key that does not see every message gets only `time`, `horizon` and `behind_ms`.
 
-    `behind_ms`: how far dispatch is behind what is due; `lateness`: messages dispatched so far by how late
-    they were, the upper bound in seconds ("+Inf" the last) and how many up to it.
+    `behind_ms`: how far dispatch is behind due messages; `lateness`: dispatched messages by lateness, as
+    upper bounds in seconds (the last is "+Inf") and the count up to each.
     """
 
     time: Instant
@@ -720,19 +719,19 @@ class Figures(TypedDict):
 
 
 class Backup(TypedDict):
-    """Where the copy is."""
+    """Where the backup is."""
 
     dir: str
 
 
 class Advanced(TypedDict):
-    """What the simulated clock shows now."""
+    """The simulated clock's new time."""
 
     now: Instant
 
 
 class Info(TypedDict):
-    """The server, and where MQTT listens."""
+    """The server, and MQTT's addresses."""
 
     version: str
     node: int
@@ -743,6 +742,6 @@ class Info(TypedDict):
 
 
 class Status(TypedDict):
-    """Always ok: what is not is a problem."""
+    """Always ok: an error is a problem."""
 
     status: str

@@ -1,10 +1,10 @@
-"""A body that came compressed -> what it says, within a bound.
+"""A compressed body -> its content, within a bound.
 
-Not done while it comes: a MiB can say that it is a GiB, and whoever reads on to find its end, because the
-answer is an error long since, unpacks all of it. Here nothing is unpacked before the whole body has been
-asked for, and no more than may be: 16 MiB take 20 to 60 ms, so it is for threads.
+A body is not unpacked while it arrives: a MiB can unpack to a GiB, also when the body is read only to find
+its end, after an error. It is unpacked only when a call needs the whole body, and only up to the bound. 16
+MiB take 20 to 60 ms, so it runs in a thread.
 
-Source: RFC 1950 and 1952; RFC 9110, section 8.4.1. Some send bare deflate (RFC 1951) for `deflate`.
+Source: RFC 1950 and 1952; RFC 9110, section 8.4.1. Some clients send bare deflate (RFC 1951) as `deflate`.
 """
 
 import zlib
@@ -12,17 +12,17 @@ import zlib
 from .bodies import NotReadable
 
 ENCODINGS = (b"gzip", b"deflate")
-"""What a body may come in. `identity` is none."""
+"""Accepted encodings besides `identity`."""
 _GZIP, _ZLIB, _BARE = 31, 15, -15
 _METHOD = 8
 
 
 class TooLong(Exception):
-    """It says more than it may."""
+    """The content exceeds the bound."""
 
 
 def unpacked(raw: bytes, encoding: str, size_max: int) -> bytes:
-    """What a body in gzip or deflate says. Raises NotReadable, TooLong."""
+    """Unpack a gzip or deflate body. Raises NotReadable, TooLong."""
     form = _GZIP
     if encoding == "deflate":
         form = _ZLIB if raw and raw[0] & 0xF == _METHOD else _BARE

@@ -1,7 +1,7 @@
-"""How the server's things are shown: messages with their state, slices, shards, sessions, positions.
+"""Views of messages with their state, slices, shards, sessions and positions.
 
-A message's state follows from its row: shards/state.py says how. A view is a dict for the JSON encoder; a
-payload that came as JSON goes out as the bytes that came.
+A message's state follows from its row (shards/state.py). A view is a dict for the JSON encoder; a JSON
+payload goes out as the bytes that came.
 """
 
 from base64 import b64encode
@@ -34,7 +34,7 @@ def time_text(at_ms: int) -> str:
 
 
 def etag(row: MessageId) -> str:
-    """Names the row that a message is in: another one after each move."""
+    """Names the row that holds a message; each move gives another."""
     return f'"{row:032x}"'
 
 
@@ -44,7 +44,7 @@ def etag(row: MessageId) -> str:
 def message_view(
     message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
 ) -> shapes.Message:
-    """A message as it came in, with what became of it."""
+    """A message as sent, and its state."""
     view: shapes.Message = {
         "id": id_text(message),
         "topic": record.topic.decode(),
@@ -79,7 +79,7 @@ def message_view(
 
 
 def delivery_view(delivery: Delivery) -> shapes.Delivery:
-    """What has become of a message with one session or group."""
+    """Delivery state of a message in one session or group."""
     view: shapes.Delivery = {"state": delivery.state}
     if delivery.filter is None:
         view["session"] = delivery.name
@@ -101,7 +101,7 @@ def delivery_view(delivery: Delivery) -> shapes.Delivery:
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:
-    """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
+    """The payload as it came in; text that is not UTF-8 (a plain publish can be anything) as base64."""
     encoding: Encoding = ENCODINGS[record.encoding]
     if encoding == "json":
         return msgspec.Raw(record.payload), encoding
@@ -144,7 +144,7 @@ def slice_numbers(piece: Slice, reader: Reader) -> shapes.SliceNumbers:
 
 
 def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_ms: int) -> shapes.Shard:
-    """A shard as it stands when the horizon's clock shows `clock_ms`."""
+    """A shard when the horizon's clock shows `clock_ms`."""
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
@@ -176,7 +176,7 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
 
 
 class Progress(NamedTuple):
-    """How far a place has read, and what it has not finished, seen at `horizon`."""
+    """Read position of a place and its unfinished messages, as of `horizon`."""
 
     lag: shapes.Lag
     undone: shapes.Undone
@@ -226,7 +226,7 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],
-        # Its own flights are those of QoS 1, with what waits for another member among them.
+        # Its own flights are those of QoS 1, including those that wait for another member.
         "in_flight": len(group.session.resends) + sum(member["in_flight"] for member in members),
         "delivered": group.delivered,
         "ack_timeout": told.ack_timeout_ms / 1_000,
