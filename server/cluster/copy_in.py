@@ -1,11 +1,11 @@
-"""Another node's data, fetched: a stream that is written beside this node's own and looked at.
+"""Fetches another node's data: writes the stream beside this node's own data, and checks it.
 
-Nothing of a stream is believed. Files have the names that an engine gives them and no others; there is room
-for each before it is written; and the last member says what each of them is, so that a copy that was cut off
-or has a wrong bit is none. Only one that came to its end and was found whole is left for swap.py to take.
+The stream is not trusted. Only an engine's file names are accepted; each file needs room before it is
+written; and the last member lists sizes and hashes of all, so that a truncated copy, or one with a wrong bit,
+is refused. swap.py takes only a complete copy.
 
-The loop reads from the socket, a thread writes: PIECES wait between the two at the most, and then nothing is
-read. A sender that says nothing for IDLE_S is given up.
+The loop reads from the socket and a thread writes. At most PIECES wait in between; then nothing is read. A
+sender that is silent for IDLE_S is given up.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from .swap import FOLDER, IN, READY, is_copied, sync_folder
 
 CONNECT_S = 5.0
 IDLE_S = 30.0
-"""How long nothing may come: the sender makes its checkpoint meanwhile."""
+"""Maximum silence: the sender makes its checkpoint meanwhile."""
 PIECES = 8
-"""That wait to be written."""
+"""Maximum pieces that wait to be written."""
 SPARE_BYTES = 64 << 20
-"""Of the file system, that a copy leaves free."""
+"""Bytes of the file system that a copy leaves free."""
 MANIFEST_BYTES = 16 << 20
 FILES = 100_000
 TRAILER_BYTES = 2 * PIECE
-"""What a tar may be filled up with at its end."""
+"""Maximum bytes of padding at a tar's end."""
 
 
 class CopyFailed(Exception):
-    """No copy was made; what was there stays."""
+    """No copy was made; the existing data is unchanged."""
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data: Path) -> None:
-    """Have a whole copy of the node at `url` where `recover_swap` takes it from. Raises CopyFailed."""
+    """Fetch a copy of the node at `url` to where `recover_swap` takes it from. Raises CopyFailed."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=IDLE_S)
     try:
         async with session.get(
@@ -74,23 +74,23 @@ async def _take(content: aiohttp.StreamReader, data: Path) -> None:
     finally:
         thread.shutdown(wait=False)
         await asyncio.wait({work})
-        work.exception()  # looked at; the first one is told
+        work.exception()  # retrieve it; the first error is raised
     work.result()
 
 
 class _Feed:
-    """Pieces from the loop, as a file for a thread."""
+    """Passes pieces from the loop to a thread, as a file."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(PIECES)
         self._pieces: SimpleQueue[bytes | bool] = SimpleQueue()
-        """At the end: whether it is one."""
+        """Pieces; a bool at the end: whether it is complete."""
         self._left = b""
         self._is_over = False
 
     async def put(self, piece: bytes) -> None:
-        """Wait for room."""
+        """Add a piece; waits for room."""
         await self._room.acquire()
         self._pieces.put(piece)
 
@@ -98,11 +98,11 @@ class _Feed:
         self._pieces.put(is_whole)
 
     def wake(self, _: object) -> None:
-        """Nobody takes any more: who waits for room need not."""
+        """The thread has ended: free a sender that waits for room."""
         self._room.release()
 
     def read(self, size: int) -> bytes:
-        """In the thread; less only at the end. Raises ValueError: it was cut off."""
+        """In the thread: read; less than `size` only at the end. Raises ValueError for a truncated stream."""
         parts, lacking = [self._left], size - len(self._left)
         while lacking > 0 and (piece := self._next()):
             parts.append(piece)
@@ -112,7 +112,7 @@ class _Feed:
         return whole[:size]
 
     def finish(self) -> None:
-        """In the thread: wait for the end. Raises ValueError: there is none, or more than that."""
+        """In the thread: wait for the end. Raises ValueError if it is truncated, or has more data."""
         trailer = len(self._left)
         while piece := self._next():
             trailer += len(piece)
@@ -133,7 +133,7 @@ class _Feed:
 
 
 class _Plain(tarfile.TarInfo):
-    """A file of an engine or the manifest. Anything else is refused by its head, before more is read."""
+    """A file of an engine, or the manifest. Anything else is refused by its header, before more is read."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Plain":
@@ -147,7 +147,8 @@ class _Plain(tarfile.TarInfo):
 
 
 def unpack(feed: _Feed, data: Path) -> None:
-    """Write a stream below `data`, and make it ready if it is whole. Raises OSError, TarError, ValueError."""
+    """Write a stream below `data`, and make it ready if it is complete. Raises OSError, TarError,
+    ValueError."""
     folder = data / FOLDER
     incoming, ready = folder / IN, folder / READY
     _forget(incoming, ready)
@@ -173,7 +174,7 @@ def _write_files(feed: _Feed, folder: Path) -> None:
     found: dict[str, tuple[int, str]] = {}
     with tarfile.open(fileobj=feed, mode="r|", bufsize=PIECE, tarinfo=_Plain) as tar:  # type: ignore[call-overload]
         while (member := tar.next()) is not None:
-            tar.members = []  # it would keep them
+            tar.members = []  # tarfile would keep them
             file = tar.extractfile(member)
             if member.name == MANIFEST:
                 _check(file.read(), found)
@@ -194,7 +195,7 @@ def _check(manifest: bytes, found: dict[str, tuple[int, str]]) -> None:
 
 
 def _written(source: IO[bytes], path: Path) -> str:
-    """The hash of what was written and synced."""
+    """Write and sync a file; returns its hash."""
     sha = hashlib.sha256()
     with path.open("xb") as file:
         while piece := source.read(PIECE):

@@ -1,8 +1,8 @@
-"""A copy of this node's data, streamed to another node.
+"""Streams a copy of this node's data to another node.
 
-A checkpoint is made beside the data (files are linked: a moment, and next to no room) and sent as a tar while
-the node goes on. Its last member is a *manifest*, the size and SHA-256 of every file before it: a stream
-without it was cut off. One copy is made at a time; who comes meanwhile is asked to come again.
+A checkpoint is made beside the data (files are linked: a moment, and almost no room) and sent as a tar while
+the node continues. Its last member is a *manifest* with the size and SHA-256 of every file: a stream without
+it is truncated. One copy is made at a time; other requests are told to retry.
 
 A thread reads and hashes; each piece of PIECE bytes waits until the client has taken the one before it.
 """
@@ -37,14 +37,14 @@ OUT = "out"
 MANIFEST = "manifest.json"
 PIECE = 1 << 20
 TAKE_S = 30.0
-"""How long the other node may take for a piece."""
+"""Maximum time for the other node to take a piece."""
 
 
 class CopyRoutes:
     """`GET /v1/cluster/checkpoint`."""
 
     def __init__(self, store: Callable[[], Store | None], data: Path, key: ClusterKey) -> None:
-        """`store`: what is open at the moment."""
+        """`store`: the currently open one."""
         self._store = store
         self._folder = data / FOLDER / OUT
         self._key = key
@@ -66,7 +66,7 @@ class CopyRoutes:
             raise Problem("store-unavailable", "No copy can be made now.", headers=RETRY_AFTER)
         self._is_busy = True
         loop = asyncio.get_running_loop()
-        # A thread of its own: those that others wait for are not held by a slow client.
+        # A thread of its own: a slow client must not block the shared ones.
         thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
         gone = Event()
         try:
@@ -101,7 +101,7 @@ class CopyRoutes:
         try:
             await loop.run_in_executor(thread, partial(pack, self._folder, give))
         except BaseException as error:
-            # Half of it must not look like a whole; and who is in the midst of a piece waits no longer.
+            # Half a copy must not look complete; the thread must not wait on.
             if request.transport is not None:
                 request.transport.abort()
             if not isinstance(error, OSError | TimeoutError):
@@ -112,13 +112,13 @@ class CopyRoutes:
         return answer
 
     def _make(self, store: Store) -> None:
-        """In the thread: the checkpoint. Raises ShardsError, OSError."""
+        """In the thread: make the checkpoint. Raises ShardsError, OSError."""
         self._clear()
         self._folder.parent.mkdir(exist_ok=True)
         store.checkpoint(self._folder)
 
     def _free(self, _: object) -> None:
-        """The next one may come."""
+        """Allow the next copy."""
         self._is_busy = False
 
     def _clear(self) -> None:
@@ -126,7 +126,7 @@ class CopyRoutes:
 
 
 class _Pieces(io.RawIOBase):
-    """A file that is written and gone."""
+    """A write-only file that passes its pieces on."""
 
     def __init__(self, give: Callable[[bytes], None]) -> None:
         self._give = give
@@ -141,7 +141,7 @@ class _Pieces(io.RawIOBase):
 
 
 class _Hashed:
-    """A file that is read once, and its hash."""
+    """A file that computes its hash while it is read."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -154,7 +154,7 @@ class _Hashed:
 
 
 def pack(folder: Path, give: Callable[[bytes], None]) -> None:
-    """The files of a folder as a tar, piece by piece. Raises OSError, and what `give` raises."""
+    """Pass the files of a folder on as a tar, in pieces. Raises OSError, and what `give` raises."""
     manifest: dict[str, tuple[int, str]] = {}
     with tarfile.open(fileobj=_Pieces(give), mode="w|", bufsize=PIECE, format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(folder.iterdir()):

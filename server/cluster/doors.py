@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Doors:
-    """HTTP and MQTT of a node that does not lead, to be opened and closed again."""
+    """The HTTP and MQTT listeners of a node that does not lead; they can be closed and opened again."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Doors:
 
     @property
     def places(self) -> tuple[str, str]:
-        """URL and MQTT's host:port of this node, for others."""
+        """This node's URL and MQTT host:port, for others."""
         config = self.config
         http, mqtt = config.http.listen, config.mqtt.listen[0]
         scheme = "http" if self._tls[0] is None else "https"
@@ -86,7 +86,7 @@ class Doors:
         self._watch.start()
 
     async def close(self) -> None:
-        """They may be opened again."""
+        """Close the listeners; they can be opened again."""
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None
@@ -99,7 +99,7 @@ class Doors:
             self._front = None
 
     async def end(self) -> None:
-        """For good."""
+        """Close for good."""
         await self.close()
         self.ports.close()
         self._checks.stop()
@@ -127,7 +127,7 @@ class Doors:
 
 
 def _nothing() -> None:
-    """Whoever is here is gone in a moment."""
+    """For the moment between two listeners: nothing to do."""
 
 
 def _host(address: Address) -> str:

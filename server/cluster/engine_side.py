@@ -1,6 +1,6 @@
-"""A second hand on the log, for what is asked of it beside reading and appending: its bounds, and trimming.
+"""A second connection to the log, for its bounds and for trimming.
 
-A Log is for one thread at a time; this one has a thread of its own, and nobody waits for it but who asks.
+A Log is for one thread at a time; this one has a thread of its own, so its calls delay nobody else.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class LogSide:
-    """Opened when it is first needed, and again after it has failed."""
+    """Opened on first use, and again after a failure."""
 
     def __init__(self, opened: Callable[[], Log]) -> None:
         self._opened = opened

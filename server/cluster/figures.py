@@ -1,4 +1,4 @@
-"""What a node says of the cluster to Prometheus, whether it leads or follows."""
+"""The cluster's metrics for Prometheus, on a leader or follower."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,13 +9,13 @@ from .view import View
 
 
 class ClusterFigures(Collector):
-    """Reads the node's view of the cluster, when somebody asks."""
+    """Reads the node's view of the cluster at each scrape."""
 
     def __init__(self, view: Callable[[], View]) -> None:
         self._view = view
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        """Nothing; otherwise the registry would collect everything once just for the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

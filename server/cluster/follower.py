@@ -1,21 +1,21 @@
-"""How a node follows, and when it takes the lead: sans loop, a step at a time.
+"""Following the log, and the election: a step at a time, without a loop.
 
-A step reads what is new in the log. If there has been nothing new for `takeover_s`, although the log could be
-read, the node claims it. A log that does not answer says nothing of who leads: the time begins again when it
-does. Where nobody has to be waited for the wait is a moment, of random length so that not all claim at once:
+A step reads new records of the log. If there was none for `takeover_s`, although the log could be read, the
+node claims the log. While the log does not answer the leader is unknown: the time begins again when it does.
+The wait is only a random moment, so that not all claim at once, if there is no leader to wait for:
 
-    nobody has ever led, or who led has said that it does no more
-    it was this node: it was started again, or its log was away for a while
+    no node has ever led, or the leader has resigned
+    this node led: it was restarted, or its log did not answer for a while
 
-Two may claim at the same time. One of the claims becomes the record, the other is Fenced and goes on
-following; that is the whole election.
+Two nodes may claim at the same time. One claim becomes the record; the other node is Fenced and continues
+following. That is the whole election.
 
-**Clocks.** Each group of the leader says up to which time dispatch may go, 2 s beyond its clock. So who reads
-groups as they come sees how far its own clock is from the leader's. A node that is ahead by more than
+**Clocks.** Each group of the leader contains the bound of dispatch, 2 s beyond the leader's clock. So a node
+that reads groups as they come knows the distance between the two clocks. A node that is ahead by more than
 SKEW_MS does not take the lead: it would deliver early. A group may be old when it is read: the log did not
-answer, its append took long, this process hung. It was not there when the log was read before, so it is taken
-for as old as that; and of all groups of an epoch the one counts that speaks most for this node. What is read
-at the beginning says nothing.
+answer, its append took long, this process hung. It was not there at the read before, so its age is assumed as
+the time since then; and of all groups of an epoch the one most in favour of this node counts. The first read
+has no such bound and is ignored.
 """
 
 import logging
@@ -31,13 +31,13 @@ from timeline.horizon import BOUND_MS
 log = logging.getLogger(__name__)
 
 MOMENT_S = 0.3
-"""Before a claim for which nobody has to be waited for; up to this, at random."""
+"""Maximum random wait before a claim when there is no leader to wait for."""
 SKEW_MS = 5_000
 """A node whose clock is further ahead of the leader's does not take the lead."""
 
 
 class Follower:
-    """One node on one opened store, until it leads."""
+    """A node on an open store, until it leads."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Follower:
         wall_ms: Callable[[], int],
         chance: Callable[[], float],
     ) -> None:
-        """`urls`: where others send the clients of this node. `chance`: from 0 up to 1, each time."""
+        """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1)."""
         self._store = store
         self._node = node
         self._urls = urls
@@ -61,19 +61,19 @@ class Follower:
         self._quiet_since = mono()
         self._seen = float("-inf")
         self._read_at: float | None = None
-        """When all that the log had then was read."""
+        """Time of the last complete read."""
         self._told_ms = 0
-        """The leader's clock, as the last group has told."""
+        """The leader's clock in the last group."""
         self._epoch = 0
         self._led_ms = float("-inf")
-        """What the leader's clock is beyond our monotonic one, at most; of which epoch it is said."""
+        """Maximum of the leader's clock minus our monotonic one, and its epoch."""
         self.why = ""
-        """Why it could not take the lead, or cannot follow, in words."""
+        """Why it cannot take the lead, or cannot follow, in words."""
 
     def step(self) -> bool:
-        """Read on; whether this node leads now.
+        """Read new records. Returns whether this node leads now.
 
-        Raises Trimmed, Damaged: the store cannot go on with this log. StoreFailed, Corrupt: of the store
+        Raises Trimmed, Damaged if the store cannot continue with this log; StoreFailed, Corrupt for the store
         itself.
         """
         began = self._mono()
@@ -102,7 +102,7 @@ class Follower:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether something new has come lately."""
+        """Whether a new record has come lately."""
         return self._is_led and self._mono() - self._seen < self._takeover_s
 
     @property
@@ -111,7 +111,7 @@ class Follower:
 
     @property
     def _is_led(self) -> bool:
-        """Whether another has claimed the log last. One with our name and another address is another."""
+        """Whether another node made the last claim. The same name with another address counts as another."""
         leader = self._store.leader
         mine = self._node, self._urls
         return leader is not None and leader.node != "" and (leader.node, leader.url) != mine
@@ -133,7 +133,7 @@ class Follower:
         self._quiet_since = self._mono()
 
     def _compare_clocks(self, since: float) -> None:
-        """`since`: when what has been read now was not there yet."""
+        """`since`: time of the last read, which did not have these records yet."""
         value = self._store.get(Table.META, META_CURSOR)
         told_ms = 0 if value is None else cursor_from(value).bound_ms - BOUND_MS
         if told_ms in (0, self._told_ms):

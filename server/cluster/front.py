@@ -1,15 +1,15 @@
-"""HTTP of a node that does not lead: where to go.
+"""HTTP of a node that does not lead: redirects to the leader.
 
     the calls of the cluster, /livez, /readyz, /metrics     answered here
     everything else                                         307 to the node that leads, or 503 and Retry-After
 
-Nobody is asked for a key before a redirect: where the leader is each node tells whoever comes. Path and query
-go along byte by byte. A connection is one of a server's (server/http/front.py), with all bounds of these, but
-for the quick path; so what cannot be read, or is for another host, is refused here and not sent on.
+A redirect needs no key: every node tells any client where the leader is. Path and query are kept byte by
+byte. Connections are those of a server (server/http/front.py), with all their bounds, but without the quick
+path. So unreadable requests, or those for another host, are refused here and not redirected.
 
-No body is read for a redirect. What has been announced is dropped as it comes, as after any answer that does
-not wait for it, and the connection goes on behind it. After that of a client that waits for "100 Continue",
-or whose body has no end yet, it ends: nobody could tell what comes next.
+A redirect does not read the body. An announced body is discarded as it comes, as after any early answer, and
+the connection stays open. It is closed if the client waits for "100 Continue" or the end of its body is
+unknown, since the start of the next request is then unknown.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ from ..settings.config import Config, Http
 from ..site import count_answers
 
 REPORTS_BYTES = 1 << 20
-"""Of a body that the cluster's calls read."""
+"""Maximum bytes of a body of the cluster's calls."""
 HANDLERS_S = 0.5
-"""How long handlers may go on, twice, once their connections have been ended."""
+"""How long handlers may run, twice, after their connections have ended."""
 
 
 class Front:
@@ -65,7 +65,7 @@ class Front:
         pool: Pool,
         ports: Ports,
     ) -> None:
-        """`routes`: the cluster's. `where`: the leader's URL, empty: none is known."""
+        """`routes`: the cluster's. `where`: the leader's URL; empty: unknown."""
         self._config = config
         self._tls = tls
         self._metrics = metrics
@@ -87,7 +87,7 @@ class Front:
         self._lobby: Lobby | None = None
 
     async def open(self) -> int:
-        """Start listening; the port. Raises OSError."""
+        """Start listening; returns the port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
@@ -98,14 +98,14 @@ class Front:
         return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
 
     async def close(self) -> None:
-        """Accept no more, give what is answered a moment, and end all."""
+        """Stop accepting, give running answers a moment, then close all."""
         self._acceptor.close()
         await self._crowd.close(Cause.STOPPING, CLOSE_S)
         await self._runner.cleanup()
 
 
 class Lobby:
-    """What the connections share: what `server.http.front.Place` says."""
+    """Shared by the connections: implements `server.http.front.Place`."""
 
     quick = None
     is_open = False
@@ -120,7 +120,7 @@ class Lobby:
         others: Others,
         time: LoopTime,
     ) -> None:
-        """`others`: what answers."""
+        """`others`: the handler that answers."""
         self.time = time
         self.http = http
         self.pages = pages
@@ -135,7 +135,7 @@ class Lobby:
         return Connection(self, caller, asyncio.get_running_loop())
 
     def check_length(self, length: int | None) -> None:
-        """Whatever it is, the leader will say."""
+        """Any length: the leader decides."""
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
         return self._written.refusal(problem, head)
@@ -166,7 +166,7 @@ def build_front(
 
 
 class Away:
-    """What a machine asks, and everything else."""
+    """Health calls, and the redirect of everything else."""
 
     def __init__(self, metrics: Metrics, where: Callable[[], str]) -> None:
         self._metrics = metrics
@@ -194,7 +194,7 @@ class Away:
 
     @described("Where the leader is", OPEN, Gives(307), query=None, problems=("no-leader",))
     async def away(self, request: web.Request) -> web.Response:
-        """The path and query go along as they came."""
+        """Redirect, with path and query unchanged."""
         where = self._where()
         if where:
             answer = web.Response(status=307, headers={"Location": where + _target_of(request)})
@@ -206,6 +206,6 @@ class Away:
 
 
 def _target_of(request: web.Request) -> str:
-    """Path and query; a target may be a whole URL, of which the head has been compared with Host."""
+    """Path and query; a target may be a whole URL, whose authority has been compared with Host."""
     raw = request.raw_path
     return raw if raw.startswith("/") else "/" + raw.partition("://")[2].partition("/")[2]

@@ -1,7 +1,7 @@
-"""What the nodes know of each other, for people and for trimming the log.
+"""Members as the nodes know each other, for display and for trimming the log.
 
-Each second a node that follows reports to the one that leads, which answers with all that it has heard; so
-every node can show the table, and one that comes to lead begins with it. Nothing of this decides who leads.
+Each second a follower reports to the leader, which answers with all its reports. So every node can show the
+table, and a new leader begins with it. None of this decides who leads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,14 +12,14 @@ MEMBERS_MAX = 16
 """Maximum number of members; beyond it the least recently heard one is forgotten."""
 ALIVE_S = 5.0
 GONE = "gone"
-"""The state of a node that is not heard: whether it leads or follows nobody knows."""
+"""The state of an unheard node: whether it leads or follows is unknown."""
 GIVEN_UP_S = 600.0
-"""So long the log is kept for a node that is not heard; it may be upgraded meanwhile."""
+"""How long the log is kept for an unheard node; it may be in an upgrade."""
 TEXT_MAX = 300
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What a node says of itself. `applied`: the last record that is durable in its own store."""
+    """A node's report about itself. `applied`: the last record that is durable in its own store."""
 
     node: str
     url: str
@@ -47,19 +47,19 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """What it is; of one that is not heard nobody knows."""
+        """Its state; GONE if it is not heard."""
         return self.member.state if self.is_alive else GONE
 
 
 class Members:
-    """All nodes that have been heard, this one included."""
+    """All nodes that have been heard, including this one."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
         self._heard: dict[str, tuple[Member, float]] = {}
 
     def hear(self, member: Member, ago_ms: int = 0) -> None:
-        """`ago_ms`: another has heard it then. What was heard later stays."""
+        """Note a report. `ago_ms`: another node heard it then. A later report stays."""
         at = self._mono() - ago_ms / 1000
         known = self._heard.get(member.node)
         if not member.is_plausible or (known is not None and known[1] > at):
@@ -69,17 +69,17 @@ class Members:
             del self._heard[min(self._heard, key=lambda node: self._heard[node][1])]
 
     def hear_all(self, rows: Sequence[Row]) -> None:
-        """What another node has heard."""
+        """Note another node's table."""
         for row in rows[:MEMBERS_MAX]:
             self.hear(row.member, max(0, row.heard_ms))
 
     def __iter__(self) -> Iterator[Row]:
-        """By name."""
+        """Rows by name."""
         now = self._mono()
         for _, (member, at) in sorted(self._heard.items()):
             yield Row(member, int((now - at) * 1000))
 
     def lowest(self) -> int:
-        """The lowest record that somebody has applied who is not given up; 0 if nobody was heard."""
+        """The lowest record applied by any node that is not given up; 0 if none was heard."""
         applied = [row.member.applied for row in self if row.heard_ms < GIVEN_UP_S * 1000]
         return min(applied, default=0)

@@ -1,4 +1,4 @@
-"""A node of a cluster: its states, one after the other, in one process.
+"""A node of a cluster: its states in one process.
 
     resync ──copy of another node's data──> follower ──claim──> leader
        ^                                     |    ^                |
@@ -6,15 +6,15 @@
            damaged
 
 A *follower* reads the log and writes it into its store (follower.py). A *leader* is a whole server
-(server/serving.py) on that store for as long as its *term* lasts: until an append fails, its lease runs out
-or somebody wants it to end. Then its clients are told, everything of it goes, the store is opened again and
-followed with, and what the log has beyond it is read there like anything else.
+(server/serving.py) on that store during its *term*: until an append fails, its lease runs out or it is told
+to stop. Then its clients are told, the server is closed, the store is opened again, and the node follows: it
+reads later records of the log like any other.
 
 A node listens from start to stop, always at the same sockets: when it does not lead it tells clients where to
 go (doors.py). Between the two states clients wait in the backlog.
 
-What blocks (the store, the log) is done in threads. A term begins in the follower's thread, which has
-claimed the log and hands the store on with it.
+Blocking calls (the store, the log) run in threads. A term begins in the follower's thread, which has claimed
+the log and hands the store over.
 """
 
 import asyncio
@@ -65,22 +65,22 @@ from .view import Leader, NodeRow, View, places_in, urls_of
 log = logging.getLogger(__name__)
 
 FOLLOW_S = 0.05
-"""Between two looks at the log."""
+"""Pause between two reads of the log."""
 SYNC_S = 1.0
-"""After so long a node makes durable what it has applied."""
+"""How often a node makes durable what it has applied."""
 LOOK_S = 1.0
 TRIM_EVERY = 5
-"""Looks."""
+"""Trim the log every so many looks."""
 TRIM_AFTER_S = 30.0
-"""Of a term: by then all who live have reported."""
+"""Start of trimming in a term: by then all live nodes have reported."""
 AGAIN_S = 1.0
-"""After a store or a log could not be opened, or no copy be made."""
+"""Pause after a store or log could not be opened, or no copy made."""
 
 T = TypeVar("T")
 
 
 class Node:
-    """One node, from start to stop. `exit_code` counts once `stopping` is set."""
+    """A node, from start to stop. `exit_code` counts once `stopping` is set."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Node:
         self._follower: Follower | None = None
         self._server: Server | None = None
         self._halt = Event()
-        """Whoever follows is to end."""
+        """Set to end the follower."""
         self._over = asyncio.Event()
-        """The term is to end."""
+        """Set to end the term."""
         self._led_since = 0.0
         cluster = config.cluster
         self._members = Members(self._clock.mono)
@@ -127,7 +127,7 @@ class Node:
     # -- a process (server/run.py)
 
     async def start(self) -> None:
-        """Begin to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
+        """Start to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
         await _in_thread(partial(recover_swap, self._data))
         first = await self._opened()
         await self._doors.open(self._of_followers())
@@ -148,7 +148,7 @@ class Node:
         await self._reports.close()
 
     def hang_up(self) -> None:
-        """SIGHUP: read again what can be read again."""
+        """SIGHUP: reread files."""
         self._doors.hang_up()
         if self._server is not None:
             self._server.hang_up()
@@ -156,12 +156,12 @@ class Node:
     # -- states
 
     async def _live(self, store: ReplicatedStore | None) -> None:
-        """One state after the other until the node stops. `store`: if it is open already."""
+        """Run the states until the node stops. `store`: if it is already open."""
         while not self.stopping.is_set():
             if store is None:
                 try:
                     store = await self._opened()
-                except Unfit as error:  # at the start it is refused; later the log may become fit again
+                except Unfit as error:  # refused at the start; later the log may become fit again
                     self._fault(error)
             if store is None:
                 await self._pause()
@@ -186,7 +186,7 @@ class Node:
         return None
 
     async def _follow(self, store: ReplicatedStore) -> None:
-        """Follow, and lead when that comes to it; the store is closed at the end."""
+        """Follow, and lead when elected; closes the store at the end."""
         self._state = "follower"
         self._store = store
         cluster = self._config.cluster
@@ -213,7 +213,7 @@ class Node:
                 await _in_thread(store.close)
 
     def _follow_on(self, follower: Follower, store: ReplicatedStore) -> Lease | None:
-        """In a thread, until this node leads: its lease; None: it is to end."""
+        """In a thread: follow until this node leads. Returns its lease; None: it must stop."""
         self._stored_zones = _zones_in(store)
         synced = self._clock.mono()
         while not self._halt.is_set():
@@ -229,7 +229,7 @@ class Node:
         return None
 
     def _begun(self, store: ReplicatedStore, since: float) -> Lease:
-        """In a thread: a term has begun. What has to be done before anybody is served."""
+        """In a thread: a term has begun. Prepare it before any client is served."""
         lease = Lease(self._clock, self._takeover_s)
         lease.renew(since)
         opened = partial(timeline_of, self._config, self._clock, store)
@@ -238,7 +238,7 @@ class Node:
         return lease
 
     async def _lead(self, store: ReplicatedStore, lease: Lease) -> None:
-        """A term: a whole server. The store is closed at the end."""
+        """Serve a term: a whole server. Closes the store at the end."""
         self._over.clear()
         if self.stopping.is_set():
             self._over.set()
@@ -268,7 +268,7 @@ class Node:
             await self._doors.open(self._of_followers())
 
     async def _resync(self, error: ShardsError, applied: int) -> None:
-        """Take another node's data in place of this one's."""
+        """Replace this node's data by another node's."""
         self._state = "resync"
         self._fault(error)
         await self._reports.tell(self._member(), "")
@@ -301,10 +301,10 @@ class Node:
             log.warning("node: %s: %s", self._state, error)
         self._why = str(error)
 
-    # -- beside them
+    # -- background tasks
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """What fails for good ends the process."""
+        """Run a task; if it fails the process ends."""
         try:
             await work
         except Exception:
@@ -313,7 +313,7 @@ class Node:
             self.stopping.set()
 
     async def _report(self) -> None:
-        """Tell the leader of this node, now and then; who leads hears itself."""
+        """Report to the leader now and then; a leader notes itself."""
         while True:
             leader = self._leader()
             if self._state == "leader":
@@ -323,7 +323,7 @@ class Node:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
-        """Where the log begins and ends; who leads makes its own rows durable and trims."""
+        """Read the log's bounds; a leader also makes its own rows durable and trims."""
         looks = 0
         while True:
             looks += 1
@@ -339,11 +339,11 @@ class Node:
             await asyncio.sleep(LOOK_S)
 
     def _more(self) -> list[web.RouteDef]:
-        """The cluster's routes, of every node."""
+        """The cluster's routes, on every node."""
         return [*self._routes.routes(), *self._copies.routes()]
 
     def _of_followers(self) -> list[web.RouteDef]:
-        """With a backup of a node's own data: that of one that leads is its server's."""
+        """Plus backups of this node's own data; a leader's server has its own route."""
         return [*self._more(), *Backups(self._checkpoint, _in_thread, self._config.store).routes()]
 
     def _checkpoint(self, path: Path) -> None:
@@ -355,7 +355,7 @@ class Node:
     # -- what others see
 
     def _leader(self) -> Leader | None:
-        """Who leads, if this node knows of one that does."""
+        """The leader, if this node knows one."""
         store, follower = self._store, self._follower
         if store is None or store.leader is None or not store.leader.node:
             return None
@@ -372,7 +372,7 @@ class Node:
         )
 
     def view(self) -> View:
-        """`/v1/cluster`."""
+        """The answer of `/v1/cluster`."""
         applied = (0, 0) if self._store is None else self._store.applied
         first, last = self._bounds or (0, 0)
         newest = max([last, applied[0], *(row.member.applied for row in self._members)])
@@ -435,7 +435,7 @@ async def _ends(work: Coroutine[Any, Any, None], before: asyncio.Event) -> bool:
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Return when one of them is set."""
+    """Return when one of the events is set."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(_set(event)) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,10 @@
-"""A node's store with its hand on the log, opened and looked at: whose rows are they?
+"""Opens a node's store with its connection to the log, and checks whose rows they are.
 
     no rows                       a new node: it begins with record 1, or with a copy of another's data
-    rows up to a record           it goes on there
-    rows of its own               the log has to be empty, and begins with them
+    rows up to a record           it continues there
+    rows of its own               the log must be empty, and begins with them
 
-Two timelines cannot be joined: whoever comes with rows of its own to a log that has records is turned away.
+Two timelines cannot be joined: a node with its own rows is refused by a log that has records.
 """
 
 import time
@@ -22,11 +22,11 @@ from ..engine.writer import GROUP_BYTES
 from ..settings.config import Config, ConfigError
 
 MARGIN = 1 << 20
-"""What a record has beside the messages of its group."""
+"""Bytes of a record beside its group's messages."""
 
 
 def open_hand(config: Config) -> Log:
-    """A hand on the log. Blocks, `takeover_after` at most. Raises ConfigError, LogDown, Unfit."""
+    """Connect to the log. Blocks, at most `takeover_after`. Raises ConfigError, LogDown, Unfit."""
     cluster = config.cluster
     if not NAME.fullmatch(cluster.name):
         raise ConfigError("cluster.name", f"may have a-z, 0-9 and _ only, got {cluster.name!r}")
@@ -46,7 +46,7 @@ def open_hand(config: Config) -> Log:
 def open_store(config: Config) -> ReplicatedStore:
     """This node's store on the log. Blocks.
 
-    Raises ConfigError for rows of its own beside a log that has records, StoreLocked, WrongFormat, Corrupt,
+    Raises ConfigError for its own rows with a log that has records, StoreLocked, WrongFormat, Corrupt,
     StoreFailed, and what the log raises.
     """
     below = RocksStore(
@@ -71,7 +71,8 @@ def open_store(config: Config) -> ReplicatedStore:
 
 
 def _check_own(config: Config, hand: Log) -> None:
-    """That a log may begin with this store's rows: it is empty, or this node has said that it does."""
+    """Raise unless the log may begin with this store's rows: it is empty, or this node has claimed it as its
+    base."""
     _, last = hand.bounds()
     if last == 0:
         return

@@ -1,4 +1,4 @@
-"""What a node says to others and asks of them, over HTTP with the cluster's key."""
+"""Reports between nodes, over HTTP with the cluster's key."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from .shown import ClusterKey
 log = logging.getLogger(__name__)
 
 CALL_S = 2.0
-"""How long one node waits for another."""
+"""How long a node waits for another."""
 ANSWER_BYTES = 256 << 10
 WARN_S = 60.0
 UNAUTHORIZED = 401
@@ -23,7 +23,7 @@ _ROWS = msgspec.json.Decoder(list[Row])
 
 
 class Reports:
-    """Tells other nodes of this one, and hears of all."""
+    """Sends this node's reports, and collects those of all."""
 
     def __init__(
         self,
@@ -33,19 +33,19 @@ class Reports:
         peers: Iterable[str],
         mono: Callable[[], float] = monotonic,
     ) -> None:
-        """`peers`: where nodes may be found of which nobody has told."""
+        """`peers`: URLs of nodes that have not been heard yet."""
         self._members = members
         self._node = node
         self._key = key
         self._peers = tuple(peers)
         self._mono = mono
         self._warned: dict[tuple[str, int], float] = {}
-        """Until when it is not said again, by URL and status."""
+        """Until when a warning is not repeated, by URL and status."""
         self._session: aiohttp.ClientSession | None = None
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """On a running loop."""
+        """The HTTP session; call it on a running loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession()
         return self._session
@@ -55,13 +55,13 @@ class Reports:
             await self._session.close()
 
     async def tell(self, member: Member, leader_url: str) -> None:
-        """Report to the leader, or to everybody while none is known."""
+        """Report to the leader, or to all nodes while none is known."""
         self._members.hear(member)
         urls = [leader_url] if leader_url else list(self.others())
         await asyncio.gather(*(self._tell(url, member) for url in urls))
 
     def others(self) -> Iterator[str]:
-        """The URLs of all other nodes, those first that have the most of the log and lead nobody."""
+        """The URLs of all other nodes; first those with the most of the log that do not lead."""
         rows = [row for row in self._members if row.member.node != self._node]
         rows.sort(
             key=lambda row: (
@@ -94,7 +94,7 @@ class Reports:
             log.debug("report: not sent to %s: %s", url, error)
 
     def _warn(self, url: str, status: int) -> None:
-        """Once in `WARN_S` for each node and status."""
+        """Log a warning, once in `WARN_S` for each node and status."""
         now = self._mono()
         if now < self._warned.get((url, status), 0.0):
             return
@@ -106,5 +106,5 @@ class Reports:
 
 
 def _worth(row: Row) -> tuple[bool, bool, int]:
-    """Of a node as a source of a copy."""
+    """Sort key of a node as a source of a copy."""
     return row.heard_ms < ALIVE_S * 1000, row.member.state == "follower", row.member.applied

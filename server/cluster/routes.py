@@ -1,10 +1,10 @@
-"""The calls of a cluster, on every node: what people see, and what nodes say to each other.
+"""The cluster's calls, on every node: for users, and between nodes.
 
     GET  /v1/cluster             the cluster as this node sees it
-    POST /v1/cluster/nodes       a node reports; the answer is what has been heard of all
+    POST /v1/cluster/nodes       a node's report; answered with all reports
     GET  /v1/cluster/checkpoint  a copy of this node's data (copy_out.py)
 
-Nodes show each other the cluster's key, which is nobody's of the keys file.
+Nodes use the cluster's key, which is not in the keys file.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ REPORT_BYTES = 16 << 10
 
 _REPORT = msgspec.json.Decoder(Member)
 ROWS = msgspec.json.Decoder(list[Row])
-"""What a report is answered with."""
+"""The answer to a report."""
 
 
 class ClusterRoutes:

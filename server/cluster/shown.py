@@ -1,13 +1,13 @@
-"""The cluster's key: this node shows it to others, and asks for it.
+"""The cluster's key: this node sends it to others, and requires it from them.
 
-    right key     answered at once, whatever came from its network before
+    right key     answered at once, whatever its network sent before
     wrong key     logged with its address. After FREE of one network (server/auth/backoff.py) each answer is
                   held back for HOLD_S: a connection tries one key a second. A node waits longer than that for
                   another (reports.py), so one with a wrong key still learns why
     no key        answered at once
 
-HELD_MAX answers are held back at a time; beyond that a connection with a wrong key is cut, which costs its
-owner a new one for each try.
+At most HELD_MAX answers are held back at a time; beyond that a connection with a wrong key is aborted, so
+each try costs its client a new connection.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ NAME = "cluster.key"
 
 
 class ClusterKey:
-    """One key, of all nodes."""
+    """The one key of all nodes."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class ClusterKey:
         self._backoff = Backoff(mono)
         self._sleep = sleep
         self._held = 0
-        """Answers that are held back now."""
+        """Answers currently held back."""
         self._warned: set[str] = set()
-        """URLs that the key has gone to over plain http."""
+        """URLs to which the key was sent over plain http."""
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """What shows the key to the node at `url`. Warns once of a URL that lets others read it."""
+        """Headers with the key for the node at `url`. Warns once about a URL without TLS."""
         parts = urlsplit(url)
         if parts.scheme == "http" and url not in self._warned:
             if len(self._warned) >= MEMBERS_MAX:
@@ -63,7 +63,7 @@ class ClusterKey:
         return {"Authorization": self._bearer}
 
     async def check(self, request: web.Request) -> None:
-        """Raises Problem unless the request shows the key."""
+        """Raise Problem unless the request has the key."""
         said = request.headers.get("Authorization", "")
         if hmac.compare_digest(said.encode(errors="surrogateescape"), self._bearer.encode()):
             return

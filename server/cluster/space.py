@@ -1,9 +1,9 @@
-"""The space of what the leader has deleted, given back on a node that follows.
+"""Frees the space of rows that the leader has deleted, on a follower.
 
-A leader compacts the slices that it has split or dropped (server/jobs). Its records say which ranges of
-messages these were, and who reads them compacts the same ranges, one after the other, beside its reading: a
-large one takes seconds. A node that ends before it comes to one leaves that to the engine, which gives the
-space back as it rewrites its files anyhow.
+A leader compacts the slices that it has split or dropped (server/jobs). Its records contain these ranges of
+messages. A follower compacts the same ranges, one after the other, while it reads on: a large one takes
+seconds. If a node stops before it comes to a range, the engine frees the space later, when it rewrites its
+files.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ LOOK_S = 5.0
 
 
 async def give_back(opened: Callable[[], ReplicatedStore | None], look_s: float = LOOK_S) -> None:
-    """Until it is cancelled. `opened`: the node's store, if it is open."""
+    """Run until cancelled. `opened`: the node's store, if it is open."""
     loop = asyncio.get_running_loop()
     while True:
         store = opened()
@@ -28,6 +28,6 @@ async def give_back(opened: Callable[[], ReplicatedStore | None], look_s: float 
             for emptied in store.take_emptied():
                 try:
                     await loop.run_in_executor(None, partial(store.compact, Table.MESSAGES, *emptied))
-                except Exception as error:  # the engine's own, if it was closed meanwhile
+                except Exception as error:  # the engine's own error, if it was closed meanwhile
                     log.warning("compaction: failed: %s", error)
         await asyncio.sleep(look_s)

@@ -1,17 +1,17 @@
-"""A copy of another node's data put in the place of this one's, whatever moment a kill comes at.
+"""Replaces this node's data by a copy of another node's, safely at any moment of a kill.
 
-The data directory may be a mount of its own, which nobody can rename, and what else lies in it is not ours:
-so files are changed for files, within it. The copy lies below it, and a rename goes from one to the next:
+The data directory may be a mount, which cannot be renamed, and may contain other files. So single files are
+replaced within it. The copy is below it, and renames lead from one state to the next:
 
-    copy/in       as it comes; a kill leaves it unfinished, and it is deleted
-    copy/ready    whole, as its manifest says, and synced: from here on it counts, the old files do not
-    copy/moving   the old files are gone; these are moved to where those were
+    copy/in       being received; after a kill it is deleted
+    copy/ready    complete by its manifest, and synced: from here on it counts, the old files do not
+    copy/moving   the old files are gone; these are moved to their place
 
-`recover_swap` goes on from whichever there is. Between the first file that it deletes and the last that it
-moves the directory is no store, and an engine would quietly make an empty one of it: so the engine's lock is
-held meanwhile, and who does not go on asks `check_swapped` before opening.
+`recover_swap` continues from the state that it finds. Between its first deletion and its last move the
+directory is not a store, and an engine would silently create an empty one there. So it holds the engine's
+lock meanwhile, and other programs call `check_swapped` before opening.
 
-Old and new are there at once: a disk has to have room for both.
+Old and new data exist at the same time: the disk needs room for both.
 """
 
 import fcntl
@@ -25,25 +25,25 @@ from pathlib import Path
 from shards.errors import StoreFailed, StoreLocked
 
 FOLDER = "copy"
-"""In the data directory: on its file system, also where that is a mount of its own."""
+"""In the data directory, so on its file system, also if that is a mount."""
 IN, READY, MOVING = "in", "ready", "moving"
 _COPIED = re.compile(
     r"CURRENT|IDENTITY|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log)|rocksdict-config\.json",
     re.ASCII,
 )
 _OF_THE_STORE = re.compile(rf"{_COPIED.pattern}|[\w-]+\.dbtmp|bound(\.new)?|synced|jobs|beside", re.ASCII)
-"""What goes with the old rows. The rest stays: when keys were used, files of the operator, `lost+found`."""
+"""Deleted with the old rows. Other files stay: last uses of keys, the operator's files, `lost+found`."""
 
 
 def is_copied(name: str) -> bool:
-    """Whether a copy may have a file of this name."""
+    """Whether a copy may contain a file of this name."""
     return _COPIED.fullmatch(name) is not None
 
 
 def recover_swap(data: Path) -> None:
-    """Put a whole copy in the place of what is there; delete what is left of another. Blocks.
+    """Put a complete copy in place of the data; delete the rest of an incomplete one. Blocks.
 
-    To be called before the store is opened, each time. Raises StoreLocked, OSError.
+    Call it each time before the store is opened. Raises StoreLocked, OSError.
     """
     folder = data / FOLDER
     if not folder.is_dir():
@@ -60,7 +60,7 @@ def recover_swap(data: Path) -> None:
         if (folder / MOVING).is_dir():
             for path in list((folder / MOVING).iterdir()):
                 path.rename(data / path.name)
-            # Both, or a loss of power could bring a file back here that has been written on there.
+            # Both: otherwise a power cut could bring back a file here that was moved and written there.
             sync_folder(data)
             sync_folder(folder / MOVING)
         shutil.rmtree(folder, ignore_errors=True)
@@ -68,13 +68,13 @@ def recover_swap(data: Path) -> None:
 
 
 def check_swapped(data: Path) -> None:
-    """Raises StoreFailed if what is there is half of one store and half of another, or about to be."""
+    """Raise StoreFailed if the directory has parts of two stores, or is about to."""
     if any((data / FOLDER / name).is_dir() for name in (READY, MOVING)):
         raise StoreFailed(f"{data}: a copy of another node is half installed: start the node to finish it")
 
 
 def sync_folder(folder: Path) -> None:
-    """Have its names on the disk. Raises OSError."""
+    """Make the folder's names durable. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -91,7 +91,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """With the engine's lock, so that nobody opens the store."""
+    """Context that holds the engine's lock, so that no process opens the store."""
     lock = os.open(data / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

@@ -1,7 +1,7 @@
-"""Which record was so many bytes ago: how far back the log is kept for those who are behind.
+"""Retained log offsets: the record that was so many bytes ago, up to which the log is kept for nodes behind.
 
-Marks are set every so many bytes, 64 of them to what is kept: the answer is late by a 64th, and by what comes
-in the second between two notes. What was before the process began is not known and counts as kept.
+64 marks divide the kept bytes. So the answer lags by a 64th, and by the bytes of the second between two
+notes. Records from before the process began are unknown and count as kept.
 """
 
 from collections import deque
@@ -10,21 +10,21 @@ MARKS = 64
 
 
 class Trail:
-    """Marks (record, bytes up to it) of a log that is followed or written; `keep_bytes` of it matter."""
+    """Marks (record, bytes up to it) of a log that is followed or written; the last `keep_bytes` are kept."""
 
     def __init__(self, keep_bytes: int) -> None:
         self._keep_bytes = keep_bytes
         self._marks: deque[tuple[int, int]] = deque()
 
     def note(self, seq: int, passed_bytes: int) -> None:
-        """So many bytes have passed, up to record `seq`; both only grow."""
+        """Note that the log up to record `seq` has `passed_bytes`; both only grow."""
         if not self._marks or passed_bytes - self._marks[-1][1] >= self._keep_bytes // MARKS:
             self._marks.append((seq, passed_bytes))
         while len(self._marks) > 1 and passed_bytes - self._marks[1][1] >= self._keep_bytes:
             self._marks.popleft()
 
     def oldest(self, passed_bytes: int) -> int:
-        """Up to here the log is given up, whoever lacks it; 0: nothing is."""
+        """The record up to which the log may be trimmed, whichever node lacks it; 0: none."""
         if not self._marks:
             return 0
         seq, at = self._marks[0]

@@ -1,10 +1,10 @@
-"""What `/v1/cluster` answers."""
+"""Types of the answer of `/v1/cluster`."""
 
 from typing import TypedDict
 
 
 class Leader(TypedDict):
-    """Where the node that leads is reached. `mqtt`: host:port."""
+    """Addresses of the leader. `mqtt`: host:port."""
 
     node: str
     url: str
@@ -29,7 +29,7 @@ class Zones(TypedDict):
 
 
 class NodeRow(TypedDict):
-    """One node as this one has heard of it; `lag`: records that it lacks."""
+    """A node as this one has heard of it; `lag`: records that it lacks."""
 
     node: str
     url: str
@@ -44,7 +44,7 @@ class NodeRow(TypedDict):
 
 
 class View(TypedDict):
-    """The cluster as this node sees it. `why`: what keeps it from following or from leading, if anything."""
+    """The cluster as this node sees it. `why`: what keeps it from following or leading, if anything."""
 
     name: str
     node: str
@@ -60,11 +60,11 @@ class View(TypedDict):
 
 
 def urls_of(url: str, mqtt: str) -> str:
-    """What a claim says of where a node is: its HTTP and its MQTT."""
+    """The addresses in a claim: HTTP and MQTT."""
     return f"{url} mqtt://{mqtt}"
 
 
 def places_in(urls: str) -> tuple[str, str]:
-    """The URL and MQTT's host:port of a claim; empty what it does not say."""
+    """The URL and MQTT host:port of a claim; empty where missing."""
     http, _, mqtt = urls.partition(" mqtt://")
     return http, mqtt

@@ -1,14 +1,14 @@
-"""Pipeline jobs, the server's side: handed out, leased, taken back.
+"""Pipeline jobs on the server: created, leased, finished.
 
-What a job does to the timeline is in shards/.
+The changes that a job makes to the timeline are in shards/.
 
-    workers.py     threads for what takes long, and tasks that nobody waits for
-    launch.py      the server's own job program: how it is started, watched and ended
-    pipeline.py    the life that all jobs share: tokens, leases, rows, checkpoints, ends
-    leavings.py    what expired slices have left: read, forgotten, its space given back
+    workers.py     threads for long work, and background tasks
+    launch.py      starts, watches and ends the server's own job program
+    pipeline.py    the life cycle of all jobs: tokens, leases, rows, checkpoints, ends
+    leavings.py    garbage collection of expired slices' rows
     splitting.py   split jobs: the slice is cut into narrower ones, in one batch
-    expiring.py    what is behind retention, dropped by a job or without one
-    overfull.py    what the server would have a job do now
+    expiring.py    drops slices behind retention, by a job or without one
+    overfull.py    finds work for jobs
 
 Each imports only what stands above it, and of the server the clock, the settings and the writer.
 """

@@ -1,10 +1,9 @@
-"""Expire jobs: what is behind retention is read by the job, archived if there is an archive, and then
-dropped.
+"""Expire jobs: a job reads the slices behind retention, archives them if there is an archive, and the server
+drops them.
 
-The server counts what the job says that it has read against what it holds; what was passed does not change
-any more, so the two are equal or the job has missed something. It drops exactly the slices of the job, the
-oldest. Without an archive, and if the server is to expire by itself, housekeeping does this alone
-(server/rounds/housekeeping.py).
+The server compares the job's counts with its own. Passed slices no longer change, so if the counts differ the
+job has missed rows. It drops exactly the slices of the job, the oldest. Without an archive, and if configured
+so, housekeeping does this alone (server/rounds/housekeeping.py).
 """
 
 import asyncio
@@ -31,11 +30,11 @@ from .pipeline import Fault, Job, JobRefused, Pipeline
 from .workers import Workers
 
 EXPIRE_SLICES = 100
-"""That go at once, in one job or one batch."""
+"""Maximum slices dropped at once, in one job or one batch."""
 
 
 class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the job says of a slice: rows that it read, stubs too; rows that it wrote; the files."""
+    """A job's report on a slice: rows read, including stubs; rows written; the files."""
 
     start_ms: int
     generation: int
@@ -45,30 +44,30 @@ class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 SETTLE_LOOKS, SETTLE_PAUSE_S = 1_000, 0.005
-"""A call waits some 5 s at most for what sessions have undone; housekeeping goes on with it."""
+"""A call waits at most some 5 s for sessions' unfinished messages; housekeeping continues after it."""
 
 
 class Floor(Protocol):
-    """Who needs what stands on the timeline (server/delivery/floor.py)."""
+    """Retention floor: what is still needed of the timeline (server/delivery/floor.py)."""
 
     @property
     def needed(self) -> Position:
-        """No group or endpoint needs what is before."""
+        """No group or endpoint needs anything before it."""
 
     @property
     def free(self) -> Position:
-        """What is before may go."""
+        """Everything before it may be dropped."""
 
     @property
     def settled(self) -> Position:
-        """No session has anything undone before it."""
+        """No session has unfinished messages before it."""
 
     def settle(self, commit: Commit, before: Position) -> bool:
-        """A step of what makes it free for sessions; whether there is more to do."""
+        """A step of settling sessions' unfinished messages; returns whether there is more."""
 
 
 class Expiries:
-    """What expires on one server, with a job or without; `Pipeline` has what jobs share."""
+    """Expiry on one server, with or without jobs; `Pipeline` has what jobs share."""
 
     def __init__(
         self,
@@ -88,21 +87,20 @@ class Expiries:
         self._slices = slices
         self._floor = floor
         self.dropped = 0
-        """Slices that went without a job."""
+        """Slices dropped without a job."""
 
     @property
     def need_a_job(self) -> bool:
-        """Whether slices behind retention go only with a job."""
+        """Whether slices behind retention are dropped only by a job."""
         return self._slices.expire_by == "job" or bool(self._slices.archive)
 
     def due(self) -> list[Slice]:
-        """The slices whose retention is over and that nobody needs, the oldest first, as many as may go at
-        once."""
+        """Slices whose retention is over and that nothing needs, oldest first, at most EXPIRE_SLICES."""
         return self._over(self._slices.retention_ms, self._floor.free)[:EXPIRE_SLICES]
 
     async def settle(self) -> bool:
-        """What sessions have not done of slices that go next becomes dead letters, or is counted. False: that
-        goes on, and the slices wait for it. Raises StoreFailed, Busy."""
+        """Turn sessions' unfinished messages of the next slices into dead letters, or count them. False: not
+        finished yet; the slices wait for it. Raises StoreFailed, Busy."""
         end = self.end_of(self._slices.retention_ms, self._floor.needed)
         if end is None or end <= self._floor.settled:
             return True
@@ -113,15 +111,15 @@ class Expiries:
         return False
 
     def end_of(self, kept_ms: int, needed: Position = END) -> Position | None:
-        """The end of the slices that the horizon has passed so long ago, before `needed`; None: there are
-        none."""
+        """The end of the slices before `needed` that the horizon passed at least `kept_ms` ago; None: there
+        are none."""
         pieces = self._over(kept_ms, needed)
         return before(pieces[-1].end_ms) if pieces else None
 
     @property
     def kept(self) -> tuple[Position, int] | None:
-        """The end of the oldest slice whose retention is over, and for how many seconds it has been; None:
-        there is none."""
+        """The end of the oldest slice whose retention is over, and for how many seconds; None: there is
+        none."""
         pieces = self._over(self._slices.retention_ms, END)
         if not pieces:
             return None
@@ -133,7 +131,7 @@ class Expiries:
         return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
 
     async def create(self, run: str) -> Job:
-        """A job on what retention lets go. Raises JobRefused, StoreFailed, Busy."""
+        """Create a job on the slices behind retention. Raises JobRefused, StoreFailed, Busy."""
         is_settled = await self.settle()
         pieces = self.due()
         if not pieces:
@@ -146,7 +144,7 @@ class Expiries:
         return await self._pipeline.created(job)
 
     async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
-        """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
+        """Drop the slices that the job has read. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
             faults = list(_faults(job, said, is_archived=bool(self._slices.archive)))
             if faults:
@@ -165,9 +163,9 @@ class Expiries:
         return row
 
     async def drop(self) -> list[Slice]:
-        """Drop what is behind retention without a job; what was dropped. Raises StoreFailed, Busy.
+        """Drop slices behind retention without a job. Returns the dropped ones. Raises StoreFailed, Busy.
 
-        It is chosen again in the writer: what a job has dropped meanwhile is not there any more.
+        The writer chooses again: a job may have dropped some meanwhile.
         """
         chosen = self.due()
         if not chosen:
@@ -178,7 +176,7 @@ class Expiries:
 
 
 def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:
-    """Where the job has not read what is stored."""
+    """Differences between the job's report and the stored rows."""
     if [(one.start_ms, one.generation) for one in said] != [tuple(piece.home) for piece in job.row.slices]:
         yield Fault("", "slices", "must be the slices of the job, in order")
         return

@@ -1,15 +1,15 @@
-"""The server's own job program: how it is started, watched and ended.
+"""Starts, watches and ends the server's own job program.
 
-One child at a time, `python -m spark ...`, at the lowest priority for processor and disk, with the job's
-token, and a key if the server asks for keys, in its environment:
+One child at a time, `python -m spark ...`, at the lowest priority for processor and disk. Its environment has
+the job's token and, if the server needs keys, a key:
 
     python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
 
-When there is work for one is found out elsewhere (server/jobs/overfull.py). A child whose job has ended is
-given a while to end by itself; one whose job was aborted is ended, and so is what it has started. What it
-wrote last goes into the job's `detail`; the end of all that it wrote is kept in RAM, of the last few.
+server/jobs/overfull.py finds the work. After its job is done a child has a while to exit by itself; if its
+job was aborted it is killed, with its own children. Its last line of output goes into the job's `detail`; the
+end of the output of the last few children is kept in RAM.
 
-Spark is not imported here: whether it and a Java are there is looked up by name.
+Spark is not imported here: Spark and Java are only looked up by name.
 """
 
 import asyncio
@@ -28,42 +28,42 @@ from ..settings.config import Spark
 log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""How long the child of a job that is done may take to end."""
+"""How long the child of a finished job may take to exit."""
 STOP_S = 5.0
 LOOK_S = 0.1
 LINE_BYTES = 1_000
-"""Of the last line that the child wrote."""
+"""Maximum bytes of the child's last line."""
 LOGS = 8
-"""Of so many children what they wrote is kept."""
+"""Number of children whose output is kept."""
 LOG_BYTES = 16_384
-"""Of what one wrote, the end."""
+"""Bytes kept of a child's output, its end."""
 COMMAND = (sys.executable, "-m", "spark")
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
 KEY_VARIABLE = "FASTI_KEY"
 UMASK_VARIABLE = "FASTI_JOB_UMASK"
-"""The umask that the server was started with, octal: an archive is shared as it says."""
+"""The umask with which the server was started, octal: an archive uses it."""
 NICE = 19
 
 Ended = Callable[[str, str], Awaitable[None]]
-"""Called with the job's id and what is to be said of it, when a child has ended."""
+"""Called when a child has ended, with the job's id and the detail."""
 
 
 class Launcher:
     """At most one child."""
 
     def __init__(self, spark: Spark, *, key: str) -> None:
-        """`key`: what the child shows the server; empty: none is asked for."""
+        """`key`: the child's key for the server; empty: none needed."""
         self._spark = spark
         self._key = key
         self._url = ""
-        """Where a child finds the server; empty until it listens, and no child is started."""
+        """The server's URL for children; empty until it listens: no child is started."""
         self._process: Process | None = None
         self._job = ""
         self._watch: asyncio.Task[None] | None = None
         self._logs: dict[str, bytes] = {}
 
     def log_of(self, job: str) -> str | None:
-        """What the child of a job wrote last; None if nothing is kept of it."""
+        """The end of the child's output for a job; None if none is kept."""
         kept = self._logs.get(job)
         return None if kept is None else kept.decode(errors="replace")
 
@@ -77,11 +77,11 @@ class Launcher:
         return self._job != ""
 
     def reachable_at(self, url: str) -> None:
-        """The server listens: its own programs find it at `url`."""
+        """The server listens: its own programs reach it at `url`."""
         self._url = url
 
     def why_not(self) -> tuple[str, str] | None:
-        """Why no child can be started now, as a problem's name and in words."""
+        """Why no child can be started now: a problem's slug, and words. None: one can."""
         if self._spark.enabled == "off":
             return "no-spark", "spark.enabled is off"
         lack = missing(os.environ)
@@ -94,11 +94,11 @@ class Launcher:
         return None
 
     def claim(self, job: str) -> None:
-        """The next program is this job's; `start` or `end` follows. Only while `why_not` says nothing."""
+        """Reserve the next program for this job; `start` or `end` follows. Only if `why_not` is None."""
         self._job = job
 
     async def start(self, job: str, kind: str, token: str, ended: Ended) -> None:
-        """Start the program for the job that has claimed it. Raises OSError."""
+        """Start the program for the job that has reserved it. Raises OSError."""
         assert self._job == job, "it has claimed it"
         self._process = await asyncio.create_subprocess_exec(
             *idle(),
@@ -116,7 +116,7 @@ class Launcher:
         self._watch = asyncio.ensure_future(self._follow(self._process, job, ended))
 
     def end(self, job: str, *, is_done: bool) -> None:
-        """The job has ended: so does its child, by itself if the job is done, for which it has a while."""
+        """The job has ended: end its child, after a while if the job is done."""
         if self._job != job:
             return
         if self._process is None:
@@ -126,7 +126,7 @@ class Launcher:
             asyncio.get_running_loop().call_later(after_s, _terminate, self._process)
 
     async def stop(self) -> None:
-        """End the child, whatever it does."""
+        """Kill the child."""
         process, watch = self._process, self._watch
         if process is None or watch is None:
             return
@@ -138,7 +138,7 @@ class Launcher:
             await asyncio.wait([watch], timeout=STOP_S)
 
     async def _follow(self, process: Process, job: str, ended: Ended) -> None:
-        """Wait for its end, and keep what it says."""
+        """Wait for its exit, and keep its output."""
         assert process.stderr is not None
         swept = asyncio.ensure_future(_swept(process))
         self._keep(job, b"")
@@ -153,10 +153,10 @@ class Launcher:
 
 
 async def _swept(process: Process) -> int:
-    """Its exit code, once it has ended; what it has started is killed then.
+    """Its exit code, once it has ended; then kill its own children.
 
-    A JVM that starts while its program ends may not notice and stay on, with our stderr open. `wait()` would
-    wait for that to be closed, too.
+    A JVM that starts while its program ends may stay, with our stderr open. `wait()` would wait for that,
+    too.
     """
     while process.returncode is None:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
@@ -172,7 +172,7 @@ def _terminate(process: Process) -> None:
 
 
 def idle() -> list[str]:
-    """What to put before a command so that it gives way to everybody, as far as the system can."""
+    """Command prefix for the lowest priority, as far as the system has it."""
     prefix = []
     if nice := shutil.which("nice"):
         prefix += [nice, "-n", str(NICE)]

@@ -1,13 +1,13 @@
-"""Reads what expired slices have left, forgets what they had given away, and gives the space back.
+"""Garbage collection: reads the rows of expired slices, forgets their names, and frees the space.
 
-One task at a time, begun when something has expired, at start and by housekeeping; what it cannot do while
-the store refuses writes it does at the next call. Rows are read in a thread, 1,000 in a step; what they name
-goes through the writer, 250 names to a request. After each of those it rests for some times as long as it
-takes of the loop, so that it follows more messages with keys than can be accepted without being felt.
+One task at a time, begun after an expiry, at start and by housekeeping. If the store refuses writes, the next
+call continues. It reads rows in a thread, 1,000 in a step; their names go through the writer, 250 to a
+request. After each request it rests several times as long as that took of the loop. So it can keep up with
+the highest rate of messages with keys without a noticeable load.
 
-Behind that a slow walk goes through all of `dedupe`, `moved` and `retries`, for what was left without a note:
-by a damaged slice that could not be read, or by a version that wrote none. It goes on at once while it finds
-much.
+In addition a slow walk goes through all of `dedupe`, `moved` and `retries`, for rows left without a note: by
+a damaged slice that could not be read, or by a version that wrote no notes. It continues at once while it
+finds much.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ REST_S = 0.005
 
 
 class Leavings:
-    """What has expired and is not yet forgotten."""
+    """Garbage collection of one server."""
 
     def __init__(self, ask: Ask, writer: Writer, opened: Opened, workers: Workers) -> None:
         self._ask = ask
@@ -43,14 +43,14 @@ class Leavings:
         self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._is_stopping = False
         self.forgotten = 0
-        """Rows of `dedupe`, `moved` and `retries` that have gone."""
+        """Deleted rows of `dedupe`, `moved` and `retries`."""
 
     def stop(self) -> None:
-        """What is under way ends after its step."""
+        """Stop after the current step."""
         self._is_stopping = True
 
     async def sweep(self) -> None:
-        """Forget all that has been left. Waits for a sweep that is under way."""
+        """Collect everything that has expired. Waits for a running sweep."""
         async with self._running:
             try:
                 while not self._is_stopping:
@@ -62,7 +62,7 @@ class Leavings:
                 log.warning("retention: deletion postponed: %s", error)
 
     async def walk(self) -> None:
-        """A step through each table; more of them while they find much. Raises StoreFailed, Busy, Corrupt."""
+        """Walk a step through each table, and more while it finds much. Raises StoreFailed, Busy, Corrupt."""
         for table in self._walk:
             is_worth_it = True
             while is_worth_it and not self._is_stopping:
@@ -82,7 +82,7 @@ class Leavings:
                 found = await self._workers.in_thread(step)
             except Corrupt as error:
                 if self._writer.broken is not None or self._directory.epoch != epoch:
-                    raise  # the store was taken away under the reading
+                    raise  # the store was closed during the read
                 log.warning("retention: expired slice unreadable, its keys go in later sweeps: %s", error)
                 break
             await self._forget(found.names)

@@ -1,10 +1,10 @@
-"""What the server would have a job do now, and for how long it leaves alone what has failed.
+"""Finds work for jobs, and decides how long to wait after a failure.
 
-Every minute it looks for work: slices behind retention that only a job may drop, and overfull ones. Overfull
-is a slice with more rows than `slices.split_above`, if it is further away than a job takes.
+Every minute it looks for work: slices behind retention that only a job may drop, and overfull ones. A slice
+is overfull if it has more rows than `slices.split_above`, and is further away than a job takes.
 
-After a failed job a slice waits twice as long as before the last try, up to a day: some slices
-cannot be cut (all due in one instant), and a Spark session costs a minute of processor time.
+After each failed job a slice waits twice as long, up to a day: some slices cannot be cut (all due in one
+instant), and a Spark session costs a minute of processor time.
 """
 
 import logging
@@ -24,15 +24,15 @@ from .splitting import Splits
 log = logging.getLogger(__name__)
 
 FAR_MS = 1_200_000
-"""How far beyond what can be cut at all a slice must start: time for a session and millions of rows."""
+"""How far beyond the nearest splittable time a slice must start: time for a session and millions of rows."""
 WAIT_S = 600.0
 WAIT_MAX_S = 86_400.0
 TRIES_MAX = 1_000
-"""Slices whose failures are remembered."""
+"""Maximum slices whose failures are remembered."""
 
 
 class Overfull:
-    """Notices work for jobs, and starts one at a time."""
+    """Finds work for jobs, and starts one at a time."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Overfull:
         *,
         split_above: int,
     ) -> None:
-        """`split_above`: the rows above which a slice is overfull."""
+        """`split_above`: rows above which a slice is overfull."""
         self._pipeline = pipeline
         self._launcher = launcher
         self._splits = splits
@@ -54,11 +54,11 @@ class Overfull:
         self._clock = clock
         self._split_above = split_above
         self._waits: dict[Home, tuple[float, float]] = {}
-        """(not before, waited), monotonic seconds, of slices that a job was started for."""
+        """(not before, waited), monotonic seconds, of slices for which a job was started."""
         self._last: tuple[str, Home] | None = None
 
     async def look(self) -> None:
-        """Start the most useful job, if any. What cannot be done now is tried again at the next look."""
+        """Start the most useful job, if any. What cannot be done now is tried at the next look."""
         if self._launcher.why_not() is not None:
             return
         self._learn()
@@ -98,7 +98,7 @@ class Overfull:
             del self._waits[next(iter(self._waits))]
 
     def _learn(self) -> None:
-        """What the last job did well need not wait."""
+        """Forget the wait of slices that the last job finished."""
         if self._last is not None:
             found = self._pipeline.get(self._last[0])
             if getattr(found, "state", "") == DONE:

@@ -1,19 +1,19 @@
-"""The life of pipeline jobs: who may do what next, and what is left of one that dies.
+"""The life cycle of pipeline jobs: allowed next steps, and cleaning up after a dead one.
 
     split    planning ---- commit --> done        server/jobs/splitting.py
     expire   archiving --- commit --> done        server/jobs/expiring.py
     any, at any time              --> aborted, with the reason in words
 
-A job belongs to whoever has its token, for as long as the lease is renewed: every call renews it, and so
-does `renew`. Without that it ends as aborted, as it does when the server is started again. Nothing has to
-be undone then: a job changes the timeline in one batch, with which it is done.
+A job belongs to the holder of its token as long as the lease is renewed: every call renews it, and so does
+`renew`. Without renewal it is aborted, also at a restart of the server. Nothing has to be undone then: a job
+changes the timeline in one batch, which also marks it as done.
 
-What decides anything runs in the writer; what takes long (checkpoints, counting, compaction) in threads
-(server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything again.
-When the store fails under a call, what became of the job is read from its row once the store is back: until
-then it is *unsettled*.
+Decisions run in the writer; long work (checkpoints, counting, compaction) in threads
+(server/jobs/workers.py). The state may change between the two, so the writer checks everything again. If the
+store fails during a call, the job's fate is read from its row once the store is back: until then it is
+*unsettled*.
 
-Bounds: 16 open jobs, one of a slice; `WATCH_MAX` rows that become stubs under one split; the last 100 ended
+Bounds: 16 open jobs, one per slice; `WATCH_MAX` rows that become stubs during one split; the last 100 ended
 jobs are kept.
 """
 
@@ -60,14 +60,14 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 60
 OWN_LEASE_S = 600
-"""Of the server's own child. Its end is seen at once, so this is only for a child that hangs; and at the
-lowest priority it may get no processor for minutes while others keep the machine busy."""
+"""Lease of the server's own child. Its exit is noticed at once, so this is only for a child that hangs; at
+the lowest priority it may get no processor for minutes while others keep the machine busy."""
 OPEN_MAX = 16
 ENDED_MAX = 100
 
 
 class Fault(NamedTuple):
-    """What a job says of a slice, and what does not fit."""
+    """A wrong value in a job's report on a slice."""
 
     slice: str
     check: str
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
 
 
 class JobRefused(Exception):
-    """A call that a job does not allow. `slug`: the problem's name; `faults`: of what it says."""
+    """A call that a job does not allow. `slug`: the problem's name; `faults`: in its report."""
 
     def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
@@ -93,13 +93,13 @@ class Job:
     """In monotonic seconds."""
     folder: Path
     sources: list[list[SourceRow]]
-    """The shards to read, of each of its slices; none until the job knows them."""
+    """The shards to read, for each of its slices; empty until the job knows them."""
     piece: Slice | None = None
     """The slice of a split, which is watched."""
     is_busy: bool = False
     is_unsettled: bool = False
     orphaned: str = ""
-    """The server's own program for it has ended, and how."""
+    """How the server's own program for it has ended; empty: it has not."""
     progress: tuple[int, int] | None = None
 
     def covers(self, at_ms: int) -> bool:
@@ -107,7 +107,7 @@ class Job:
 
 
 class Pipeline:
-    """All jobs of one server: what a split and an expiry have in common."""
+    """All jobs of one server: what splits and expiries share."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Pipeline:
         node: int,
         folder: Path,
     ) -> None:
-        """`folder`: has a folder for each job. On the store's file system: then a checkpoint is links."""
+        """`folder`: has a folder for each job. On the store's file system a checkpoint is only links."""
         self._ask = ask
         self._clock = clock
         self._writer = writer
@@ -137,12 +137,12 @@ class Pipeline:
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, JobRow] = {}
         self._left: list[JobRow] = []
-        """Open jobs of the server's last life that still have to be given up."""
+        """Open jobs from before the restart that must still be aborted."""
 
     # -- the server's side
 
     async def start(self) -> None:
-        """Give up what was open when the server ended, and delete the files of all jobs."""
+        """Abort jobs that were open when the server ended, and delete the files of all jobs."""
         rows = sorted(stored_jobs(self._store), key=lambda row: row.ended_ms)
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
@@ -150,11 +150,11 @@ class Pipeline:
         await self.sweep()
 
     async def stop(self) -> None:
-        """End the child. Open jobs are given up at the next start."""
+        """Kill the child. Open jobs are aborted at the next start."""
         await self._launcher.stop()
 
     async def sweep(self) -> None:
-        """Now and then: end what has lapsed, was overrun, or was under way when the store failed."""
+        """Run now and then: end jobs whose lease is over, that were overrun, or that are unsettled."""
         if self._writer.broken is not None:
             return
         try:
@@ -165,18 +165,18 @@ class Pipeline:
                 self._remember(ended)
                 log.info("job %s: aborted: %s", row.id, ended.detail)
             for job_id in list(self._jobs):
-                # It may have ended while another was looked at: its row would be overwritten.
+                # It may have ended while another was handled: its row would be overwritten.
                 job = self._jobs.get(job_id)
                 if job is not None and not job.is_busy:
                     await self._look_at(job)
         except (ShardsError, Busy) as error:
             log.warning("jobs: check postponed: %s", error)
 
-    # -- looking
+    # -- look-ups
 
     @property
     def open(self) -> int:
-        """How many jobs are open."""
+        """Number of open jobs."""
         return len(self._jobs)
 
     def get(self, job_id: str) -> Job | JobRow | None:
@@ -184,28 +184,28 @@ class Pipeline:
         return self._jobs.get(job_id) or self._ended.get(job_id)
 
     def log_of(self, job_id: str) -> str | None:
-        """What the server's own program for it wrote last; None if nothing is kept of it."""
+        """The end of the output of the server's own program for it; None if none is kept."""
         return self._launcher.log_of(job_id)
 
     def __iter__(self) -> Iterator[Job | JobRow]:
-        """Open jobs, then ended ones, each the newest first."""
+        """Open jobs, then ended ones, each newest first."""
         yield from reversed(list(self._jobs.values()))
         yield from reversed(list(self._ended.values()))
 
     def job_at(self, at_ms: int) -> Job | None:
-        """The open job that has the slice at `at_ms`."""
+        """The open job on the slice at `at_ms`."""
         return next((job for job in self._jobs.values() if job.covers(at_ms)), None)
 
-    # -- calls that both kinds know
+    # -- calls of both kinds
 
     async def abort(self, job_id: str, token: str, detail: str) -> JobRow:
-        """Forget the job. Raises JobRefused, StoreFailed, Busy."""
+        """Abort the job. Raises JobRefused, StoreFailed, Busy."""
         async with self.step(job_id, token) as job:
             await self.end(job, detail or "a client aborted it")
         return job.row
 
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
-        """Keep the lease. Raises JobRefused."""
+        """Renew the lease. Raises JobRefused."""
         job = await self._checked(job_id, token)
         job.lease_until = self._clock.mono() + lease_of(job.row)
         job.progress = progress or job.progress
@@ -244,7 +244,8 @@ class Pipeline:
         begin: Callable[[Commit], None] = lambda commit: None,
         prepare: Callable[[], None] = lambda: None,
     ) -> Job:
-        """Store its row, `begin` in the writer; take a checkpoint, `prepare` in a thread; start its child.
+        """Store its row and `begin` in the writer; take a checkpoint and `prepare` in a thread; start its
+        child.
 
         Raises as `ask`.
         """
@@ -264,7 +265,7 @@ class Pipeline:
         return job
 
     async def _noted(self, job: Job, begin: Callable[[Commit], None]) -> None:
-        """Store the row of a new job; it is forgotten if that cannot be done. Raises as `ask`."""
+        """Store the row of a new job; forget the job if that fails. Raises as `ask`."""
 
         def decide(commit: Commit) -> None:
             begin(commit)
@@ -278,7 +279,7 @@ class Pipeline:
             raise
 
     async def _prepared(self, job: Job, work: Callable[[], None]) -> None:
-        """Do a job's work in a thread; if that fails the job ends. Raises StoreFailed."""
+        """Do a job's work in a thread; if it fails the job ends. Raises StoreFailed."""
         try:
             await self._workers.in_thread(work)
         except (ShardsError, OSError) as error:
@@ -287,7 +288,7 @@ class Pipeline:
 
     @asynccontextmanager
     async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
-        """A call by whoever has the token, one at a time, in this state ("": any). Raises JobRefused."""
+        """Context of a call with the token, one at a time, in this state ("": any). Raises JobRefused."""
         job = await self._checked(job_id, token)
         if job.is_busy:
             raise JobRefused("wrong-state", "another call for this job is in progress")
@@ -310,7 +311,7 @@ class Pipeline:
             raise
 
     def done_row(self, commit: Commit, job: Job, rows: int, cuts: Sequence[int] = ()) -> JobRow:
-        """Write that the job is done, with the batch that makes it so."""
+        """Write that the job is done, in the batch that does its work."""
         return self._write_end(commit, replace(job.row, state=DONE, rows=rows, cuts=list(cuts)))
 
     async def end(self, job: Job, detail: str) -> None:
@@ -323,7 +324,7 @@ class Pipeline:
         await self.closed(job, row)
 
     async def closed(self, job: Job, row: JobRow) -> None:
-        """The job has ended, durably: nothing of it stays but its row."""
+        """The job's end is durable: keep only its row."""
         if self._jobs.pop(row.id, None) is None:
             return
         job.row = row
@@ -336,7 +337,7 @@ class Pipeline:
         log.info("job %s: %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
         await self._workers.in_thread(partial(_remove, job.folder))
 
-    # -- leaves
+    # -- helpers
 
     def _give_up(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
         for prefix in row.copies:
@@ -345,7 +346,7 @@ class Pipeline:
         return self._write_end(commit, replace(row, state=ABORTED, detail=detail))
 
     def _write_end(self, commit: Commit, row: JobRow) -> JobRow:
-        """Write the row of a job that ends, and forget the oldest ones."""
+        """Write the row of an ending job, and delete the oldest ones."""
         row = replace(row, ended_ms=self._clock.wall_ms())
         write_row(commit, row)
         for old in list(self._ended)[: max(0, len(self._ended) + 1 - ENDED_MAX)]:
@@ -375,7 +376,7 @@ class Pipeline:
         return job
 
     async def _look_at(self, job: Job) -> None:
-        """End the job if it cannot go on."""
+        """End the job if it cannot continue."""
         if job.is_unsettled:
             row = stored_job(self._store, job.row.id)
             if row is not None and row.state in ENDED:
@@ -390,7 +391,7 @@ class Pipeline:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:
-        """The server's own program has ended. If its job has not, that ends now or soon."""
+        """The server's own program has ended. If its job has not, end that now or soon."""
         job = self._jobs.get(job_id)
         if job is None:
             return
@@ -403,7 +404,7 @@ class Pipeline:
 
 
 def _plan(store: Store, folder: Path) -> None:
-    """Make a job's folder, with the checkpoint that it reads. Blocks. Raises StoreFailed, OSError."""
+    """Make a job's folder, with the checkpoint to read. Blocks. Raises StoreFailed, OSError."""
     folder.mkdir(parents=True)
     store.checkpoint(folder / "plan")
 
@@ -413,7 +414,7 @@ def _remove(folder: Path) -> None:
 
 
 def lease_of(row: JobRow) -> int:
-    """For how many seconds a job is kept without a word from whoever runs it."""
+    """Lease of a job, s: how long it stays open without a call."""
     return OWN_LEASE_S if row.run == "server" else LEASE_S
 
 

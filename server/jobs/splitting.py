@@ -1,10 +1,10 @@
-"""Split jobs: a slice is cut into narrower ones, in one batch (shards/handover.py has the why).
+"""Split jobs: cut a slice into narrower ones, in one batch (shards/handover.py says why).
 
-    create    the slice, far enough, is sealed and watched; a checkpoint to count it from
-    commit    where to cut, and what the job has counted of each piece: one batch, with what changed since
+    create    seals and watches the slice, if it is far enough; takes a checkpoint for counting
+    commit    takes the cuts and the job's counts of each piece: one batch, with the changes since
 
-A refused commit leaves the job as it was, so that it may correct its numbers and commit again. The job is
-aborted if no commit can succeed any more: its slice has come too near, or too many rows have changed.
+A refused commit leaves the job unchanged, so that it can correct its numbers and commit again. The job is
+aborted if no commit can succeed any longer: its slice is too near, or too many rows have changed.
 """
 
 import logging
@@ -35,9 +35,9 @@ MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
 STEP_ROWS = 1_000
 PAUSE_S = 0.001
-"""The thread rests so long after each step: it shares its interpreter with the event loop."""
+"""Pause of the thread after each step: it shares the interpreter with the event loop."""
 ROUNDS_MAX = 100
-"""Rounds of counting what has come since. Each round has a small part of the one before."""
+"""Maximum rounds of counting new rows. Each round has a small part of the one before."""
 
 
 class Splits:
@@ -54,7 +54,7 @@ class Splits:
         return max(self._wheel.loaded, before(self._opened.horizon.clock_ms + MARGIN_MS))
 
     async def create(self, start_ms: int, parts: int, run: str) -> Job:
-        """A job on the slice that starts there. Raises JobRefused, StoreFailed, Busy."""
+        """Create a job on the slice that starts there. Raises JobRefused, StoreFailed, Busy."""
         piece = self._opened.directory.get(start_ms)
         if piece is None:
             raise JobRefused("not-found", f"no slice starts at {start_ms}")
@@ -74,7 +74,7 @@ class Splits:
         return await self._pipeline.created(job, begin=begin)
 
     async def commit(self, job_id: str, token: str, cuts: Sequence[int], said: Sequence[Counts]) -> JobRow:
-        """Cut the slice at these instants, ms; `said`: what the job has counted of each piece.
+        """Cut the slice at these instants, ms; `said`: the job's counts for each piece.
 
         Raises JobRefused, StoreFailed, Busy.
         """
@@ -110,7 +110,7 @@ class Splits:
         raise JobRefused("wrong-state", "messages arrive faster than they can be counted")
 
     async def _end_if_lost(self, job: Job) -> None:
-        """A commit was refused: end the job if no other one can succeed."""
+        """A commit was refused: end the job if no other commit can succeed."""
         piece = job.piece
         assert piece is not None, "it has begun"
         assert piece.watch is not None, "the job is open"
@@ -123,6 +123,6 @@ class Splits:
 
 
 def _count(store: Store, tally: Tally) -> None:
-    """Count what has come since the job began, in steps. Blocks; raises Refused."""
+    """Count the rows written since the job began, in steps. Blocks; raises Refused."""
     for _ in tally.step(store, STEP_ROWS):
         time.sleep(PAUSE_S)

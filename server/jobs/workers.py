@@ -1,7 +1,6 @@
-"""Work that takes long, off the event loop: in threads of their own, not in the one that syncs.
+"""Long work off the event loop: in its own threads, not in the one that syncs.
 
-Checkpoints, counting and compaction run here. Work that nobody waits for is a task; the server
-waits for it when it stops.
+Checkpoints, counting and compaction run here. Background tasks are waited for when the server stops.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ Found = TypeVar("Found")
 
 
 class Workers:
-    """Two threads for one store, and the tasks in the background."""
+    """Two threads for one store, and the background tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,24 +28,24 @@ class Workers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def in_thread(self, work: Callable[[], Found]) -> Found:
-        """What `work` returns. Raises what it raises."""
+        """The result of `work`. Raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something that nobody waits for; `stop` does."""
+        """Start a background task; `stop` waits for it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def compact(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
-        """Give the space of deleted messages back, in these ranges of keys."""
+        """Free the space of deleted messages in these ranges of keys."""
         for start, end in ranges:
             try:
                 await self.in_thread(partial(self._store.compact, Table.MESSAGES, start, end))
-            except Exception as error:  # the engine's own, while the store is being reopened
+            except Exception as error:  # the engine's own error, while the store is being reopened
                 log.warning("compaction: failed: %s", error)
 
     async def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running work."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown()

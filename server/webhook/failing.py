@@ -1,7 +1,7 @@
-"""Whether an endpoint fails: how its last posts went, in RAM since the start.
+"""Whether an endpoint fails: results of its last posts, in RAM since the start.
 
-It keeps a bit for each of LAST_POSTS posts and one reason: a thousand endpoints take less than 1 MiB. Posts
-that were cut do not count, nor do those of `:test`.
+It keeps a bit for each of LAST_POSTS posts and one reason: a thousand endpoints take less than 1 MiB.
+Cancelled posts and those of `:test` do not count.
 """
 
 from collections import deque
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from .verdicts import Outcome, Verdict
 
 LAST_POSTS = 20
-"""Posts of an endpoint by which it is judged."""
+"""Number of posts by which an endpoint is judged."""
 
 
 class Failing(NamedTuple):
-    """How the last posts of an endpoint went. `share`: of the last `of`, those that failed, 0 to 1;
-    `last_reason`: why the newest of these did, empty if none did."""
+    """Results of an endpoint's last posts. `share`: failed part of the last `of`, 0 to 1; `last_reason`: of
+    the newest failure, empty if none."""
 
     share: float = 0.0
     of: int = 0
@@ -23,7 +23,7 @@ class Failing(NamedTuple):
 
 
 class LastPosts:
-    """Notes how the last posts of one endpoint went: LAST_POSTS of them, and one reason."""
+    """Notes the results of one endpoint's last LAST_POSTS posts, and one reason."""
 
     def __init__(self) -> None:
         self._failed: deque[bool] = deque(maxlen=LAST_POSTS)

@@ -1,15 +1,15 @@
-"""A message as it is posted: headers and body.
+"""Webhook request: headers and body of a posted message.
 
     webhook-id           the message's id, the same on each try
     webhook-timestamp    when it was sent, Unix seconds of the machine's clock
-    webhook-signature    where there is a secret (signing.py)
+    webhook-signature    with a secret (signing.py)
     fasti-due            when it was due          fasti-topic     its topic, percent-encoded
     fasti-attempt        which try this is, from 1 on
-    content-type         the payload's; text/plain or application/octet-stream where it says none
+    content-type         the payload's, or text/plain or application/octet-stream
 
-The endpoint's own headers come next, then the message's. Neither replaces one of these, nor one that
-belongs to the connection, and the message's none of the endpoint's. What of the message's is no header of
-HTTP, or is beyond HEADERS_BYTES_MAX, stays behind.
+The endpoint's own headers come next, then the message's. Neither replaces one of these or of the connection,
+and the message's none of the endpoint's. A message's header that is not valid in HTTP, or beyond
+HEADERS_BYTES_MAX, is left out.
 """
 
 import re
@@ -28,7 +28,7 @@ from ..settings.times import format_ms
 from .signing import signatures
 
 HEADERS_BYTES_MAX = 8 << 10
-"""Of the message's headers."""
+"""Bytes of the message's headers."""
 AGENT = f"fasti/{server_version()}"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?", re.ASCII)
@@ -43,7 +43,7 @@ _PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}
 
 
 class Parcel(NamedTuple):
-    """What is posted, and where."""
+    """A webhook request and its URL."""
 
     url: URL
     headers: Mapping[str, str]
@@ -52,7 +52,7 @@ class Parcel(NamedTuple):
 
 
 def is_header(name: str, value: str) -> bool:
-    """Whether HTTP could carry it, and it is nobody else's to say."""
+    """Whether it is a valid HTTP header, and not reserved."""
     lower = _as_read(name)
     return (
         _TOKEN.fullmatch(name) is not None
@@ -63,7 +63,7 @@ def is_header(name: str, value: str) -> bool:
 
 
 def _as_read(name: str) -> str:
-    """A name as receivers compare it: some (CGI, WSGI) take `_` for `-`."""
+    """A name as receivers compare it: some (CGI, WSGI) read `_` as `-`."""
     return name.lower().replace("_", "-")
 
 
@@ -76,7 +76,7 @@ def headers_for(
     own: Mapping[str, str],
     more: Mapping[str, str],
 ) -> dict[str, str]:
-    """All headers; `own`: the endpoint's, `more`: what else is ours to say."""
+    """All headers; `own`: the endpoint's, `more`: the server's others."""
     headers = {
         "webhook-id": message,
         "webhook-timestamp": str(now_s),
@@ -103,7 +103,7 @@ def parcel_of(
     node: int,
     now_s: int,
 ) -> Parcel:
-    """A message on its way. Raises Corrupt for properties that cannot be read."""
+    """The webhook request for a message. Raises Corrupt for unreadable properties."""
     record = message.record
     theirs, content_type = headers_of(record.properties)
     if content_type is None or _VALUE.fullmatch(content_type) is None:

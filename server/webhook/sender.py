@@ -1,10 +1,9 @@
-"""One HTTP POST, with everything that bounds it.
+"""One HTTP POST, with all its bounds.
 
-Nothing of the environment counts: no proxy, no cookies, no netrc. Redirects are not followed, answers are not
-unpacked, and of one 64 KiB are read in all, of its body within a second, so that the connection can be used
-again: what has been answered is known by the status. The timeout is for all of it, from the look-up of the
-name on. A name is looked up in a thread of its own, so that one that takes long keeps neither the server nor
-another name.
+It ignores the environment: no proxy, no cookies, no netrc. It does not follow redirects and does not unpack
+answers. The status is the result; of an answer it reads at most 64 KiB, of its body for at most a second, so
+that the connection can be used again. The timeout covers everything from the name's look-up on. Each name is
+looked up in its own thread, so that a slow look-up delays neither the server nor other names.
 """
 
 import asyncio
@@ -31,10 +30,10 @@ from .verdicts import Reply
 
 ANSWER_BYTES = 64 << 10
 INTERIM_MAX = 2
-"""Answers of 1xx before the answer."""
+"""Maximum 1xx answers before the answer."""
 DRAIN_S = 1.0
 IDLE_S = 2.0
-"""How long a connection waits for the next message: less than any usual server lets it."""
+"""How long a connection waits for the next message: less than usual servers keep it."""
 DNS_S = 10
 CERTIFICATES = {
     9: "the certificate is not valid yet",
@@ -56,21 +55,21 @@ CONNECTIONS = {
     errno.EHOSTUNREACH: "No route to host",
     errno.ENETUNREACH: "Network is unreachable",
 }
-"""Reasons by number; those of the system are told with addresses."""
+"""Reasons by error number; the system's texts contain addresses."""
 
 STATUS_BYTES = len(b"HTTP/1.1 100")
 _INTERIM = re.compile(rb"HTTP/\d\.\d +1(?!01)")
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
-"""As `getaddrinfo` tells it."""
+"""An address as `getaddrinfo` returns it."""
 
 
 class Lookup(AbstractResolver):
-    """Names to addresses, as the system does it: each in a thread of its own, up to `most` at a time.
+    """Resolves names by the system, each in its own thread, at most `most` at a time.
 
-    The system gives up by itself, after half a minute or so, and not before. So who bounds posts counts those
-    too whose name is still being looked up (`under_way`); a thread that is left ends with the process.
+    The system gives up by itself, after about half a minute, and not before. So the bound on posts also
+    counts running look-ups (`under_way`); an abandoned thread ends with the process.
     """
 
     def __init__(self, most: int) -> None:
@@ -78,7 +77,7 @@ class Lookup(AbstractResolver):
         self._under_way: dict[asyncio.Future[Sequence[Address]], str] = {}
 
     def under_way(self, host: str) -> list[asyncio.Future[Sequence[Address]]]:
-        """Look-ups of that name."""
+        """Running look-ups of that name."""
         return [one for one, looked_up in self._under_way.items() if looked_up == _bare(host)]
 
     async def resolve(
@@ -127,7 +126,7 @@ class Lookup(AbstractResolver):
         return await answer
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel all waits for look-ups."""
         for answer in list(self._under_way):
             answer.cancel()
 
@@ -137,8 +136,8 @@ def _bare(host: str) -> str:
 
 
 def trusted(config: Webhook) -> ssl.SSLContext | Literal[True]:
-    """What certificates of receivers are checked with; True: the system's, which aiohttp has read when it was
-    imported (to read them again takes 30 ms of a start). Raises ConfigError."""
+    """Authorities for receivers' certificates; True: the system's, which aiohttp read when it was imported
+    (reading them again takes 30 ms of a start). Raises ConfigError."""
     if not config.tls_ca:
         return True
     try:
@@ -148,19 +147,19 @@ def trusted(config: Webhook) -> ssl.SSLContext | Literal[True]:
 
 
 class TooLong(aiohttp.ClientError):
-    """More has come than an answer may have."""
+    """An answer has more bytes than allowed."""
 
 
 class TooManyInterim(TooLong):
-    """More answers of 1xx have come than may."""
+    """More 1xx answers than allowed."""
 
 
 class Meter(asyncio.Protocol):
-    """Between a connection and who reads it: of an answer no more than ANSWER_BYTES comes by.
+    """Between a connection and its reader: passes at most ANSWER_BYTES of an answer.
 
-    Chunks of a byte and the like without end would else keep the loop for seconds, and lie about in memory:
-    they are read faster than they are looked at. So would interim answers (1xx), of which each costs as much
-    as a whole answer: more than INTERIM_MAX do not come by.
+    Endless chunks of a byte would otherwise keep the loop busy for seconds and fill memory, since they arrive
+    faster than they are parsed. The same holds for interim answers (1xx), each of which costs as much as a
+    whole answer: at most INTERIM_MAX pass.
     """
 
     def __init__(self, transport: asyncio.Transport, reader: asyncio.Protocol) -> None:
@@ -173,15 +172,15 @@ class Meter(asyncio.Protocol):
         self._interim = 0
         """Interim answers that have begun."""
         self._is_interim = False
-        """The last one has not ended."""
+        """The last interim answer has not ended."""
         self._head: bytes | None = b""
-        """What has come and is not looked at yet, a few bytes; None: the answer has begun."""
+        """Received bytes that are not parsed yet, a few; None: the answer has begun."""
         self.fault: TooLong | None = None
-        """Why the connection is cut."""
+        """Why the connection is aborted."""
 
     @classmethod
     def of(cls, transport: asyncio.Transport) -> "Meter":
-        """That of a connection, to whose next post the answer comes now."""
+        """The meter of a connection, reset for the answer to the next post."""
         reader = transport.get_protocol()
         if isinstance(reader, cls):
             reader._begin()
@@ -206,7 +205,7 @@ class Meter(asyncio.Protocol):
             self._transport.abort()
 
     def _has_many_interim(self, data: bytes) -> bool:
-        """Whether more interim answers have begun with this than may come."""
+        """Whether more interim answers than allowed have begun with this data."""
         data = (self._head or b"") + data
         while True:
             if not self._is_interim:
@@ -241,8 +240,8 @@ class Meter(asyncio.Protocol):
 
 
 class Resting:
-    """Connections that wait for the next message, `most` of them or so: a thousand origins, a post each,
-    would leave as many. Counted from above: one that the other side has closed counts until its time is over.
+    """Idle connections, about `most` of them: a thousand origins with one post each would otherwise leave a
+    thousand. It overestimates: a connection that the other side has closed counts until its time is over.
     """
 
     def __init__(self, most: int) -> None:
@@ -251,19 +250,19 @@ class Resting:
 
     @property
     def is_full(self) -> bool:
-        """No other may."""
+        """Whether no other connection may stay idle."""
         now = time.monotonic()
-        while self._since and self._since[0] < now - 2 * IDLE_S:  # aiohttp looks each IDLE_S
+        while self._since and self._since[0] < now - 2 * IDLE_S:  # aiohttp checks each IDLE_S
             self._since.popleft()
         return len(self._since) >= self._most
 
     def add(self) -> None:
-        """One may have begun to."""
+        """Count a connection that may have become idle."""
         if not self.is_full:
             self._since.append(time.monotonic())
 
     def trace(self) -> aiohttp.TraceConfig:
-        """By which it is told of those that are used again."""
+        """Trace config that reports reused connections."""
 
         async def used(*_: object) -> None:
             if self._since:
@@ -274,12 +273,12 @@ class Resting:
         return made
 
     def answers(self) -> type[aiohttp.ClientResponse]:
-        """Answers, after which a connection rests only if there is room."""
+        """Response class that keeps a connection only if there is room."""
 
         class Answer(aiohttp.ClientResponse):
             async def start(inner, connection: Connection) -> aiohttp.ClientResponse:  # noqa: N805
-                """Raises TooLong, and ServerDisconnectedError if something was there before the post was
-                sent: that answers no post."""
+                """Raises TooLong, and ServerDisconnectedError if data was there before the post was sent: it
+                answers no post."""
                 protocol, transport = connection.protocol, connection.transport
                 if protocol is None or transport is None or protocol.should_close:
                     connection.close()
@@ -298,13 +297,13 @@ class Resting:
 
 
 class Sender:
-    """Posts for all endpoints, on connections that they share by origin."""
+    """Posts for all endpoints, on connections shared by origin."""
 
     def __init__(
         self, config: Webhook, authorities: ssl.SSLContext | Literal[True], lookup: Lookup, most: int
     ) -> None:
-        """On a running loop. `authorities`: as `trusted` says. `lookup` is closed too.
-        `most`: connections that wait for the next message."""
+        """Call it on a running loop. `authorities`: from `trusted`. `lookup` is closed too. `most`: idle
+        connections."""
         self._resting = Resting(most)
         self._lookup = lookup
         connector = aiohttp.TCPConnector(
@@ -332,11 +331,11 @@ class Sender:
         await self._lookup.close()
 
     def lookups(self, url: URL) -> list[asyncio.Future[Sequence[Address]]]:
-        """Those of its name that are not over: nobody may wait for them any more."""
+        """Running look-ups of its name; their posts may be over."""
         return self._lookup.under_way(url.raw_host or "")
 
     async def post(self, parcel: Parcel) -> Reply:
-        """What came of it."""
+        """Post, and return the outcome."""
         started = time.monotonic()
         status, retry_after, fault = 0, "", ""
         try:
@@ -350,7 +349,7 @@ class Sender:
                 retry_after = response.headers.get("Retry-After", "")
                 await _drain(response)
                 self._resting.add()
-        except TimeoutError as error:  # the system's has a number: the receiver has vanished
+        except TimeoutError as error:  # an error of the system has a number: the receiver has vanished
             fault = _told(error) if error.errno else f"timed out after {parcel.timeout_s:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             fault = _told(error)
@@ -359,7 +358,7 @@ class Sender:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read what is left of a short answer; of any other the connection is closed."""
+    """Read the rest of a short answer; for any other the connection is closed."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError):
         async with asyncio.timeout(DRAIN_S):
             while await response.content.readany():
@@ -369,10 +368,10 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def _told(error: Exception) -> str:
-    """What went wrong: one of a fixed set of texts.
+    """Why it failed: one of a fixed set of texts.
 
-    A dead letter shows it to people who do not administer the server. So it contains nothing that the
-    system or a library says: no host, no address, no name of a class.
+    A dead letter shows it to users who do not administer the server. So it contains no text of the system or
+    a library: no host, no address, no class name.
     """
     match error:
         case aiohttp.ClientConnectorCertificateError():

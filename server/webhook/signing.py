@@ -1,10 +1,10 @@
-"""Signatures of what is posted, as Standard Webhooks has them.
+"""Signatures of posts, by Standard Webhooks.
 
     secret       whsec_ + base64 of 24 to 64 bytes
     signed       webhook-id . webhook-timestamp . body
     signature    v1, + base64 of HMAC-SHA256, one for each secret, with a space in between
 
-While a secret is replaced two are there, so that the receiver may know either.
+While a secret is being replaced there are two signatures, so that the receiver may know either secret.
 
 Source: https://www.standardwebhooks.com, "Symmetric signatures".
 """
@@ -21,11 +21,11 @@ FINGERPRINT_DIGITS = 16
 
 
 class SecretError(ValueError):
-    """What is no secret; the message says why, and nothing of it."""
+    """An invalid secret; the message does not contain it."""
 
 
 def secret_of(text: str) -> bytes:
-    """The bytes of a secret as people write it. Raises SecretError."""
+    """The bytes of a secret's text. Raises SecretError."""
     if not text.startswith(PREFIX):
         raise SecretError(f"must begin with {PREFIX}")
     try:
@@ -38,7 +38,7 @@ def secret_of(text: str) -> bytes:
 
 
 def fingerprint(secret: bytes) -> str:
-    """What tells one secret from another and gives none away."""
+    """Identifies a secret without revealing it."""
     return hashlib.sha256(b"fasti webhook secret\0" + secret).hexdigest()[:FINGERPRINT_DIGITS]
 
 

@@ -1,16 +1,16 @@
-"""Where a message may be posted: what `deliver_to` and the URL of an endpoint may say, and which addresses.
+"""Allowed targets: valid values of `deliver_to` and of an endpoint's URL, and permitted addresses.
 
-Who may send messages could else have the server knock at doors that only the server reaches: its own ports,
-the machines beside it, the address where a cloud hands out credentials. So, unless `webhook.allow_private`:
+Otherwise a sender of messages could make the server connect to addresses that only the server reaches: its
+own ports, the machines beside it, a cloud's credential service. So, unless `webhook.allow_private`:
 
     a URL       https only (`webhook.allow_http` lets http in), no user or password, no fragment
-    an address  public only: looked at when it is connected to, after the name was resolved, so that a name
+    an address  public only: checked when connecting, after the name was resolved, so that a name
                 which resolves to something else the second time gains nothing
 
 Public is what is globally reachable: not private (10/8, fc00::/7), loopback, link-local, shared (100.64/10),
-multicast, reserved or unspecified; and of an IPv6 address that carries one of IPv4 (mapped, NAT64, 6to4) what
-the inner one is. Where a connection goes is decided in one place, where its socket is made: names, literals
-in any spelling and happy eyeballs all come by there.
+multicast, reserved or unspecified; for an IPv6 address with an embedded IPv4 address (mapped, NAT64, 6to4)
+the inner address counts. The check is in one place, where the socket is made: names, literals in any spelling
+and happy eyeballs all pass there.
 """
 
 import re
@@ -25,26 +25,27 @@ from ..settings.config import Webhook
 
 URL_CHARS_MAX = 2_048
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
-"""Of an endpoint."""
+"""Valid endpoint names."""
 KEEP_ALIVE_S = 60
-"""After how long without a byte TCP asks whether the receiver is there: a post may wait for half an hour."""
+"""Idle time after which TCP probes the receiver: a post may wait for half an hour."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NEVER_V4 = (IPv4Network("192.88.99.0/24"), IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"))
-"""Relays, protocols' own, and the address where Azure's machines find their host: theirs alone."""
+"""Relays, protocols' own, and the address of Azure's host: reserved for these."""
 _NEVER_V6 = (IPv6Network("2001::/23"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16"))
-"""Teredo and other protocols' own, documentation, segment routing: older Pythons call some of it global."""
+"""Teredo and other protocols' own, documentation, segment routing: older Pythons call some of these
+global."""
 
 
 class TargetError(ValueError):
-    """Somewhere that nothing is posted to; the message says why."""
+    """An invalid or forbidden target; the message says why."""
 
 
 class Blocked(OSError):
-    """The address is none that may be connected to."""
+    """The address may not be connected to."""
 
 
 def checked_url(text: str) -> URL:
-    """A URL that something could be posted to. Raises TargetError."""
+    """Check a URL to post to. Raises TargetError."""
     if len(text) > URL_CHARS_MAX:
         raise TargetError(f"has more than {URL_CHARS_MAX:,} characters")
     if not text.isprintable() or " " in text or "\\" in text:
@@ -65,7 +66,7 @@ def checked_url(text: str) -> URL:
 
 
 def checked_target(text: str) -> str:
-    """`deliver_to`: a URL, or what can be the name of an endpoint. Raises TargetError."""
+    """Check `deliver_to`: a URL, or a possible name of an endpoint. Raises TargetError."""
     if is_url(text):
         checked_url(text)
     elif not NAME.fullmatch(text):
@@ -77,18 +78,17 @@ def checked_target(text: str) -> str:
 
 
 def is_url(target: str) -> bool:
-    """Whether `deliver_to` names no endpoint."""
+    """Whether `deliver_to` is a URL, not an endpoint's name."""
     return "://" in target
 
 
 def own_topic(target: str) -> str:
-    """The topic of what is delivered there and says none; who may send to it may deliver there."""
+    """The default topic of a target; a key that may publish to it may deliver there."""
     return posting_topic(target.encode()).decode()
 
 
 def check_allowed(url: URL, config: Webhook) -> None:
-    """Raise TargetError if the configuration lets nothing be posted there; of a name that shows when it is
-    resolved."""
+    """Raise TargetError if the configuration forbids posting there; a name is checked when it is resolved."""
     host = url.host or ""
     address = _literal(host)
     is_inner = host.rstrip(".") == "localhost" if address is None else not is_public(address)
@@ -99,12 +99,12 @@ def check_allowed(url: URL, config: Webhook) -> None:
 
 
 def origin_of(url: URL) -> str:
-    """Scheme, host and port: what is told of a URL in logs, as the rest may be a secret."""
+    """Scheme, host and port: what logs show of a URL, since the rest may be secret."""
     return f"{url.scheme}://{url.host_port_subcomponent}"
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether anybody's machine could be there, and nobody's inner one."""
+    """Whether it is a public address."""
     if isinstance(address, IPv4Address):
         return address.is_global and not (
             address.is_multicast or address.is_reserved or any(address in net for net in _NEVER_V4)
@@ -121,7 +121,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that one of IPv6 leads to."""
+    """The IPv4 address embedded in an IPv6 address."""
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour
@@ -135,13 +135,13 @@ def _literal(host: str) -> IPv4Address | IPv6Address | None:
 
 
 class Sockets:
-    """Makes the sockets of connections that may be made."""
+    """Makes sockets for allowed connections."""
 
     def __init__(self, *, allow_private: bool) -> None:
         self._allow_private = allow_private
 
     def __call__(self, info: AddrInfoType) -> socket.socket:
-        """A socket for the address that is about to be connected to. Raises Blocked."""
+        """A socket for the address to connect to. Raises Blocked."""
         family, kind, protocol, _, where = info
         if not self._allow_private:
             address = _literal(str(where[0]))
@@ -150,6 +150,6 @@ class Sockets:
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system says when
+        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's default
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
         return made

@@ -1,11 +1,11 @@
-"""What an answer to a post means for the message.
+"""Outcome of a post for the message.
 
-    2xx                             it is done
-    410                             go again, and the endpoint is paused: nobody wants anything there any more
-    429, 503 with Retry-After       go again when that says, at least in a second, at most in a day
-    anything else, or no answer     go again with back-off; a redirect is not followed
+    2xx                             done
+    410                             retry, and the endpoint is paused: the receiver wants no more
+    429, 503 with Retry-After       retry at that time, at least in a second, at most in a day
+    anything else, or no answer     retry with back-off; a redirect is not followed
 
-The reason tells the status, or what went wrong; it stands with the dead letter in the end.
+The reason is the status, or the error; in the end it is stored with the dead letter.
 """
 
 import re
@@ -22,16 +22,16 @@ _ASKS = (429, 503)
 
 
 class Outcome(Enum):
-    """What becomes of the message."""
+    """What happens to the message."""
 
     DONE = auto()
     AGAIN = auto()
     GONE = auto()
-    """Again, and the endpoint is to be paused."""
+    """Retry, and pause the endpoint."""
 
 
 class Reply(NamedTuple):
-    """What came of a post. `status` 0: no answer, for the reason `fault`."""
+    """Result of a post. `status` 0: no answer, for the reason `fault`."""
 
     status: int
     retry_after: str = ""
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`delay_ms` None: with back-off."""
+    """`delay_ms` None: back-off."""
 
     outcome: Outcome
     delay_ms: int | None = None
@@ -51,7 +51,7 @@ DONE = Verdict(Outcome.DONE)
 
 
 def verdict_of(reply: Reply, now_ms: int) -> Verdict:
-    """`now_ms`: the machine's time, from which a date in Retry-After counts."""
+    """`now_ms`: the machine's time, for a date in Retry-After."""
     status = reply.status
     if 200 <= status < 300:
         return DONE
@@ -65,7 +65,7 @@ def verdict_of(reply: Reply, now_ms: int) -> Verdict:
 
 
 def retry_after_ms(text: str, now_ms: int) -> int | None:
-    """How long Retry-After asks to wait, within bounds; None: it says nothing that is understood."""
+    """The wait in Retry-After, within bounds; None: not understood."""
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,15}", text):
         wait_ms = int(text) * 1_000
