@@ -1,20 +1,21 @@
-"""Who may do what: keys, passwords, and the topics that each may publish to, subscribe to and be sent.
+"""Authentication and authorization: keys, passwords, and the topics that each may publish to, subscribe to
+and receive.
 
-    rights.py      principals, their scopes, and the topics that their rules allow
-    bucket.py      how much of something may be done in a second
-    hashes.py      secrets as they are stored: made, checked
+    rights.py      principals: scopes, and allowed topics
+    bucket.py      rate limiter (token bucket)
+    hashes.py      hashes of secrets: made, checked
     keys_file.py   the server's own keys: read, added, revoked
-    mosquitto.py   a mosquitto's password file and ACL file, read
-    backoff.py     guesses at a name wait in a network that has shown wrong keys for it
-    aside.py       checks in threads, so that they do not hold the loop
-    checking.py    slow checks that wait for a thread, in turns by network
-    keyring.py     all keys of a server: checked, remembered, read again when their files change
-    last_use.py    when each key was last used
+    mosquitto.py   reads mosquitto's password file and ACL file
+    backoff.py     back-off after wrong keys, by network and name
+    aside.py       offloads checks to threads
+    checking.py    queue of slow checks, in turns by network
+    keyring.py     all keys of a server: checks, cache, rereading of files
+    last_use.py    last use of each key
     commands.py    `keys add|ls|revoke`
 
-Nothing here knows a door or a message. A door asks the keyring who somebody is, once; what it gets is a
-`Principal`, which goes on being right when the files change: its rules are replaced in it, and a key that is
-revoked makes it one that may nothing.
+Nothing here knows a protocol or a message. A protocol asks the keyring once who a client is, and gets a
+`Principal`. It stays right when the files change: its rules are replaced in it, and a revoked key leaves it
+without any right.
 
 Each imports only what stands above it.
 """

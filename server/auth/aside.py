@@ -1,6 +1,6 @@
-"""Slow checks in threads: a few at a time, the answers on the loop.
+"""Offloads slow checks to threads: a few at a time; answers come on the loop.
 
-argon2 and PBKDF2 let go of the interpreter while they work, so the loop goes on.
+argon2 and PBKDF2 release the interpreter while they work, so the loop continues.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from contextlib import suppress
 from typing import Protocol
 
 THREADS = 2
-"""Checks at a time."""
+"""Maximum concurrent checks."""
 NICE = 10
-"""Lower than the loop's by so much."""
+"""How much lower than the loop's the threads' priority is."""
 CHECK_BYTES = 20 << 20
-"""What one takes."""
+"""RAM of one check."""
 
 
 class Aside(Protocol):
-    """Has `work` done elsewhere and calls `done` with what it gave, on the loop; None: it failed."""
+    """Runs `work` elsewhere and calls `done` with its result, on the loop; None: it failed."""
 
     def __call__(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None: ...
 
 
 class Threads:
-    """`Aside` by threads. What is not done when the server stops is never answered."""
+    """`Aside` by threads. Work not done when the server stops is never answered."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "keys", step_back)
@@ -44,12 +44,12 @@ class Threads:
         self._pool.submit(work).add_done_callback(ended)
 
     def stop(self) -> None:
-        """Take no more."""
+        """Take no more work."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def step_back() -> None:
-    """The thread that calls it leaves the processor to the loop, where threads have priorities of their own.
+    """Lower the priority of the calling thread below the loop's, where threads have their own priorities.
 
     On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Only for work that lets go
     of the interpreter: for what holds it the loop would have to wait.
@@ -60,5 +60,5 @@ def step_back() -> None:
 
 
 def at_once(work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
-    """`Aside` without a thread or a loop: for tests and commands."""
+    """`Aside` without threads or a loop: for tests and commands."""
     done(work())

@@ -1,12 +1,12 @@
-"""Back-off: who has shown wrong keys under a name waits before the next guess is checked.
+"""Back-off: after wrong keys under a name the next guess waits before it is checked.
 
-    FREE wrong ones are free, then 1 s, 2 s, 4 s ... up to HOLD_S_MAX; forgotten after FORGET_S without one
+    no wait for FREE wrong keys, then 1 s, 2 s, 4 s ... up to HOLD_S_MAX; forgotten after FORGET_S without one
 
-It counts by network and name: a device with a wrong key delays no other name of its network, and that name
-in no other network. Of IPv6 the first 64 bits are one network: a host has all that are behind them. A name
-longer than any key's counts as no name.
+It counts by network and name: a device with a wrong key delays no other name of its network, and that name in
+no other network. An IPv6 network is the first 64 bits: a host has all addresses behind them. A name longer
+than any key's counts as no name.
 
-Bound: ENTRIES_MAX; the one that failed longest ago makes room.
+Bound: ENTRIES_MAX; the entry that failed longest ago is evicted.
 """
 
 from collections import OrderedDict
@@ -38,12 +38,12 @@ class Backoff:
         return len(self._known)
 
     def wait_s(self, network: str, name: str) -> float:
-        """Seconds for which no guess is checked; 0.0: it is."""
+        """Seconds until a guess is checked; 0.0: now."""
         known = self._known.get((network, _short(name)))
         return max(0.0, known.until_s - self._mono()) if known is not None else 0.0
 
     def failed(self, network: str, name: str) -> None:
-        """A wrong key has come from there."""
+        """Count a wrong key."""
         now_s, who = self._mono(), (network, _short(name))
         known = self._known.pop(who, None)
         if known is None or now_s - known.last_s > FORGET_S:

@@ -1,32 +1,32 @@
-"""A token bucket: so many a second, a second's worth at once.
+"""Rate limiter: a token bucket that holds one second's rate.
 
-What is more than the bucket holds is let through when there is anything in it, and paid for afterwards: a
-batch of 500 at 100 a second is taken, and then nothing for five seconds. Otherwise it could never be.
+More than the bucket holds is let through if there is anything in it, and paid for afterwards: a batch of 500
+at 100 a second is accepted, and then nothing for five seconds. Otherwise it could never be accepted.
 """
 
 from collections.abc import Callable
 
 
 class Bucket:
-    """`rate` a second; 0: any number."""
+    """`rate` a second; 0: no limit."""
 
     __slots__ = ("_at_s", "_left", "_mono", "_rate")
 
     def __init__(self, rate: int, mono: Callable[[], float]) -> None:
-        """`mono`: seconds that elapse."""
+        """`mono`: monotonic seconds."""
         self._rate = rate
         self._mono = mono
         self._left = float(rate)
         self._at_s = mono()
 
     def resize(self, rate: int) -> None:
-        """Another rate from now on; what is owed stays owed."""
+        """Change the rate; a debt stays."""
         self._fill()
         self._left = min(self._left, float(rate)) if self._rate else float(rate)
         self._rate = rate
 
     def take(self, count: int = 1) -> float:
-        """Take so many: 0.0, or how many seconds there is nothing to take, with nothing taken."""
+        """Take `count` tokens. Returns 0.0, or the seconds until there is a token, with none taken."""
         if not self._rate:
             return 0.0
         self._fill()

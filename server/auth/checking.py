@@ -1,12 +1,11 @@
-"""Slow checks that wait for a thread: a few at a time, in turns by network.
+"""Queue of slow checks for a few threads, in turns by network.
 
     waiting     network A: a1 a2 a3 a4      network B: b1
     checked     a1 b1 a2 a3 a4
 
-So what one network sends delays another one by its turns only. Bounds: WAITING_MAX different keys, of which
-no network takes the last eighth from the others (timeline/shares.py); NAME_WAITING of one name from one
-network, of which at most one is right. The same key from the same network is checked once for all who
-show it.
+So a network delays another only by its turns. Bounds: WAITING_MAX different keys, of which no network takes
+the last eighth from the others (timeline/shares.py); NAME_WAITING keys of one name from one network, of which
+at most one is right. The same key from the same network is checked once for all clients that send it.
 """
 
 from collections import Counter
@@ -20,7 +19,7 @@ from .aside import THREADS, Aside
 from .backoff import FREE
 
 WAITING_MAX = 256
-"""Different keys that are being checked or wait for it: some 3 s of work."""
+"""Maximum keys being checked or waiting: some 3 s of work."""
 NAME_WAITING = FREE + 1
 
 Found = Callable[[bool | None], None]
@@ -44,14 +43,14 @@ class Checking:
         self._aside = aside
         self._waiting: FairQueue[_Check] = FairQueue()
         self._underway: dict[tuple[str, bytes], _Check] = {}
-        """By network and digest: those that wait and those that are being checked."""
+        """Waiting and running checks by network and digest."""
         self._by_network: Counter[str] = Counter()
         self._by_name: Counter[tuple[str, str]] = Counter()
         self._count = 0
-        """Checks in threads."""
+        """Running checks."""
 
     def joins(self, network: str, digest: bytes, found: Found) -> bool:
-        """Whether this key is being checked already for its network: `found` is called with that answer."""
+        """Join a running check of the same key and network, if there is one. Returns whether there is."""
         check = self._underway.get((network, digest))
         if check is not None:
             check.found.append(found)
@@ -76,7 +75,7 @@ class Checking:
         work: Callable[[], bool],
         found: Found,
     ) -> None:
-        """Check a key when its turn comes. `is_wanted`: asked then; False: it counts as wrong unchecked."""
+        """Queue a check. `is_wanted` is asked at its turn; False: it counts as wrong, unchecked."""
         check = _Check(network, name, digest, is_wanted, work, [found])
         self._underway[network, digest] = check
         self._by_network[network] += 1

@@ -35,8 +35,8 @@ def add(
     client_ids: Sequence[str] = (),
     bounds: Mapping[str, int],
 ) -> str:
-    """The new key, to be shown once. `scopes` as given, also with commas. `bounds`: by name, those of BOUNDS
-    that it has. Raises KeysFileError."""
+    """The new key, to be shown once. `scopes`: also with commas. `bounds`: those of BOUNDS that it gets, by
+    name. Raises KeysFileError."""
     try:
         wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
         asked = {"publish": publish, "subscribe": subscribe, "deliver": deliver}
@@ -55,7 +55,7 @@ def add(
 
 
 def revoke(path: Path, name: str) -> str:
-    """What that means, to be shown. Raises KeysFileError."""
+    """Revoke a key; returns a text about the effects. Raises KeysFileError."""
     revoke_key(path, name)
     return (
         f"{name} is revoked. Its messages are withheld from now on, delayed, retained or read again: "
@@ -64,8 +64,8 @@ def revoke(path: Path, name: str) -> str:
 
 
 def listed(path: Path, data: Path) -> list[str]:
-    """A line for each key, in columns; those of bounds that no key has are left out. `data`: where the server
-    notes when they were used. Raises KeysFileError."""
+    """A line for each key, in columns; bounds that no key has are left out. `data`: where the server notes
+    their last use. Raises KeysFileError."""
     used, keys = read_last_use(data), read_keys(path)
     bounds = [bound.name for bound in BOUNDS if any(getattr(key.grant, bound.name) for key in keys)]
     shown = [name.upper() for name in bounds]

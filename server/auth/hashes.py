@@ -1,12 +1,12 @@
-"""Secrets as they are stored: never themselves, always a hash.
+"""Hashes of secrets: a secret itself is never stored.
 
     $sha256$hash                                 a key that the server made: 256 random bits need no salt
     $argon2id$v=19$m=19456,t=2,p=1$salt$hash     a password, or a key that an older `keys add` made (RFC 9106)
     $7$101$salt$hash                             mosquitto 2: PBKDF2 with SHA-512, 101 rounds by default
     $6$salt$hash                                 mosquitto 1: one SHA-512 of password and salt
 
-A check of $sha256$ takes 1 us, so it is done on the loop. One of argon2id takes 25 ms, and 19 MiB of RAM
-meanwhile. All of them compare in constant time.
+A check of $sha256$ takes 1 us, so it runs on the loop. One of argon2id takes 25 ms and 19 MiB of RAM. All
+compare in constant time.
 """
 
 import base64
@@ -21,16 +21,16 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 QUICK = "$sha256$"
 _HEX = frozenset("0123456789abcdef")
 MEMORY_KIB_MAX = 1 << 20
-"""What one check may take; a hash that asks for more is refused when it is read."""
+"""Maximum RAM of one check; a hash that asks for more is refused when it is read."""
 ROUNDS_MAX = 100
 PBKDF2_ROUNDS_MAX = 10_000_000
 
 Verify = Callable[[bytes], bool]
-"""Whether a secret is the one that was hashed. Blocking."""
+"""Whether a secret matches the hash. Blocking."""
 
 
 class BadHash(ValueError):
-    """What is stored is no hash that can be checked; the message says why and never what."""
+    """An unusable hash; the message does not contain it."""
 
 
 def hashed(key: str) -> str:
@@ -39,7 +39,7 @@ def hashed(key: str) -> str:
 
 
 def digest_in(text: str) -> bytes | None:
-    """What `hashed` has found, as bytes; None: it is another kind of hash. Raises BadHash."""
+    """The digest in a `hashed` text; None: another kind of hash. Raises BadHash."""
     if not text.startswith(QUICK):
         return None
     digits = text.removeprefix(QUICK)
@@ -49,18 +49,18 @@ def digest_in(text: str) -> bytes | None:
 
 
 def is_of(digest: bytes, key: bytes) -> bool:
-    """Whether a key is the one that has this digest."""
+    """Whether a key has this digest."""
     return hmac.compare_digest(hashlib.sha256(key).digest(), digest)
 
 
 def check_key_hash(text: str) -> None:
-    """Raise BadHash unless a key's line may have this hash."""
+    """Raise BadHash unless a line of the keys file may have this hash."""
     if digest_in(text) is None:
         argon2id(text)
 
 
 def argon2id(text: str) -> Verify:
-    """What checks secrets against this hash. Raises BadHash."""
+    """The check against an argon2id hash. Raises BadHash."""
     try:
         found = extract_parameters(text)
     except InvalidHashError:
@@ -81,7 +81,7 @@ def argon2id(text: str) -> Verify:
 
 
 def mosquitto(text: str) -> Verify:
-    """What checks passwords against a hash of mosquitto_passwd. Raises BadHash."""
+    """The check against a hash of mosquitto_passwd. Raises BadHash."""
     kind, *parts = text.removeprefix("$").split("$")
     if not text.startswith("$") or (kind, len(parts)) not in (("7", 3), ("6", 2)):
         raise BadHash("is not a hash of mosquitto_passwd ($7$rounds$salt$hash or $6$salt$hash)")

@@ -1,20 +1,20 @@
-"""All keys of a server: who shows one is checked, those that were right are remembered, files are read again.
+"""All keys of a server: checks them, caches valid ones, and rereads their files.
 
-A key with a $sha256$ line is checked at once, before anything else is looked at: nothing that others show
-can delay it. A check against argon2id or a mosquitto's hash costs 25 ms, so a thread does it, and what was
-right is remembered under a fast hash with a key of this process. What is remembered names the stored hash
-that it was checked against, so it counts no more when the file has another.
+A key with a $sha256$ line is checked at once, before anything else: no other client can delay it. A check
+against argon2id or a mosquitto hash costs 25 ms, so a thread does it, and a valid key is cached under a fast
+hash with a key of this process. A cache entry names the stored hash that it was checked against, so it no
+longer counts when the file has another.
 
-    unknown name     checked like any other, against somebody's hash: it takes as long as a wrong key
+    unknown name     checked like any other, against some user's hash: it takes as long as a wrong key
     wrong key        counted against its network and name (backoff.py), logged, answered `Refusal`
     the same again   refused without a check, until the files change
     many at once     they wait in turns by network (checking.py); beyond its bounds the server has no time
 
-While a name is held back in a network, what has the form of a key of the server's making is still checked:
-nobody guesses 256 bits. Passwords are not, not even right ones, since the answer would tell that they are.
+While a name is held back in a network, a key in the format of the server's own is still checked: 256 bits
+cannot be guessed. Passwords are not checked, not even right ones, since the answer would confirm them.
 
-Files are read again by `read`, which blocks and changes nothing, and `take`, which puts it in place: a file
-that cannot be read leaves everything as it was.
+Rereading has two steps: `read` blocks and changes nothing, `take` puts the result in place. If a file cannot
+be read nothing changes.
 """
 
 import logging
@@ -45,27 +45,28 @@ log = logging.getLogger(__name__)
 REMEMBERED = 10_000
 """Maximum number of remembered valid keys; the least recently checked is evicted."""
 WRONG_REMEMBERED = 1_000
-"""Keys that were wrong and are not checked again: a device that has lost its right tries for ever."""
+"""Maximum number of cached wrong keys: a device that has lost its right tries for ever."""
 KEY_BYTES_MAX = 1_024
-"""A longer key or password is wrong without a check. An empty one is wrong, too, whatever hash is stored:
-`mosquitto_passwd -b FILE u "$UNSET"` stores that of nothing, and mosquitto always refuses such a user."""
+"""A longer key or password is wrong without a check. An empty one is wrong too, whatever hash is stored:
+`mosquitto_passwd -b FILE u "$UNSET"` stores the hash of an empty one, and mosquitto always refuses such a
+user."""
 OWN_NAME = "fasti-server"
-"""What the server's own programs are called. No file can have such a key or user."""
+"""Name of the server's own programs. No file can have such a key or user."""
 
 
 class Why(Enum):
-    """Why nobody was let in."""
+    """Why a client was refused."""
 
     WRONG = auto()
-    """Name and key do not belong together."""
+    """Name and key do not match."""
     HELD = auto()
-    """Too many wrong ones of this name have come from this network."""
+    """Too many wrong keys of this name have come from this network."""
     BUSY = auto()
-    """More are being checked than there may be."""
+    """Too many checks are waiting."""
 
 
 class Refusal(NamedTuple):
-    """`wait_s`: seconds after which it may be tried again; 0: whenever."""
+    """`wait_s`: seconds until a retry may succeed; 0: at any time."""
 
     why: Why
     wait_s: float = 0.0
@@ -76,14 +77,14 @@ Done = Callable[[Principal | Refusal], None]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key or user as the files have it."""
+    """A key or user of the files."""
 
     hash: str
     grant: Grant
     is_password: bool
-    """Of a mosquitto's user."""
+    """A password of a mosquitto user."""
     digest: bytes | None = None
-    """Of a key that is checked at once."""
+    """Digest of a key that is checked at once."""
 
     @property
     def verify(self) -> Verify:
@@ -93,14 +94,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the files say."""
+    """Parsed files."""
 
     entries: dict[str, Entry]
     anonymous: Grant
 
 
 class Keyring:
-    """Every key, and who has shown one."""
+    """All keys, and the principals in use."""
 
     def __init__(self, config: Config, clock: Clock, aside: Aside) -> None:
         """Raises KeysFileError if a file cannot be used."""
@@ -110,7 +111,7 @@ class Keyring:
         )
         self.paths = tuple(path for path in self._paths if path is not None)
         self.name = "keys"
-        """Of all that is watched (server/settings/watch.py)."""
+        """Name among the watched files (server/settings/watch.py)."""
         self.stamps = stamps_of(self.paths)
         self._clock = clock
         self._salt = secrets.token_bytes(32)
@@ -119,12 +120,12 @@ class Keyring:
         self._names: list[str] = []
         self._principals: dict[str, Principal] = {}
         self.anonymous = Principal("", EVERYTHING, clock.mono)
-        """Who has shown nothing, where that is allowed."""
+        """A client without a key, where that is allowed."""
         self._checking = Checking(aside)
         self._right: dict[bytes, tuple[str, str]] = {}
         """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
         self._wrong: dict[bytes, str] = {}
-        """The same of wrong ones, as the files are now."""
+        """The same of wrong keys; cleared when the files change."""
         self._own_key = new_key(OWN_NAME)
         self._own = Principal(OWN_NAME, Grant(EVERY_SCOPE), clock.mono)
         self.refused = 0
@@ -133,22 +134,22 @@ class Keyring:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are keys, which HTTP asks for."""
+        """Whether there are keys, which HTTP requires."""
         return self._paths[0] is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether no file says anything of anybody."""
+        """Whether there are no files, so that everything is allowed."""
         return not any(self._paths)
 
     def own_key(self) -> str:
-        """What programs that the server starts show; it counts until the server stops."""
+        """Key for programs that the server starts; valid until the server stops."""
         return self._own_key if self.has_keys else ""
 
-    # -- who is it
+    # -- identity
 
     def recall(self, name: str, key: bytes) -> Principal | None:
-        """Whose key it is, if that is known without a slow check; not for passwords."""
+        """The principal of a key, if it is known without a slow check; not for passwords."""
         entry = self._entries.get(name)
         if entry is None or entry.is_password or len(key) > KEY_BYTES_MAX:
             return None
@@ -157,7 +158,7 @@ class Keyring:
         return self._used(name) if self._right.get(self._digest(name, key)) == (name, entry.hash) else None
 
     def check(self, name: str, key: bytes, address: str, done: Done) -> None:
-        """Find out whose key it is; `done` is called at once, or on the loop when it is known."""
+        """Check a key; calls `done` at once, or later on the loop."""
         known = self.recall(name, key)
         if known is not None:
             done(known)
@@ -202,13 +203,13 @@ class Keyring:
         return self._used(name) if name in self._entries else None
 
     def _held_s(self, shown: "_Shown") -> float:
-        """Seconds for which a guess waits; 0.0: it is no guess, or is checked."""
+        """Seconds for which a guess is held back; 0.0: it is checked, or is no guess."""
         return 0.0 if is_made(shown.key) else self._backoff.wait_s(shown.network, shown.name)
 
     def _found(
         self, shown: "_Shown", digest: bytes, entry: Entry | None, done: Done, is_right: bool | None
     ) -> None:
-        """What the slow check says. `entry`: what the key was checked against; None: somebody's."""
+        """Result of a slow check. `entry`: checked against; None: another user's hash."""
         if is_right is None:
             log.error("keys: a check failed")
             done(Refusal(Why.BUSY, 1.0))
@@ -223,7 +224,7 @@ class Keyring:
         done(self._used(shown.name))
 
     def _refuse(self, shown: "_Shown", done: Done) -> None:
-        """The key is wrong. While its name and network are held back that is neither counted nor logged."""
+        """Refuse a wrong key. While its name is held back in its network it is neither counted nor logged."""
         wait_s = self._backoff.wait_s(shown.network, shown.name)
         if wait_s:
             done(Refusal(Why.HELD, wait_s))
@@ -234,7 +235,7 @@ class Keyring:
         done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:
-        """Whose hash an unknown name is checked against: always the same one's."""
+        """The user against whose hash an unknown name is checked: always the same for a name."""
         at = int.from_bytes(self._digest(name, b"")[:8], "big") % len(self._names)
         return self._entries[self._names[at]]
 
@@ -247,10 +248,10 @@ class Keyring:
         text = name.encode()
         return blake2b(b"%d:%b%b" % (len(text), text, key), key=self._salt, digest_size=32).digest()
 
-    # -- rights of who is away
+    # -- rights of clients by name
 
     def rights_of(self, name: str, client_id: str) -> Rights | None:
-        """What a client may, by the name of the key that it has shown; "": none. None: everything."""
+        """Rights of a client by the name of its key; "": none. None: everything is allowed."""
         if self.is_open:
             return None
         if not name:
@@ -264,24 +265,24 @@ class Keyring:
         return Rights(principal, client_id)
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
-        """What `rights_of` allows to be published, and how many rules have been looked at for that."""
+        """Whether the client may publish to the topic, and the number of rules checked."""
         if self.is_open:
             return True, 0
         principal = self._own if name == OWN_NAME else self._principals.get(name)
         return (False, 0) if principal is None else principal.may_send(client_id, topic)
 
     def bound_of(self, owner: str, name: str) -> int:
-        """A key's own bound of that name (BOUNDS); 0: it has none, as a key that counts no more."""
+        """A key's own bound of that name (BOUNDS); 0: it has none, or is no longer valid."""
         entry = self._entries.get(owner)
         return 0 if entry is None else getattr(entry.grant, name)
 
     def quota_of(self, owner: bytes) -> tuple[int, int]:
-        """How many messages of a key may be pending, and of how many bytes; 0: it has no such bound."""
+        """A key's bounds on pending messages and their bytes; 0: no bound."""
         entry = self._entries.get(owner.decode())
         return (0, 0) if entry is None else (entry.grant.pending, entry.grant.pending_bytes)
 
     def used(self) -> dict[str, int]:
-        """Name -> when its key was last used, wall ms; only those that were."""
+        """Name -> last use of its key, wall ms; only used keys."""
         return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}
 
     def __iter__(self) -> Iterator[Principal]:
@@ -290,11 +291,11 @@ class Keyring:
     # -- files
 
     def again(self) -> Callable[[], None]:
-        """Read them; what comes back puts it in place. Raises KeysFileError."""
+        """Read the files; returns a function that puts the result in place. Raises KeysFileError."""
         return partial(self.take, self.read())
 
     def read(self) -> Read:
-        """What the files say now; changes nothing, may take a second, in any thread. Raises KeysFileError."""
+        """Parse the files; changes nothing, may take a second, in any thread. Raises KeysFileError."""
         keys_path, password_path, acl_path = self._paths
         entries: dict[str, Entry] = {}
         if keys_path is not None:
@@ -316,7 +317,7 @@ class Keyring:
         return Read(entries, EVERYTHING if acl is None else acl.grant(""))
 
     def take(self, read: Read) -> None:
-        """Put in place what was read: rules are replaced, keys that are gone or others now are revoked."""
+        """Put parsed files in place: rules are replaced, keys that are gone or changed are revoked."""
         before, self._entries = self._entries, read.entries
         self._wrong.clear()
         self._names = list(read.entries)
@@ -334,7 +335,7 @@ class Keyring:
 
 
 class _Shown(NamedTuple):
-    """What somebody has shown, and where."""
+    """A credential, and its network."""
 
     name: str
     key: bytes
@@ -352,12 +353,12 @@ def _remember(known: dict[bytes, Value], digest: bytes, value: Value, most: int)
 
 
 def _said(name: str) -> str:
-    """A name for the log. Some put their whole key where the name belongs."""
+    """A name for the log. Some clients send their whole key as the name."""
     if not name.startswith(PREFIX):
         return shown(name) or "nobody"
     return shown(name_in(name.encode())) or "what looks like a key"
 
 
 def split_shown(key: str) -> tuple[str, bytes]:
-    """Name and key of what HTTP was shown; a name that nobody has if it has not that form."""
+    """Name and key of an HTTP credential; if it has another format, a name that no key has."""
     return name_in(key.encode()), key.encode()

@@ -1,4 +1,4 @@
-"""The file of the server's own keys: TOML, one `[[key]]` each, never a key itself.
+"""The keys file: TOML, a `[[key]]` for each key, never the key itself.
 
     [[key]]
     name = "meter-7"
@@ -11,17 +11,17 @@
     client_ids = ["meter-*"]
     created = 2026-11-22T05:00:00Z
 
-`publish`, `subscribe` and `deliver` that are left out are every topic; an empty list is none. A line is
-appended or changed by hand as well as by `keys add` and `keys revoke`, which write the whole file beside it
-and rename: a server that reads meanwhile sees the old one or the new one. A revoked key stays in the file,
-with the time; its name can be given to a new one.
+Without `publish`, `subscribe` or `deliver` every topic is allowed; an empty list allows none. Entries can be
+edited by hand, or by `keys add` and `keys revoke`. These write a new file beside it and rename it: a server
+that reads meanwhile sees the old or the new one. A revoked key stays in the file, with the time; a new key
+can have its name.
 
-A key as it is shown once names itself, `fasti_{name}_{secret}`, so that one check finds it. The secret has
-256 random bits: nobody guesses it, whatever the number of tries. So one SHA-256 of the whole key is enough
-(hashes.py). A line may have an argon2id hash: of a password, or of a key from an older version.
+A key contains its name, `fasti_{name}_{secret}`, so that one check finds it. The secret has 256 random bits,
+which cannot be guessed in any number of tries. So one SHA-256 of the whole key is enough (hashes.py). An
+entry may have an argon2id hash: of a password, or of an older version's key.
 
-Who can read the file knows who there is, and who can write it is everybody: a file that others can read, or
-that the group can write, is refused.
+A reader of the file learns all names, and a writer can become anybody: a file that others can read, or that
+the group can write, is refused.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ _MADE = re.compile(rb"fasti_[A-Za-z0-9._-]{1,128}_[0-9a-f]{64}")
 MODE_REFUSED = 0o027
 FILE_BYTES_MAX = 64 << 20
 CLIENT_IDS_MAX, CLIENT_ID_MAX = 100, 1_024
-"""Patterns of a key, and characters of one."""
+"""Maximum patterns of a key, and maximum characters of one."""
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 _RULES = ("publish", "subscribe", "deliver")
 _NUMBERS = tuple(bound.name for bound in BOUNDS)
@@ -57,7 +57,7 @@ _FIELDS = ("name", "hash", "scopes", *_RULES, *_NUMBERS, "client_ids", "created"
 
 
 class KeysFileError(ValueError):
-    """A file of keys, passwords or rules that cannot be used. `line` from 1; 0: the file itself."""
+    """An unusable file of keys, passwords or rules. `line` from 1; 0: the file itself."""
 
     def __init__(self, path: Path, line: int, detail: str, field: str = "") -> None:
         where = f"{path}:{line}" if line else str(path)
@@ -70,7 +70,7 @@ class KeysFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One key of the file."""
+    """A key of the file."""
 
     name: str
     hash: str
@@ -78,23 +78,23 @@ class StoredKey:
     created: datetime | None
     revoked: datetime | None
     line: int
-    """Where it begins."""
+    """Its first line."""
 
 
 def split_key(key: str) -> tuple[str, str] | None:
-    """Name and secret of a key as it is shown; None if it has not that form."""
+    """Name and secret of a key; None if it has another format."""
     name, _, secret = key.removeprefix(PREFIX).rpartition("_")
     return (name, secret) if key.startswith(PREFIX) and NAME.fullmatch(name) and secret else None
 
 
 def name_in(key: bytes) -> str:
-    """The name that a key names itself; empty if it has not that form."""
+    """The name in a key; empty if it has another format."""
     found = split_key(key.decode(errors="replace"))
     return "" if found is None else found[0]
 
 
 def is_made(key: bytes) -> bool:
-    """Whether a key has the form of those that the server makes: with 256 bits, so that it is no guess."""
+    """Whether a key has the format of the server's own: with 256 bits, so it is no guess."""
     return _MADE.fullmatch(key) is not None
 
 
@@ -104,7 +104,7 @@ def new_key(name: str) -> str:
 
 
 def secured_text(path: Path, refused: int = MODE_REFUSED) -> str:
-    """What is in a file that only those read whom it concerns. Raises KeysFileError."""
+    """The text of a file that no unauthorized user can read. Raises KeysFileError."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
@@ -122,12 +122,12 @@ def secured_text(path: Path, refused: int = MODE_REFUSED) -> str:
 
 
 def read_keys(path: Path) -> list[StoredKey]:
-    """Every key of the file, revoked ones too. Raises KeysFileError naming line and field."""
+    """All keys of the file, including revoked ones. Raises KeysFileError with line and field."""
     return _parsed(path, secured_text(path))
 
 
 def add_key(path: Path, name: str, grant: Grant) -> str:
-    """Append a key, and make the file if there is none; the key, which is kept nowhere.
+    """Append a key, creating the file if needed. Returns the key, which is stored nowhere.
 
     Raises KeysFileError.
     """
@@ -166,7 +166,7 @@ def revoke_key(path: Path, name: str) -> None:
 def _parsed(path: Path, text: str) -> list[StoredKey]:
     try:
         tree = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML; a number of 5,000 digits; 1,000 brackets
+    except (ValueError, RecursionError) as error:  # not TOML; a number of 5,000 digits; 1,000 brackets
         line = re.search(r"at line (\d+)", str(error))
         raise KeysFileError(
             path, int(line[1]) if line else text.count("\n") + 1, f"is not TOML: {error}"
@@ -189,18 +189,18 @@ def _parsed(path: Path, text: str) -> list[StoredKey]:
 
 
 class _Places:
-    """Which line what stands on, for people: found by the look of the lines."""
+    """Line numbers of keys and fields, for errors: found by the look of the lines."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
         self._headers = [number for number, line in enumerate(self._lines, 1) if _HEADER.match(line)]
 
     def header(self, index: int) -> int:
-        """The line of the key `index`; 1 if it cannot be told."""
+        """The line of the key `index`; 1 if unknown."""
         return self._headers[index] if index < len(self._headers) else 1
 
     def field(self, index: int, field: str) -> int:
-        """The line of a field of a key; that of the key if it has none."""
+        """The line of a key's field; the key's line if it has none."""
         first = self.header(index)
         end = self._headers[index + 1] - 1 if index + 1 < len(self._headers) else len(self._lines)
         return self.of_word(field, first, end) or first
@@ -341,7 +341,7 @@ def _block(name: str, hash_text: str, grant: Grant) -> str:
 
 
 def _toml(value: object) -> str:
-    """Text and lists of texts are written in TOML as in JSON, but for DEL."""
+    """Text and lists of texts in TOML: as in JSON, except DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -351,7 +351,7 @@ def _now() -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """The file itself, behind links, while nobody else adds or revokes. Raises KeysFileError."""
+    """Context with the real path behind links, in which nobody else adds or revokes. Raises KeysFileError."""
     real = path.resolve()
     try:
         folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -365,7 +365,7 @@ def _locked(path: Path) -> Iterator[Path]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write it beside the file, sync, rename; whoever the file belongs to keeps it. Raises KeysFileError."""
+    """Write the text beside the file, sync, rename; keeps the owner. Raises KeysFileError."""
     _parsed(path, text)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -385,7 +385,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _keep_owner(path: Path, handle: int) -> None:
-    """A server that does not run as who adds a key has to read the file afterwards."""
+    """Keep the file's owner: the server may run as another user and must read it."""
     try:
         was = path.stat()
     except FileNotFoundError:

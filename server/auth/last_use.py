@@ -1,7 +1,7 @@
-"""When each key was last used, for people who want to know which ones nobody needs any more.
+"""Last use of each key, so that unused keys can be found.
 
-The server knows it in RAM and writes it beside its data now and then, never into the keys file, which may be
-read only. It is a hint: what happened since it was last written is lost with a kill.
+The server keeps it in RAM and writes it beside its data now and then, never into the keys file, which may be
+read-only. It is a hint: a kill loses the uses since the last write.
 
     {"meter-7": 1795248000000}      name -> wall ms
 """
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 
 FILE = "keys-used.json"
 NOTE_S = 60.0
-"""How often it is written, if there is something new."""
+"""How often changes are written."""
 
 
 class LastUse:
-    """Notes it, in one folder."""
+    """Writes last uses into a folder."""
 
     def __init__(self, used: Callable[[], dict[str, int]], folder: Path) -> None:
-        """`used`: name -> when its key was last used, wall ms."""
+        """`used`: name -> last use of its key, wall ms."""
         self._used = used
         self._folder = folder
         self._noted: dict[str, int] = {}
 
     async def note(self) -> None:
-        """Write when keys were last used, if one has been since."""
+        """Write last uses, if there are new ones."""
         used = self._used()
         if used == self._noted:
             return
@@ -42,7 +42,7 @@ class LastUse:
 
 
 def read_last_use(folder: Path) -> dict[str, int]:
-    """What was written last; nothing if there is nothing that can be read."""
+    """The last uses written before; empty if they cannot be read."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def read_last_use(folder: Path) -> dict[str, int]:
 
 
 def write_last_use(folder: Path, used: Mapping[str, int]) -> None:
-    """Write it, with what was known before of other keys. Raises OSError."""
+    """Merge last uses into the file. Raises OSError."""
     known = read_last_use(folder)
     both = {name: max(at_ms, known.get(name, 0)) for name, at_ms in used.items()}
     path = folder / FILE

@@ -1,21 +1,20 @@
-"""What a mosquitto has been told, its password file and its ACL file: it can be replaced in place.
+"""Reads mosquitto's password file and ACL file, so that the server can replace a mosquitto.
 
     password_file   bob:$7$101$salt$hash             one user a line
-    acl_file        topic read $SYS/#                who has shown no name
+    acl_file        topic read $SYS/#                clients without a name
                     user bob
                     topic readwrite bob/#            bob
                     topic deny bob/secret
-                    pattern write meters/%u/%c/#     everybody, with his name and client id put in
+                    pattern write meters/%u/%c/#     everybody, with name and client id filled in
 
-Read as mosquitto reads them: `readwrite` where nothing is said, a `#` at the beginning of a line for a
-remark; the lines of a user first, of these the denials, then the patterns in the same way, if nothing has
-been said yet. Its ACL has no word for subscribing: whoever may come in may subscribe to anything, and is sent
-what he may read.
+They are read as by mosquitto: `readwrite` is the default, a `#` at the beginning of a line starts a comment.
+A user's lines come first, of these the denials; then the patterns in the same way, if no line has decided.
+The ACL has no word for subscribing: every client may subscribe to anything, and receives what it may read.
 
-Without an ACL file everybody may publish and be sent everything. A user of the password file has the scopes
+Without an ACL file everybody may publish and receive everything. A user of the password file has the scopes
 schedule and read, and no key for HTTP.
 
-Refused, though it reads them: lines of a password file by which nobody, or two, could come in.
+Refused, although mosquitto accepts them: lines of a password file that let nobody in, or name a user twice.
 
 Source: mosquitto.conf(5), mosquitto_passwd(1), and what mosquitto 2.0.11 does (tests/support/mosquitto.py).
 """
@@ -32,16 +31,16 @@ from .rights import EVERY, READ, SCHEDULE, Grant, Rules
 SCOPES = frozenset((SCHEDULE, READ))
 _ACCESS = ("read", "write", "readwrite", "deny")
 NAME_BYTES_MAX = 255
-"""Of a user: each of his messages says whose it is."""
+"""Maximum bytes of a user name: each message stores it."""
 _BLANKS = " \t\n\v\f\r"
-"""What is cut off a line and a name. No other space of Unicode: that is part of a name."""
+"""Blanks stripped from lines and names. Other Unicode spaces are part of a name."""
 _CHANGED_BY_OTHERS = 0o002
-"""Mode that is refused: a password file that all can read is usual, one that all can write is not."""
+"""Refused mode: a password file that all can read is usual, one that all can write is not."""
 
 
 @dataclass(slots=True)
 class Acl:
-    """Lines of one user, or of one kind."""
+    """Lines of one user, or the patterns."""
 
     read: list[str] = field(default_factory=list)
     write: list[str] = field(default_factory=list)
@@ -57,14 +56,14 @@ class Acl:
 
 
 class AclFile:
-    """What is allowed to whom."""
+    """Rules by user."""
 
     def __init__(self) -> None:
         self._users: dict[str, Acl] = {"": Acl()}
         self._patterns = Acl()
 
     def of(self, user: str) -> Acl:
-        """The lines of a user, made if there are none; "" is who has shown no name."""
+        """The lines of a user, created if needed; "": clients without a name."""
         return self._users.setdefault(user, Acl())
 
     @property
@@ -72,7 +71,7 @@ class AclFile:
         return self._patterns
 
     def grant(self, user: str) -> Grant:
-        """What that user may do; "": who has shown no name."""
+        """The grant of a user; "": clients without a name."""
         own, all_s = self._users.get(user, Acl()), self._patterns
         deny = tuple(own.deny)
         write = Rules(tuple(own.write), deny, Rules(tuple(all_s.write), tuple(all_s.deny)))
@@ -105,7 +104,7 @@ def read_passwords(path: Path) -> dict[str, str]:
 
 
 def read_acl(path: Path) -> AclFile:
-    """Raises KeysFileError naming the line."""
+    """Parse an ACL file. Raises KeysFileError naming the line."""
     acl = AclFile()
     current = acl.of("")
     for line, text in _lines(path):
@@ -128,7 +127,7 @@ def read_acl(path: Path) -> AclFile:
 
 
 def _access(rest: str) -> tuple[str, str]:
-    """Raises ValueError: a filter with a space in it needs a word before it."""
+    """Access and filter of a line. Raises ValueError: a filter with a space needs a word before it."""
     first, space, topic_filter = rest.partition(" ")
     if not space:
         return "readwrite", rest

@@ -1,24 +1,22 @@
-"""Principals: who somebody is, and which topics they may publish to, subscribe to and be sent.
+"""Principals: identities, and the topics that they may publish to, subscribe to and receive.
 
 A rule is a topic filter that may hold `%c` (the client id), `%u` (the principal's name) and `%%` (a `%`):
 
     publish   meters/%u/#      the key `meter-7` publishes to meters/meter-7/power, and to no other's
-    deliver   orders/+/state   of what it subscribes to, it is sent these only
+    deliver   orders/+/state   of its subscriptions, it receives only these
 
-A value that holds `/`, `+` or `#`, or begins with `$`, would widen the rule that it is put into: such a rule
-allows nothing. So does one with `%c` where there is no client, over HTTP, and for a client whose id is longer
-than VALUE_BYTES_MAX: a message says no more of it, by which it is judged on its way. What is denied comes
-before what is allowed.
+A value with `/`, `+` or `#`, or one that begins with `$`, would widen its rule: such a rule allows nothing.
+Neither does one with `%c` without a client (over HTTP), or with a client id longer than VALUE_BYTES_MAX: a
+message stores no more of it for later checks. Denials come before permissions.
 
-Three questions, as three things are done: `may_publish` a topic, `may_subscribe` to a filter (all that it can
-match has to be allowed), `may_receive` a topic, which is asked when a message is on its way and not when it
-was subscribed to: a rule that is made later holds for what is retained, delayed or replayed too. By then
-`may_publish` is asked again of who has sent it (server/delivery/owners).
+There are three checks: `may_publish` for a topic, `may_subscribe` for a filter (everything that it can match
+must be allowed), `may_receive` for a topic. The last is checked at delivery, not at subscription: a later
+rule also applies to retained, delayed and replayed messages. At that time `may_publish` of the sender is
+checked again (server/delivery/owners).
 
-A principal lives as long as its key, and its `grant` is replaced when the file says something else; `Rights`
-are its rules for one client, with the answers remembered until then. Who asks for one topic each of very many
-clients (`Principal.may_send`) has nothing made ready for each: of the rules only those are put in words that
-begin like the topic.
+A principal lives as long as its key, and its `grant` is replaced when the file changes. `Rights` are its
+rules for one client, with answers cached until then. A check of one topic each for very many clients
+(`Principal.may_send`) prepares nothing per client: it fills in only rules that begin like the topic.
 """
 
 import re
@@ -34,34 +32,34 @@ SCHEDULE, READ, ADMIN = "schedule", "read", "admin"
 SCOPES = (SCHEDULE, READ, ADMIN)
 EVERY_SCOPE = frozenset(SCOPES)
 REMEMBERED = 32
-"""Topics that one client publishes to whose answers are remembered; at the bound all are forgotten. What it
-is sent is remembered by who asks (server/delivery/router.py)."""
+"""Maximum publish topics of a client whose answers are cached; at the bound the cache is cleared. Received
+topics are cached elsewhere (server/delivery/router.py)."""
 REMEMBERED_BYTES = 4 << 10
-"""Of these topics; a longer one is not remembered."""
+"""Maximum bytes of a cached topic."""
 _MARK = re.compile("%[cu%]")
 _VALUE = re.compile("%[cu]")
 VALUE_BYTES_MAX = 255
-"""Of a name or client id that is put into a rule."""
+"""Maximum bytes of a name or client id in a rule."""
 _WIDENING = frozenset("/+#\0")
 _BEGIN = re.compile("[^%+#]*")
 _MADE_ID = re.compile("fasti-[0-9a-f]+")
-"""What the server calls a client that has no id (server/mqtt/state.py); it may come again under that."""
+"""Client ids made by the server (server/mqtt/state.py); a client may return with one."""
 Fits = Callable[[str], bool]
 """Whether a rule matches a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What `allow` matches but for what `deny` does; `allow` None: every topic, the server's own too."""
+    """Topics that `allow` matches and `deny` does not; `allow` None: every topic, also the server's own."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     otherwise: "Rules | None" = None
-    """What is asked where neither says anything: the patterns of a mosquitto (`Rights._patterns`)."""
+    """Rules if these decide nothing: mosquitto's patterns (`Rights._patterns`)."""
 
     @property
     def is_every(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether every topic is allowed."""
         return self.allow is None and not self.deny
 
 
@@ -76,7 +74,7 @@ class Bound(NamedTuple):
     most: int
     of_what: str
     otherwise: str
-    """What counts without it, or with 0."""
+    """What applies without it, or with 0."""
 
 
 BOUNDS = (
@@ -90,13 +88,13 @@ BOUNDS = (
     Bound("subscriptions", 10_000_000, "subscriptions of its sessions", "its share of limits.memory"),
     Bound("retained", 100_000_000, "topics with a retained message", "its share of 100,000"),
 )
-"""What a key may have. A share: timeline/shares.py."""
+"""The bounds of a key. A share: timeline/shares.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do. Numbers: `BOUNDS`; 0: not said. `client_ids`: patterns of those that its clients may
-    have, `*` for any text; none: any."""
+    """The rights of a key. Numbers: `BOUNDS`; 0: not set. `client_ids`: patterns of allowed client ids, `*`
+    for any text; none: any id."""
 
     scopes: frozenset[str] = EVERY_SCOPE
     publish: Rules = EVERY
@@ -118,25 +116,25 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 
 
 class Principal:
-    """The rights of a client, with or without a key. Only the keyring changes them."""
+    """A client's identity, with or without a key. Only the keyring changes it."""
 
     __slots__ = ("_sends", "_shared", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
 
     def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
-        """`name`: empty for who has shown nothing. `mono`: seconds that elapse."""
+        """`name`: empty without a key. `mono`: monotonic seconds."""
         self.name = name
         self.grant = grant
         self.is_live = True
-        """False: the key has been revoked or changed; it may nothing any more."""
+        """False: the key was revoked or changed; nothing is allowed."""
         self.last_used_ms = 0
         self.bucket = Bucket(grant.rate, mono)
         self.here = Rights(self, "")
-        """Its rights where there is no client id."""
+        """Its rights without a client id."""
         self._sends: _Sends | None = None
         self._shared: dict[str, Fits] | None = None
 
     def replace(self, grant: Grant) -> None:
-        """The file says something else of it now."""
+        """Replace the grant: the file has changed."""
         if grant != self.grant:
             self.grant = grant
             self._sends = None
@@ -144,7 +142,7 @@ class Principal:
             self.bucket.resize(grant.rate)
 
     def revoke(self) -> None:
-        """The key is no longer valid."""
+        """Invalidate: the key is revoked."""
         self.is_live = False
         self.replace(NO_GRANT)
 
@@ -152,21 +150,21 @@ class Principal:
         return scope in self.grant.scopes
 
     def may_be(self, client_id: str) -> bool:
-        """Whether its clients may have this client id. All may have one that the server has made."""
+        """Whether its clients may have this client id. All may have one made by the server."""
         patterns = self.grant.client_ids
         if not patterns or _MADE_ID.fullmatch(client_id):
             return True
         return any(_is_like(client_id, pattern) for pattern in patterns)
 
     def fits(self, text: str) -> "Fits":
-        """What a rule of a client matches, as it is with its name put in. Those without a mark are the same
-        for all clients, of which there may be 100,000."""
+        """The matcher of a client's rule with its values filled in. Rules without placeholders are shared by
+        all clients, of which there may be 100,000."""
         if self._shared is None:
             self._shared = {one: matcher(one) for one in _unmarked(self.grant)}
         return self._shared.get(text) or matcher(text)
 
     def may_send(self, client_id: str, topic: bytes) -> tuple[bool, int]:
-        """What `may_publish` of that client's rights says, and how many rules have been looked at."""
+        """`may_publish` of that client's rights, and the number of rules checked."""
         rules = self.grant.publish
         if SCHEDULE not in self.grant.scopes or rules.is_every:
             return SCHEDULE in self.grant.scopes, 0
@@ -177,12 +175,12 @@ class Principal:
 
 
 class Rights:
-    """What a principal may do as one client."""
+    """The rights of a principal as one client."""
 
     __slots__ = ("_client_id", "_deliver", "_grant", "_publish", "_subscribe", "principal")
 
     def __init__(self, principal: Principal, client_id: str) -> None:
-        """`client_id`: empty where there is none."""
+        """`client_id`: empty without one."""
         self.principal = principal
         self._client_id = client_id
         self._grant: Grant | None = None
@@ -199,35 +197,35 @@ class Rights:
 
     @property
     def may_connect(self) -> bool:
-        """Whether the key counts, and its clients may have this client id."""
+        """Whether the key is valid, and its clients may have this client id."""
         return self.principal.is_live and self.principal.may_be(self._client_id)
 
     @property
     def sees_all(self) -> bool:
-        """Whether it may look at every message."""
+        """Whether it may see every message."""
         grant = self.principal.grant
         return (grant.publish.is_every and SCHEDULE in grant.scopes) or (
             grant.deliver.is_every and READ in grant.scopes
         )
 
     def may_publish(self, topic: bytes) -> bool:
-        """Whether it may send to the topic, now or later, and call back what it has sent there."""
+        """Whether it may publish to the topic, now or later, and cancel its messages there."""
         if self._grant is not self.principal.grant:
             self._learn()
         return self._publish.of(topic)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether it may be sent what is published to the topic."""
+        """Whether it may receive messages published to the topic."""
         if self._grant is not self.principal.grant:
             self._learn()
         return self._deliver.match(topic)
 
     def may_see(self, topic: bytes) -> bool:
-        """Whether it may look at messages to the topic: what it may send there, or be sent."""
+        """Whether it may see messages to the topic: those that it may publish or receive."""
         return self.may_receive(topic) or self.may_publish(topic)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether all that the filter, without `$share/group/`, can match may be subscribed to."""
+        """Whether it may subscribe to everything that the filter, without `$share/group/`, can match."""
         if self._grant is not self.principal.grant:
             self._learn()
         rules = self._subscribe
@@ -245,7 +243,8 @@ class Rights:
         self._subscribe = self.bound(grant.subscribe) if READ in grant.scopes else NOTHING
 
     def bound(self, rules: Rules) -> Rules:
-        """The rules with client id and name put in. Of a denial that cannot be said everything is denied."""
+        """The rules with client id and name filled in. A denial that cannot be filled in denies
+        everything."""
         if rules.otherwise is not None:
             return replace(rules, otherwise=self._patterns(rules.otherwise))
         allow = rules.allow
@@ -255,17 +254,17 @@ class Rights:
         return Rules(allow, deny) if len(deny) == len(rules.deny) else NOTHING
 
     def _filled(self, text: str) -> str | None:
-        """In one pass, so that a value which holds a mark itself says nothing."""
+        """In one pass, so that a placeholder in a value has no effect."""
         values = {"%c": self._client_id, "%u": self.principal.name, "%%": "%"}
         if not all(mark == "%%" or _is_level(values[mark]) for mark in _MARK.findall(text)):
             return None
         return _MARK.sub(lambda found: values[found[0]], text)
 
     def _patterns(self, rules: Rules) -> Rules:
-        """As mosquitto does: a value may be several levels; one with `+` or `#` has no patterns at all.
+        """Patterns as in mosquitto: a value may be several levels; one with `+` or `#` disables all patterns.
 
-        A pattern with a value that is not there says nothing. Unlike there, none allows topics that begin
-        with `$` because a value does: clients choose their ids.
+        A pattern with a missing value has no effect. Unlike in mosquitto, a value cannot give access to
+        topics that begin with `$`: clients choose their ids.
         """
         values = {"%c": self._client_id, "%u": self.principal.name}
         values = {mark: value if _is_short(value) else "" for mark, value in values.items()}
@@ -286,7 +285,7 @@ class Rights:
 
 
 class _Answers:
-    """Topic -> whether the rules allow it; `of` remembers."""
+    """Cached answers: topic -> whether the rules allow it."""
 
     __slots__ = ("_allow", "_bytes", "_deny", "_known", "_otherwise")
 
@@ -324,7 +323,7 @@ class _Answers:
 
 
 class _Sends:
-    """Rules by what they begin with. `count`: how many there are."""
+    """Rules by their first part. `count`: number of rules."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -336,7 +335,8 @@ class _Sends:
             self.count += self._otherwise.count
 
     def narrowed(self, topic: str) -> Rules:
-        """Without those that cannot match the topic; a denial with a mark in it stays, as it may deny all."""
+        """Only rules that may match the topic; denials with placeholders stay, since they may deny
+        everything."""
         allow = tuple(text for begin, text in self._allow if topic.startswith(begin))
         deny = tuple(text for begin, text in self._deny if topic.startswith(begin) or "%" in text)
         otherwise = None if self._otherwise is None else self._otherwise.narrowed(topic)
@@ -344,20 +344,20 @@ class _Sends:
 
 
 def _unmarked(grant: Grant) -> Iterator[str]:
-    """The rules that say the same for every client."""
+    """Rules that are the same for every client."""
     for rules in (grant.publish, grant.deliver, grant.publish.otherwise, grant.deliver.otherwise):
         if rules is not None:
             yield from (text for text in (*(rules.allow or ()), *rules.deny) if "%" not in text)
 
 
 def _begun(rules: Iterable[str]) -> list[tuple[str, str]]:
-    """Each with what every topic begins with that it matches; `a/#` matches `a` too."""
+    """Each rule with the common beginning of its topics; `a/#` matches `a` too."""
     found = ((_BEGIN.match(text), text) for text in rules)
     return [(begin[0].removesuffix("/"), text) for begin, text in found if begin is not None]
 
 
 def _match(rules: Rules, topic: str) -> bool:
-    """As `_Answers.match`, for once."""
+    """`_Answers.match` without a cache."""
     if any(matches(denied, topic) for denied in rules.deny):
         return False
     if rules.allow is None or any(matches(allowed, topic) for allowed in rules.allow):
@@ -382,7 +382,7 @@ def _is_like(text: str, pattern: str) -> bool:
 
 
 def _is_level(value: str) -> bool:
-    """Whether a value is one level of a topic, and nothing more."""
+    """Whether a value is exactly one level of a topic."""
     is_one = bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
     return is_one and _is_short(value)
 
@@ -392,7 +392,7 @@ def _is_short(value: str) -> bool:
 
 
 def _admits(allowed: str, topic_filter: str) -> bool:
-    """Whether everything that the filter can match is matched by `allowed`; `#` does not match `$SYS`."""
+    """Whether `allowed` matches everything that the filter can match; `#` does not match `$SYS`."""
     if topic_filter.startswith("$") and allowed[0] in "+#":
         return False
     return covers(allowed, topic_filter)

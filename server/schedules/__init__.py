@@ -1,8 +1,8 @@
-"""Recurring schedules in the server, and what a new time zone database makes of local times.
+"""Recurring schedules, and recomputing local times with a new time zone database.
 
-    recurring.py         the next occurrence written when the horizon has passed the one before; the calls
-    retime_schedules.py  pending occurrences follow their zone
-    retime.py            pending messages follow theirs, and then schedules; at start or on a stopped server
+    recurring.py         writes the next occurrence when the horizon has passed the last; the calls
+    retime_schedules.py  recomputes pending occurrences
+    retime.py            recomputes pending messages, and then schedules; at start or on a stopped server
 
-When a schedule fires is decided in timeline/fires.py; its row is in shards/schedules.py.
+timeline/fires.py decides when a schedule fires; its row is in shards/schedules.py.
 """

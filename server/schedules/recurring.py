@@ -1,24 +1,24 @@
-"""Recurring schedules: the next occurrence written when the horizon has passed the one before.
+"""Recurring schedules: write the next occurrence when the horizon has passed the last one.
 
-For each schedule RAM holds its name and the position that its pending occurrence was first put at, sorted by
-position. Each round looks at the first of them: once the horizon has passed it, whatever has become of the
-message (delivered, cancelled, moved to another time), an errand to the writer writes the next occurrence and
-the row that names it, if the row still names the one before. After a start the rows are read, and those that
-the horizon had passed are asked for at once. So nothing hangs on a timer, and nothing is written twice.
+For each schedule RAM holds its name and the position where its pending occurrence was first put, sorted by
+position. Each round looks at the first of them. Once the horizon has passed it, whatever happened to the
+message (delivered, cancelled, moved), an errand to the writer writes the next occurrence and the row that
+names it, if the row still names the old one. After a start all rows are read, and passed ones are handled at
+once. So nothing depends on a timer, and nothing is written twice.
 
-An occurrence that was written while the clock was set back waits in the table `held`; its successor is
-written when the wall clock has reached its due and it has left that table. So there is never more than one
-that is written and not yet dispatched, whatever the clock does, and a change takes it back.
+An occurrence written while the clock was set back waits in the table `held`. Its successor is written when
+the wall clock has reached its due and it has left that table. So at most one is written and not yet
+dispatched, whatever the clock does, and a change cancels it.
 
-When the clock is set back, an occurrence that was written before may be too far ahead. Its row says what the
-clock showed then; while that is later than now, live or after a restart, the writer looks again, and puts the
-first fire after now that was not sent (timeline/sent.py) in its place.
+When the clock is set back, an earlier occurrence may be too far ahead. Its row has the clock's time when it
+was written. While that is later than now, live or after a restart, the writer replaces it by the first fire
+after now that was not sent (timeline/sent.py).
 
-What is refused is asked for again a second later, and stands nobody in the way meanwhile: it may be that only
-the owner of its messages has as many pending as he may.
+A refused occurrence is tried again a second later, without blocking others: perhaps only its owner is at the
+bound of pending messages.
 
-What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
-back all rows are read again. Bound: `share`.
+Decisions noted in RAM may be lost with their group, so all rows are read again after a failure of the store.
+Bound: `share`.
 """
 
 import logging
@@ -69,13 +69,14 @@ log = logging.getLogger(__name__)
 
 RELEASE_S = 0.01
 UNRELEASED = "unreleased"
-"""Why one is refused: the occurrence is in the table `held` still."""
+"""Refusal: the occurrence is still in the table `held`."""
 NAMES_END = b"\x7f"
-"""Above every name: they are ASCII."""
+"""Above every name: names are ASCII."""
 
 
 def plan_of(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
-    """What makes the fires. Raises CronError, RuleError; KeyError, ValueError or OSError for the zone."""
+    """The plan of a schedule's fires. Raises CronError, RuleError; KeyError, ValueError or OSError for the
+    zone."""
     zone = ZoneInfo(timing.zone)
     return Plan(
         _source(timing, zone, anchor_ms),
@@ -93,16 +94,16 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | 
     if timing.kind == "cron":
         return parse_cron(timing.expression)
     if timing.kind == "rrule":
-        # A rule counts from its start, which is its first time: without one that is the next whole second.
+        # A rule counts from its start, which is its first time; the default is the next whole second.
         start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
         return parse_rule(timing.expression, local_of(start_ms, zone))
     interval_ms = int(timing.expression)
-    # Without a start it goes on from the anchor both ways: a clock that was ahead then may be set back.
+    # Without a start it extends from the anchor both ways: a clock that was ahead then may be set back.
     return Every(interval_ms, timing.start_ms or anchor_ms % interval_ms)
 
 
 def is_same_rule(timing: TimingRow, other: TimingRow) -> bool:
-    """Whether both give the same fires, but for bounds, delays and what is done about missed ones."""
+    """Whether both give the same fires, apart from bounds, delays and the misfire policy."""
     return _rule_of(timing) == _rule_of(other)
 
 
@@ -111,10 +112,10 @@ def _rule_of(timing: TimingRow) -> TimingRow:
 
 
 def _with_rule(row: ScheduleRow, now_ms: int, dealt_with: Occurrence | None) -> ScheduleRow:
-    """The row when it gets another rule: it counts from now, and what the old one has sent is not its.
+    """The row with a new rule: it counts from now, without the old rule's sent fires.
 
-    A range of the old rule covers fires of the new one that were never sent.
-    `dealt_with`: the occurrence that it had, if that was sent, cancelled or moved: it does not come back.
+    A range of the old rule would cover fires of the new one that were never sent. `dealt_with`: the old
+    occurrence, if it was sent, cancelled or moved: it does not come back.
     """
     sent = () if dealt_with is None else ((dealt_with.base_ms, dealt_with.base_ms),)
     return msgspec.structs.replace(row, anchor_ms=now_ms, sent=sent)
@@ -128,27 +129,27 @@ class Schedules(Rider):
     """All schedules of one server."""
 
     def __init__(self, store: Store, horizon: Horizon, writer: Writer, clock: Clock, *, share: Share) -> None:
-        """`share`: of how many there may be, by owner, empty."""
+        """`share`: maximum schedules by owner; empty at first."""
         self._store = store
         self._horizon = horizon
         self._clock = clock
         self._journal = writer.journal
         self._places: dict[str, tuple[int, Position] | None] = {}
-        """When its occurrence was written, and where; None: it has none."""
+        """Time when its occurrence was written, and its position; None: it has none."""
         self._share = share
         self._owners: dict[str, str] = {}
-        """Name -> whose its messages are."""
+        """Name -> owner of its messages."""
         self._due: SortedSet[tuple[Position, str]] = SortedSet()
         self._held: SortedSet[tuple[Position, str]] = SortedSet()
-        """Of those whose occurrence is, or was, in the table `held`."""
+        """Schedules whose occurrence is, or was, in the table `held`."""
         self._written: SortedSet[tuple[int, tuple[Position, str]]] = SortedSet()
-        """What the clock showed when the occurrence was written, ms, of those in the other two."""
+        """Clock time at which the occurrence was written, ms, for those in the other two."""
         self._passed: set[tuple[Position, str]] = set()
-        """Passed by the horizon before this start: not delivered late by it."""
+        """Passed by the horizon before this start: this start does not count as delivering them late."""
         self._stuck: dict[str, Position] = {}
-        """Stopped schedules: not asked again, also when the rows are read again."""
+        """Stopped schedules: not tried again, also after the rows are read again."""
         self._unreadable: set[bytes] = set()
-        """Keys of rows that were passed over: they are no schedules."""
+        """Keys of unreadable rows."""
         self.errand: Errand[tuple[Position, str], None] = Errand(
             writer, clock, self._advance, _advanced, self._not_advanced, source=self._come
         )
@@ -160,11 +161,11 @@ class Schedules(Rider):
 
     @property
     def unreadable(self) -> int:
-        """Rows that were passed over."""
+        """Number of unreadable rows."""
         return len(self._unreadable)
 
     def recover(self) -> None:
-        """Read all rows: at start, and when the store is back after a failure."""
+        """Read all rows: at start, and after a failure of the store."""
         self._places.clear()
         self._owners.clear()
         self._share.clear()
@@ -185,9 +186,10 @@ class Schedules(Rider):
     # -- rounds
 
     def _come(self) -> Iterator[tuple[Position, str]]:
-        """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows.
+        """Schedules whose occurrence the horizon has passed; for held ones, whose due the wall clock has
+        reached.
 
-        Then those that were written at a time that the clock has yet to show again.
+        Then those written at a clock time that is in the future again.
         """
         horizon = self._horizon.position
         yield from takewhile(lambda entry: entry[0] <= horizon, self._due)
@@ -201,11 +203,11 @@ class Schedules(Rider):
             yield entry
 
     def _is_set_back(self, shown_ms: int, wall_ms: int) -> bool:
-        """Whether the clock has been set back since it showed that; steps as small are waited out."""
+        """Whether the clock has been set back by more than small steps since it showed that time."""
         return shown_ms - wall_ms > GRACE_MS
 
     def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
-        """In the writer: the next occurrence, if the row still names this one."""
+        """In the writer: write the next occurrence, if the row still names this one."""
         position, name = entry
         row = read_schedule(commit, name)
         if row is None or row.occurrence is None or row.occurrence.position != position:
@@ -222,7 +224,7 @@ class Schedules(Rider):
             raise Refused(UNRELEASED, "is about to be released: usually it has been by now")
 
     def _successor(self, commit: Commit, name: str, row: ScheduleRow) -> ScheduleRow:
-        """The row with the occurrence that follows the one it names. Raises Refused."""
+        """The row with the next occurrence. Raises Refused."""
         assert row.occurrence is not None
         position = row.occurrence.position
         was_late = (
@@ -241,22 +243,22 @@ class Schedules(Rider):
             return RETRY_S
         noted = self._places.get(name)
         if not isinstance(error, Busy | StoreFailed) and noted is not None and noted[1] == place:
-            # It would fail again, and take others with it each time.
+            # It would fail again, and others in the same request with it.
             log.error("schedule %s: stopped until it is changed or the server restarts: %r", name, error)
             self._stuck[name] = place
             self._leave_alone(name, *noted)
         return None
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
-        """The row with its next occurrence, written; without one when there is none. Raises Refused."""
+        """The row with its next occurrence, written; without one if there is none. Raises Refused."""
         fire, progress = self._following(name, row, was_late=was_late)
         return row if fire is None else place(commit, name, row, fire, progress)
 
     def _instead(
         self, commit: Commit, name: str, row: ScheduleRow, bare: ScheduleRow, taken_back: MessageId | None
     ) -> ScheduleRow:
-        """`bare` with what is next for it. The message that `row` names stays if it is for the same fire, and
-        is cancelled if not. Raises Refused."""
+        """`bare` with its next occurrence. The message that `row` names stays if it is for the same fire;
+        else it is cancelled. Raises Refused."""
         fire, progress = self._following(name, bare)
         known = row.occurrence
         if known is not None and taken_back is not None and (fire is None or fire.base_ms == known.base_ms):
@@ -270,10 +272,10 @@ class Schedules(Rider):
     def _following(
         self, name: str, row: ScheduleRow, *, was_late: bool = False
     ) -> tuple[Fire | None, Progress]:
-        """The fire that is next for a row without an occurrence, if any."""
+        """The next fire of a row without an occurrence, if any."""
         now_ms, through_ms = self._clock.wall_ms(), row.through_ms
         if self._is_set_back(through_ms, now_ms):
-            through_ms = now_ms  # of what is still to come, what was sent is left out, and nothing else
+            through_ms = now_ms  # of future fires, only the sent ones are left out
         misfire, progress = cast("Misfire", row.timing.misfire), Progress(through_ms, row.made_up)
         if row.paused or (row.timing.limit and row.count >= row.timing.limit):
             return None, progress
@@ -289,11 +291,11 @@ class Schedules(Rider):
     def put(
         self, commit: Commit, name: str, timing: TimingRow, record: bytes, body: bytes
     ) -> tuple[ScheduleRow, bool]:
-        """Make or change a schedule; its row and whether it is new. Raises Refused.
+        """Create or change a schedule. Returns its row, and whether it is new. Raises Refused.
 
-        A change counts from now on; what the old definition owed by then is written first, if that is not
-        refused. With the same rule it keeps its anchor, so that who changes the message again and again does
-        not put it off for ever. One that cannot be read is no schedule: this one is new.
+        A change counts from now on; an occurrence that the old definition still owes is written first, unless
+        it is refused. With the same rule the schedule keeps its anchor, so that repeated changes of the
+        message do not defer it for ever. An unreadable schedule counts as missing: this one is new.
         """
         old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
@@ -306,14 +308,14 @@ class Schedules(Rider):
             return old, False
         else:
             if old.occurrence is not None and has_passed(commit, old.occurrence, now_ms):
-                # Written at once: what follows may be refused, and this one is placed. Whose it was may have
-                # as many pending as he may, which who takes it over does not wait for.
+                # Placed at once, since what follows may be refused. Its owner may be at his bound of
+                # pending messages; a new owner does not have to wait for that.
                 with suppress(Refused):
                     old = self._successor(commit, name, old)
                     self._write(commit, name, old)
             row, taken_back = without(commit, old, self._journal())
             row = self._from_now(row)
-            # Of the same definition by somebody else only the owner is another.
+            # If another client sends the same definition only the owner changes.
             is_same = (old.timing, old.body) == (timing, body)
             changed_ms = (old.changed_ms or old.anchor_ms) if is_same else now_ms
             if not is_same_rule(old.timing, timing):
@@ -325,7 +327,7 @@ class Schedules(Rider):
         return row, is_new
 
     def pause(self, commit: Commit, name: str) -> ScheduleRow | None:
-        """Take the pending occurrence back and write no further one. None: there is no such schedule."""
+        """Cancel the pending occurrence and write no further one. None: no such schedule."""
         row = read_schedule(commit, name)
         if row is None or row.paused:
             return row
@@ -336,9 +338,9 @@ class Schedules(Rider):
         return row
 
     def resume(self, commit: Commit, name: str, *, anew: bool = False) -> ScheduleRow | None:
-        """Go on with the first fire later than now that was not sent: what a pause left out was not missed.
+        """Continue with the first unsent fire after now: fires during a pause do not count as missed.
 
-        `anew`: paused or not, and whatever was sent: with the first fire later than now.
+        `anew`: continue with the first fire after now, paused or not, whatever was sent.
         """
         row = read_schedule(commit, name)
         if row is None or not (row.paused or anew):
@@ -353,7 +355,7 @@ class Schedules(Rider):
         return row
 
     def skip(self, commit: Commit, name: str) -> ScheduleRow | None:
-        """Leave the next fire out: its message is cancelled, wherever it was moved. None: no such schedule.
+        """Skip the next fire: cancel its message, wherever it was moved. None: no such schedule.
 
         Raises Refused with `wrong-state` if no message is pending.
         """
@@ -378,14 +380,14 @@ class Schedules(Rider):
         return made
 
     def trigger(self, commit: Commit, name: str) -> MessageId | None:
-        """One message now, besides the planned ones."""
+        """Write one message for now, besides the planned ones."""
         row = read_schedule(commit, name)
         return None if row is None else commit.put_known(draft_at(name, row.record, self._clock.wall_ms()))
 
     def delete(self, commit: Commit, name: str) -> bool:
-        """Forget the schedule; its pending occurrence is cancelled, also if it was moved.
+        """Delete the schedule; cancel its pending occurrence, also if it was moved.
 
-        One that cannot be read is no schedule, but its row goes.
+        An unreadable schedule counts as missing, but its row is deleted.
         """
         row = self._if_readable(commit, name)
         if row is not None and row.occurrence is not None:
@@ -394,19 +396,19 @@ class Schedules(Rider):
         self._note(name, None)
         return row is not None
 
-    # -- leaves
+    # -- helpers
 
     def get(self, name: str) -> ScheduleRow | None:
-        """The row as it can be read now."""
+        """The row as currently stored."""
         value = self._store.get(Table.SCHEDULES, name.encode())
         return None if value is None else schedule_of(value)
 
     def after(self, name: str, limit: int) -> list[tuple[str, ScheduleRow]]:
-        """Schedules in order of their names, from behind `name`."""
+        """Schedules in order of names, from behind `name`."""
         start = name.encode() + b"\0" if name else b""
         found: list[tuple[str, ScheduleRow]] = []
         for key, value in readable(self._store, Table.SCHEDULES, start, NAMES_END):
-            with suppress(Corrupt):  # the log has it since the rows were loaded
+            with suppress(Corrupt):  # logged when the rows were loaded
                 found.append(named_row(key, value))
             if len(found) == limit:
                 break
@@ -431,7 +433,7 @@ class Schedules(Rider):
         self._note(name, row)
 
     def _own(self, name: str, owner: str | None) -> None:
-        """The schedule is that owner's; None: it is gone."""
+        """Set the owner of a schedule; None: it is gone."""
         before = self._owners.pop(name, None)
         if before is not None:
             self._share.add(before, -1)
@@ -440,7 +442,7 @@ class Schedules(Rider):
             self._share.add(owner)
 
     def _note(self, name: str, row: ScheduleRow | None) -> None:
-        """What RAM keeps of a row, from when it is decided: the horizon waits for the group anyway."""
+        """Update RAM from a row, at the decision: the horizon waits for the group anyway."""
         self._unreadable.discard(name.encode())
         last = self._places.pop(name, None)
         if last is not None:

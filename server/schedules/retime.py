@@ -1,18 +1,17 @@
-"""Local wall times, when the time zone database says something else than it did.
+"""Recomputes local wall times after a change of the time zone database.
 
-A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish next to the instant that it was
-when it was accepted. Governments change their minds: with a newer database nine o'clock there may be another
-instant. Then every pending message with such a wish is moved to where its wish is now, as a user would move
-it: the id stays. What is too near to be moved goes out at the old time, and the report says so.
+A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that local time and with its instant at
+acceptance. Governments change their rules: with a newer database nine o'clock there may be another instant.
+Then every such pending message is moved to its new instant, as a user would move it: the id stays. A message
+too near to be moved goes out at the old time, and the report says so.
 
-The database's version stands in `meta`. A server that starts on another one than the last time, and a node
-that takes the lead with another one, goes through all pending messages before it serves. While it does,
-`meta` has both versions: whoever goes on after a crash does it again, with whichever of them. A node writes a
-group now and then though nothing moves, so that the others do not take it for gone.
+`meta` has the database's version. A server that starts with another version, or a node that takes the lead
+with another one, goes through all pending messages before it serves. Meanwhile `meta` has both versions:
+after a crash the next server does it again, with either of them. A node writes a group now and then even if
+nothing moves, so that the others do not consider it dead.
 
-Which database is in use is the platform's choice (zoneinfo looks in the system's folders first, then for the
-package tzdata): the version is read where the platform writes it. Where it writes none the files themselves
-are the version, by their digest.
+The platform chooses the database (zoneinfo looks in the system's folders first, then for the package tzdata),
+and the version is read where the platform writes it. Without one the digest of the files is the version.
 """
 
 import logging
@@ -49,15 +48,15 @@ log = logging.getLogger(__name__)
 
 GROUP_MESSAGES = 1_000
 STEP_ROWS = 20_000
-"""Rows that are looked at in one go, 20 ms; 200 where all have a zone."""
+"""Rows read at once, 20 ms; 200 if all have a zone."""
 LOGGED = 100
-"""Moves that a start writes into the log one by one."""
+"""Maximum moves logged one by one at a start."""
 
 _VERSION = re.compile(r"# version (\S+)")
 
 
 class Change(NamedTuple):
-    """A message whose wish is another instant now."""
+    """A message whose local time is another instant now."""
 
     id: MessageId
     row: MessageId
@@ -68,7 +67,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """How a run ended: messages with a zone, those that were moved, those that could not be."""
+    """Result of a run: messages with a zone, moved ones, and those that could not be moved."""
 
     zoned: int = 0
     moved: int = 0
@@ -81,7 +80,7 @@ class Report:
 
 
 def zones_version(folders: Sequence[str] = TZPATH) -> str:
-    """Which time zone database this process uses; "unknown" if nothing says."""
+    """The version of the time zone database in use; "unknown" if there is none."""
     for folder in map(Path, folders):
         source, plain = folder / "tzdata.zi", folder / "+VERSION"
         if source.is_file():
@@ -100,7 +99,7 @@ def zones_version(folders: Sequence[str] = TZPATH) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """Of a database that nobody has given a version: 1,250 files, 90 ms."""
+    """The version of a database without one: digest of 1,250 files, 90 ms."""
     digest = sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -113,7 +112,7 @@ def retime_if_changed(
 ) -> Report | None:
     """Recompute if the database has changed since the last time; None if not.
 
-    `opened`: opens the store's timeline. `lease`: kept meanwhile. Raises what the store raises.
+    `opened`: opens the store's timeline. `lease`: renewed meanwhile. Raises what the store raises.
     """
     stored = store.get(Table.META, META_ZONES)
     if stored == current.encode():
@@ -129,7 +128,7 @@ def retime_if_changed(
             nonlocal changes
             changes += 1
             if changes <= LOGGED:
-                log.info("%s", line, extra=EACH)  # LOGGED of them, at the start
+                log.info("%s", line, extra=EACH)  # at most LOGGED of them, at the start
 
         report = retime(opened(), wall_ms, told, lease)
         log.info("%s", report)
@@ -138,11 +137,12 @@ def retime_if_changed(
 
 
 def retime(opened: Opened, wall_ms: int, told: Callable[[str], None], lease: Lease) -> Report:
-    """Move every pending message whose wish is another instant now, and what schedules have written ahead.
+    """Move every pending message whose local time is another instant now, and pending occurrences of
+    schedules.
 
     `told` gets a line for each. `lease`: as of `retime_if_changed`.
 
-    For a timeline that nobody else uses. Durable on return. Raises StoreFailed, Corrupt.
+    The timeline must not be in use. Durable on return. Raises StoreFailed, Corrupt.
     """
     report = Report()
     as_of = opened.horizon.seq
@@ -158,7 +158,7 @@ def retime(opened: Opened, wall_ms: int, told: Callable[[str], None], lease: Lea
 def _step(
     opened: Opened, start: Position, as_of: int, report: Report, told: Callable[[str], None]
 ) -> tuple[list[Change], Position | None]:
-    """The next changes, a group of them at most, and where to go on; None at the end."""
+    """The next changes, at most one group, and where to continue; None at the end."""
     changes: list[Change] = []
     size = 0
     for looked, (place, number, value) in enumerate(_rows(opened, start)):
@@ -185,7 +185,7 @@ def _step(
 
 
 def _rows(opened: Opened, start: Position) -> Iterator[Row]:
-    """What is pending from `start` on: what the horizon has not passed, and what is held."""
+    """Pending rows from `start` on: those behind the horizon, and held ones."""
     rows = opened.reader.read(max(start, Position(opened.horizon.position + 1)), END)
     if not opened.held:
         return rows
@@ -195,7 +195,7 @@ def _rows(opened: Opened, start: Position) -> Iterator[Row]:
 def _move(
     opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, told: Callable[[str], None]
 ) -> None:
-    """One group commit."""
+    """Write one group commit of moves."""
     opened.open_group.begin(wall_ms)
     for change in changes:
         line = f"{id_text(change.id)} {change.wish}"
@@ -212,7 +212,7 @@ def _move(
 
 
 def _why_kept(commit: Commit, change: Change) -> str:
-    """Move it; why that did not work, if so."""
+    """Move a message; returns why it failed, or ""."""
     try:
         control = commit.move(change.id, change.new_ms, change.row, zone=change.wish.encode())
     except (Refused, Corrupt) as error:
@@ -221,7 +221,7 @@ def _why_kept(commit: Commit, change: Change) -> str:
 
 
 def note_zones(store: Store, current: str) -> None:
-    """Remember which database the dues were made with."""
+    """Note the database with which dues were computed."""
     batch = store.batch()
     batch.put(Table.META, META_ZONES, current.encode())
     store.write(batch)

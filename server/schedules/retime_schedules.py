@@ -1,16 +1,16 @@
-"""Recurring schedules when the rules of their time zones have changed: their pending occurrences follow.
+"""Recomputes pending occurrences of recurring schedules when time zone rules have changed.
 
-Cron expressions and rules name local times, so all fires that are not yet written follow by themselves. The
-one that is written ahead is for a local time too, which its row keeps: if that is another instant now, the
-message is cancelled and the schedule writes one for the new instant, in one batch, as when the schedule is
-edited. It has another id then: were it moved, the schedule would go on when its old time has come, not its
-new one. No fire is skipped or doubled by that, because it stays the fire of the same local time.
+Cron expressions and rules name local times, so unwritten fires need no change. The written occurrence is for
+a local time too, which its row stores. If that is another instant now, the message is cancelled and the
+schedule writes one for the new instant, in one batch, as when it is edited. The new message has another id:
+if it were moved, the schedule would continue at its old time. No fire is skipped or doubled, because it stays
+the fire of the same local time.
 
     schedule nightly: 2027-06-01T02:00 moved from 2027-05-31T23:00:00.000Z to 2027-06-01T00:00:00.000Z
 
-One whose new instant has passed already was missed: the schedule's policy says what becomes of it. `start`
-and `end` that were given as local wall times follow as well. What somebody has cancelled or moved by itself
-stays, and so does what is too near. `every` counts elapsed time: only a `start` moves it.
+An occurrence whose new instant has passed was missed: the schedule's misfire policy applies. `start` and
+`end` given as local wall times are recomputed as well. An occurrence that a user has cancelled or moved
+stays, and so does one that is too near. `every` counts elapsed time: only its `start` changes.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class _Bounds(msgspec.Struct):
-    """Of a definition as it was sent: what may be a local wall time."""
+    """The parts of a definition that may be local wall times."""
 
     start: str | None = None
     end: str | None = None
@@ -58,7 +58,7 @@ class _Bounds(msgspec.Struct):
 
 @dataclass(slots=True)
 class SchedulesReport:
-    """Pending occurrences looked at, those that follow, those that could not; rows that cannot be read."""
+    """Numbers of pending occurrences: examined, recomputed, failed; and of unreadable rows."""
 
     looked: int = 0
     moved: int = 0
@@ -71,10 +71,10 @@ class SchedulesReport:
 
 
 def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> SchedulesReport:
-    """Let every pending occurrence follow its zone; `told` gets a line for each that does or cannot.
+    """Recompute every pending occurrence; `told` gets a line for each that changes or cannot.
 
-    A row that cannot be read is passed over: it does not fire either. For a timeline that nobody else uses.
-    Durable on return. Raises StoreFailed.
+    Unreadable rows are skipped: they do not fire either. The timeline must not be in use. Durable on return.
+    Raises StoreFailed.
     """
     report, after = SchedulesReport(), b""
     while True:
@@ -98,7 +98,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
 
 
 def _follow(opened: Opened, name: str, row: ScheduleRow, wall_ms: int, report: SchedulesReport) -> str:
-    """Write the row as the rules are now; what there is to say of it, if anything."""
+    """Write the row by the current rules. Returns a line for the report, if any."""
     commit, timing, occurrence = opened.commit, _timing(row), row.occurrence
     if timing != row.timing:
         row = msgspec.structs.replace(row, timing=timing)
@@ -132,7 +132,7 @@ def _follow(opened: Opened, name: str, row: ScheduleRow, wall_ms: int, report: S
 
 
 def _timing(row: ScheduleRow) -> TimingRow:
-    """With `start` and `end` as they are now."""
+    """The timing with current `start` and `end`."""
     bounds = msgspec.json.decode(row.body, type=_Bounds)
     return msgspec.structs.replace(
         row.timing,
@@ -151,7 +151,7 @@ def _bound(text: str | None, known_ms: int) -> int:
 
 
 def _dealt_with(plan: Plan, occurrence: Occurrence) -> int:
-    """Up to where fires are dealt with, by the rules as they are now: the next is that of the occurrence."""
+    """Handled up to here by the current rules: the next fire is the occurrence's."""
     if plan.counts_elapsed or occurrence.nominal_ms < 0:
         return occurrence.before_ms
     return just_before(plan, occurrence.nominal_ms, occurrence.before_ms)
@@ -160,7 +160,7 @@ def _dealt_with(plan: Plan, occurrence: Occurrence) -> int:
 def _replace(
     commit: Commit, journal: Journal, name: str, row: ScheduleRow, fire: Fire | None, progress: Progress
 ) -> str:
-    """Take the pending occurrence back and write the fire in its stead; why that did not work, if so."""
+    """Cancel the pending occurrence and write the fire in its place; returns why it failed, or ""."""
     bare, taken_back = without(commit, row, journal)
     if taken_back is None:
         return "too close or already due"
