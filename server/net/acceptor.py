@@ -1,20 +1,20 @@
-"""Sockets that listen, and what becomes of a connection before it has a protocol: the same for every door.
+"""Listening sockets, and connections before they have a protocol: the same for all listeners.
 
-Connections are accepted here rather than by the loop's servers, which say nothing of one before its TLS
-handshake is done: a door's bounds on connections, rate and time hold from the accept on, whatever the client
-then does or does not.
+Connections are accepted here, not by the loop's servers, which report a connection only after its TLS
+handshake. So a listener's bounds on connections, rate and time hold from the accept on, whatever the client
+does or does not do.
 
     accept ──> is a file descriptor left? ──> [PROXY header] ──> does the crowd admit it? ──> [TLS]
         ──> connection_made
 
-Where the crowd is full a newcomer waits for ROOM_TURNS turns of the loop. A client that closes a connection
-and opens another may come before the server has read that the first one is closed.
+If the crowd is full a newcomer waits for ROOM_TURNS turns of the loop. A client that closes a connection and
+opens another may come before the server has read that the first is closed.
 
-Descriptors run out, too. Each connection is one, and so is each file of the store, which must be able to
-open the next one: so the last few are not for connections. Who comes then is closed at once, and the log
-says why. If not even an accept is possible any more, a descriptor that was kept for this is given up for a
-moment: accepting and closing tells a client more than waiting in the backlog would. Both are counted, as is a
-handshake that takes too long.
+Descriptors run out, too. Each connection is one, and so is each file of the store, which must always be able
+to open the next. So the last few are not for connections: further connections are closed at once, and the log
+says why. If not even an accept is possible, a reserved descriptor is freed for a moment: accepting and
+closing tells a client more than waiting in the backlog would. Both are counted, and so are handshakes that
+take too long.
 """
 
 import asyncio
@@ -42,24 +42,24 @@ log = logging.getLogger(__name__)
 BACKLOG = 1_024
 ACCEPTED_AT_ONCE = 16
 ACCEPT_PAUSE_S = 1.0
-"""How long nothing is accepted when the system has no room for one more."""
+"""How long accepting pauses when the system has no room for another connection."""
 SPARE_FILES = 64
-"""Descriptors that connections leave to the store; of a small limit an eighth."""
+"""Descriptors reserved for the store; an eighth of a small limit."""
 TLS_END_S = 2.0
-"""How long a client may take to agree to the end of TLS."""
+"""How long a client may take to complete the end of TLS."""
 FILES = "open files"
-"""What is counted of who is not taken because the process has no descriptor left."""
+"""Counts connections refused because the process has no descriptor left."""
 
 
 HEADER = "mqtt.proxy_protocol"
-"""What is counted of connections whose proxy has not said whom it calls for."""
+"""Counts connections whose proxy has not named its client."""
 INTRODUCING_MAX = 1_024
 ROOM_TURNS = 8
 
 Begin = Callable[[Caller], Opening]
-"""Gives the protocol of a connection that has been admitted."""
+"""Makes the protocol of an admitted connection."""
 Context = Callable[[], ssl.SSLContext]
-"""The certificates to speak TLS with, asked for with each connection."""
+"""The TLS context, asked for with each connection."""
 
 
 class Ports:
@@ -87,14 +87,14 @@ class Ports:
 
 
 class _Way(NamedTuple):
-    """What comes of connections to one address."""
+    """Handling of connections to one address."""
 
     begin: Begin
     context: Context | None
 
 
 class Acceptor:
-    """The listening sockets of one door."""
+    """The listening sockets of one listener."""
 
     def __init__(
         self,
@@ -106,8 +106,8 @@ class Acceptor:
         handshake_bound: str,
         handshake_s: float,
     ) -> None:
-        """`needs_header`: where trusted proxies send PROXY headers, whether they must. `handshake_s`: how
-        long one may take, and how long TLS, by the setting `handshake_bound`."""
+        """`needs_header`: whether trusted proxies must send PROXY headers. `handshake_s`: maximum time of a
+        header, and of TLS, from the setting `handshake_bound`."""
         self._needs_header = needs_header
         self._crowd = crowd
         self._time = time
@@ -134,7 +134,7 @@ class Acceptor:
         return int(opened[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more. Connections stay, but for those in the midst of their TLS handshake."""
+        """Stop accepting. Connections stay, except those in their TLS handshake."""
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
             loop.remove_reader(listening)
@@ -175,7 +175,7 @@ class Acceptor:
                 self._admit(caller, way)
 
     def _introduce(self, caller: Caller, way: _Way) -> None:
-        """Have a proxy say whom it calls for. Until then the connection is in no crowd."""
+        """Wait for a proxy's PROXY header. Until then the connection is in no crowd."""
         if len(self._introducing) >= INTRODUCING_MAX:
             self._turn_away(caller, f"{INTRODUCING_MAX} connections wait for a PROXY header")
             return
@@ -242,7 +242,7 @@ class Acceptor:
                 ssl=way.context(), ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=TLS_END_S
             )
         except ssl.SSLError as error:
-            # Nothing above would say so.
+            # Nothing above would report it.
             text = "connection closed: no TLS handshake on a TLS port (%s)"
             log.warning(text, error.reason, extra=cause)
         except ConnectionAbortedError:
@@ -259,7 +259,7 @@ class Acceptor:
         log.warning(text, soft, extra=cause)
 
     def _shed(self, listening: socket.socket) -> bool:
-        """Accept one with the descriptor that is kept for this, and close it; False if there is none."""
+        """Accept a connection with the reserved descriptor, and close it. False if there is none."""
         if self._spare is None:
             return False
         self._give_spare()
@@ -284,13 +284,13 @@ class Acceptor:
 
 
 def _files_max() -> float:
-    """The number that a connection's descriptor stays below. They are given from the lowest one up."""
+    """A connection's descriptor must be below this number. The system gives the lowest free one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return float("inf") if soft == resource.RLIM_INFINITY else soft - min(SPARE_FILES, soft // 8)
 
 
 async def _bound(address: Address) -> list[socket.socket]:
-    """A listening socket for each of the addresses that the host has. Raises OSError."""
+    """Listening sockets for all addresses of the host. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,24 +1,24 @@
-"""Which pages in a browser may speak to this server: one rule for HTTP and for websockets.
+"""Pages in a browser that may use this server: one rule for HTTP and for websockets.
 
-A browser runs whatever page its user looks at, and lets it send requests to any server that the browser can
-reach, this one on the user's own machine included. Two headers that pages cannot forge tell such requests
-from those of programs.
+A browser runs any page that its user opens, and lets it send requests to any server that the browser can
+reach, including this one on the user's own machine. Two headers, which pages cannot forge, distinguish such
+requests from those of programs.
 
-*Host* is the name that the page's URL has. A page of evil.example whose name, a moment later, leads to
-127.0.0.1 ("DNS rebinding") is of the server's own origin for the browser, but names evil.example. So only
-names of this server are answered:
+*Host* is the name in the page's URL. If evil.example suddenly resolves to 127.0.0.1 ("DNS rebinding") the
+browser takes its page for one of the server's own origin, but Host is evil.example. So only names of this
+server are answered:
 
     listening on loopback       localhost, 127.0.0.1, [::1], with the port listened at or none
     listening elsewhere         any address, localhost, the name listened at: none that a stranger could own
     and always                  those of http.hosts; "*": any
 
-Beyond loopback, with a keys file and nothing in http.hosts, any name is answered: there a page without a key
-gets nothing, and the names that proxies and clusters use are nobody's to guess.
+Beyond loopback, with a keys file and an empty http.hosts, any name is answered: a page without a key gets
+nothing there, and the names that proxies and clusters use are unknown.
 
-*Origin* says where a page is from, with scheme and port; what a page may not send it cannot leave out either
-where something would change. So a request that changes something, or opens a websocket, comes from a program
-(neither Origin nor Sec-Fetch-Site), from this origin, or from one of http.origins. Reading needs no rule: no
-page can see an answer that CORS does not open to it, which is done for http.origins only.
+*Origin* says where a page is from, with scheme and port; a page cannot omit it in a request that changes
+something. So a request that changes something, or opens a websocket, must come from a program (neither Origin
+nor Sec-Fetch-Site), from this origin, or from one of http.origins. Reading needs no rule: a page sees only
+answers that CORS opens to it, which is done only for http.origins.
 
 Source: RFC 6454; the Fetch standard, "CORS protocol" and "Sec-Fetch-Site".
 """
@@ -36,11 +36,11 @@ DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class ForeignHost(Exception):
-    """The request names a host that this server is not."""
+    """The Host of the request is not a name of this server."""
 
 
 class ForeignOrigin(Exception):
-    """The request is made by a page that may not."""
+    """The request comes from a page that is not allowed."""
 
 
 class Pages:
@@ -49,7 +49,7 @@ class Pages:
     def __init__(
         self, listen: Address, *, hosts: Sequence[str], origins: Sequence[str], has_keys: bool
     ) -> None:
-        """`hosts` are names, with a port or for any; `has_keys`: who shows no key gets nothing."""
+        """`hosts` are names, with a port or for any port; `has_keys`: nothing is served without a key."""
         own = f"[{listen.host}]" if ":" in listen.host else listen.host
         self._names = frozenset((*LOCAL, own.lower()))
         self._is_loopback = listen.is_loopback
@@ -60,7 +60,7 @@ class Pages:
     def check(
         self, host: str, origin: str | None, fetch_site: str, transport: BaseTransport, *, changes: bool
     ) -> None:
-        """Raise ForeignHost, ForeignOrigin. `changes`: the request does more than read."""
+        """Raise ForeignHost or ForeignOrigin. `changes`: the request does more than read."""
         self.check_host(host, transport)
         if not changes:
             return
@@ -71,7 +71,7 @@ class Pages:
             raise ForeignOrigin("Pages of this origin are not allowed (http.origins).")
 
     def check_host(self, host: str, transport: BaseTransport) -> None:
-        """Raise ForeignHost. An empty one names none: no browser speaks HTTP/1.0."""
+        """Raise ForeignHost. An empty host passes: no browser speaks HTTP/1.0."""
         if self._is_any or not host:
             return
         lower = host.lower()
@@ -89,24 +89,24 @@ class Pages:
 
     @property
     def opens_to_some(self) -> bool:
-        """Whether there are other origins whose pages may."""
+        """Whether pages of any other origin are allowed."""
         return bool(self._origins)
 
     def opens_to(self, origin: str | None) -> bool:
-        """Whether pages of this origin may do everything, and read the answers. None: of none."""
+        """Whether pages of this origin may do everything and read the answers; None: no origin."""
         return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
 
 
 def http_pages(config: Config) -> Pages:
-    """The rule where HTTP listens."""
+    """The rule for the HTTP listener."""
     http = config.http
     has_keys = bool(config.auth.keys_file)
     return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
 
 
 def websocket_pages(config: Config, listen: Address) -> Pages:
-    """The rule where MQTT over websockets listens."""
-    # Where anybody is let in a page gets much without a key, whoever else has one.
+    """The rule for an MQTT listener over websockets."""
+    # If clients without a key are let in, a page gets much without one, even if there are keys.
     has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
     return Pages(listen, hosts=config.http.hosts, origins=config.http.origins, has_keys=has_keys)
 

@@ -1,31 +1,30 @@
-"""All connections under one bound, from their accept to the end of their socket: the same for every protocol.
+"""All connections under one bound, from accept to the end of the socket: the same for every protocol.
 
-Which newcomers are taken, by network (an address, of IPv6 its first 64 bits):
+Admission, by network (an address, of IPv6 its first 64 bits):
 
     bound on connections of a network    refused
     rate of new connections              refused; an eighth is for networks that have had less than a share
-    bound on connections                 another one makes room, or it is refused
+    bound on connections                 another is evicted, or it is refused
 
-Who makes room, the first that is found:
+Eviction, the first of these that is found:
 
-    1. a connection that has ended and lingers; its client has had its answer, and it counts no more
-    2. a stranger, which has shown no key: the oldest of the network that has most, if these are more than the
-       newcomer's network has. Where no keys are asked for, a stranger is one that has not begun its work
-    3. a connection of a key that has more than an equal share, the one that has been idle longest
+    1. a connection that lingers after its end; its client has had its answer
+    2. a stranger, without a key: the oldest of the network that has most, if it has more than the newcomer's
+       network. If no keys are needed, a stranger is a connection that has not begun its work
+    3. the longest idle connection of a key that has more than an equal share
     4. the same of the network that has most
 
-3 and 4 are for newcomers of networks below an equal share. 4 gives an eighth of the bound away in all. So a
-fleet of sleeping devices behind one address loses no more than that, however many networks come.
+3 and 4 apply only for newcomers of networks below an equal share. 4 gives away at most an eighth of the
+bound. So a fleet of sleeping devices behind one address loses no more than that, however many networks come.
 
     bound 4,000, four addresses have 1,000 idle connections each    newcomers of others take up to 500 of them
     bound 10,000, one address has 10,000 half-sent CONNECTs         each newcomer of another takes one of them
     bound 10,000, one address has 10,000 connections                a newcomer from there is refused
 
-A connection that a trusted proxy has for many clients (server/net/proxies.py) counts for the bound alone.
+A connection of a trusted proxy for many clients (server/net/proxies.py) counts only for the overall bound.
 
-A connection counts from its accept until its socket is gone. A search for the one that has been idle
-longest looks at SEARCHED connections, those that it looked at longest ago. What connections hold is counted
-and bounded by the pool (pool.py).
+A connection counts from its accept until its socket is gone. A search for the longest idle one looks at
+SEARCHED connections, the least recently checked. The pool (pool.py) bounds the bytes that connections hold.
 """
 
 import asyncio
@@ -48,14 +47,14 @@ log = logging.getLogger(__name__)
 
 SEARCHED = 64
 TICK_S = 0.5
-"""How often the connections look whether their clients are too slow."""
+"""How often connections check whether their clients are too slow."""
 NO_PROXIES = Proxies((), has_header=False)
 BUSY = float("inf")
-"""Since when a connection is idle that is not."""
+"""Idle time of a connection that is not idle."""
 
 
 class Cause(Enum):
-    """Why the server ends a connection."""
+    """Why the server closes a connection."""
 
     STOPPING = "the server is stopping"
     MOVED = "another node leads"
@@ -66,34 +65,34 @@ class Connection(Protocol):
     """One connection, as the crowd sees it."""
 
     address: str
-    """Of its client, without the port."""
+    """The client's address, without the port."""
 
     @property
     def idle_since_s(self) -> float:
-        """When its client was heard last, by the loop's clock; BUSY: it waits for an answer."""
+        """When the client last sent data, by the loop's clock; BUSY: it waits for an answer."""
 
     def check(self, now_s: float, passed_s: float) -> None:
-        """End it if its client is too slow; `passed_s` since the last time."""
+        """Close it if its client is too slow; `passed_s` since the last check."""
 
     def close(self, cause: Cause) -> None:
-        """End it in order; what it holds is freed now."""
+        """Close it in order; frees what it holds at once."""
 
     def abort(self) -> None:
-        """End it now, whatever it is doing."""
+        """Close it now, whatever it is doing."""
 
 
 One = TypeVar("One", bound=Connection)
 
 
 class Bounds(NamedTuple):
-    """Those of one crowd. 0: no bound, of `per_address` and `rate`."""
+    """Bounds of one crowd. 0: no bound, for `per_address` and `rate`."""
 
     section: str
-    """Of config.toml: what has `connections` and `connections_per_address`."""
+    """Section of config.toml with `connections` and `connections_per_address`."""
     connections: int
     per_address: int
     rate: int
-    """New connections in a second: `limits.connect_rate`."""
+    """Maximum new connections in a second: `limits.connect_rate`."""
 
 
 def mqtt_bounds(limits: Limits) -> Bounds:
@@ -107,15 +106,15 @@ def http_bounds(http: Http) -> Bounds:
 
 
 class Ranked(Generic[One]):
-    """Connections by name, in the order of their coming, and the name that has most of them."""
+    """Connections by name, in order of arrival, and the name with most of them."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[One, None]] = {}
-        """None is empty."""
+        """No entry is empty."""
         self._by_count: dict[int, dict[str, None]] = {}
-        """Names that have so many, those that have had them longest first. None is empty."""
+        """Names by their number of connections, the longest at it first. No entry is empty."""
         self.most = 0
-        """As many as the name has that has most."""
+        """The largest number of connections of a name."""
         self.total = 0
 
     def __len__(self) -> int:
@@ -144,7 +143,7 @@ class Ranked(Generic[One]):
                 del self._by_name[name]
 
     def largest(self) -> str:
-        """The name that has most; empty: there is none."""
+        """The name with most connections; empty: none."""
         return next(iter(self._by_count[self.most])) if self.most else ""
 
     def idlest(self, name: str) -> One | None:
@@ -182,27 +181,28 @@ class Crowd(Generic[One]):
         proxies: Proxies = NO_PROXIES,
         share: Share | None = None,
     ) -> None:
-        """`bounded`: counts who is refused or ended, by the setting that is the bound. `told`: how many there
-        are, whenever that changes. `share`: of how many a key may have; None: who calls counts that."""
+        """`bounded`: counts refused and closed connections, by the setting of the bound. `told`: called with
+        the number of connections whenever it changes. `share`: of connections by key; None: the caller counts
+        them."""
         self._share = share
         self.proxies = proxies
         self.bounded = bounded
         self._bounds = bounds
         self._told = told
         self._all: dict[One, str] = {}
-        """And whose key each has shown; empty: nobody's."""
+        """The key of each; empty: none."""
         self._networks: Ranked[One] = Ranked()
-        """Those that have a socket and are not ending."""
+        """Connections that have a socket and are not closing."""
         self._strangers: Ranked[One] = Ranked()
         """By network."""
         self._keys: Ranked[One] = Ranked()
         self._ending: dict[One, None] = {}
         self._shared: set[One] = set()
-        """Those of trusted proxies: each may be of many clients, so no bound of a network is theirs."""
+        """Connections of trusted proxies: each may be for many clients, so bounds by network do not apply."""
         self._given: set[One] = set()
-        """Those that have the place of one of the largest network."""
+        """Connections that took the place of one of the largest network."""
         self._gives = False
-        """So has the next that is added."""
+        """The next one that is added takes such a place."""
         self._rate = Rate(bounds.rate)
         self._looked_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -213,16 +213,16 @@ class Crowd(Generic[One]):
     def __iter__(self) -> Iterator[One]:
         return iter(list(self._all))
 
-    # -- newcomers
+    # -- admission
 
     def is_full(self, address: str) -> bool:
-        """Whether nobody would make room for one more from there."""
+        """Whether no connection could be evicted for one more from there."""
         return self._lacks_room and self._chosen(network_of(address)) is None
 
     def admits(self, address: str, now_s: float) -> bool:
-        """Whether one more from there is taken, after another has made room for it. Says so if not.
+        """Whether one more from there is admitted, perhaps after an eviction. Logs a refusal.
 
-        The rate comes last: who is refused for another reason does not use up that of the others.
+        The rate comes last: a connection that is refused for another reason does not use it up.
         """
         network, bounds, chosen = network_of(address), self._bounds, None
         self._gives = False
@@ -244,12 +244,12 @@ class Crowd(Generic[One]):
         return False
 
     def note(self, bound: str) -> None:
-        """One has been refused, or ended, at this bound."""
+        """Count a connection refused or closed at this bound."""
         self.bounded[bound] += 1
 
     @property
     def _lacks_room(self) -> bool:
-        """Those that have lost their socket, and are not done with what came, count beyond an eighth."""
+        """Connections without a socket that still process input count beyond an eighth."""
         most, ending = self._bounds.connections, len(self._ending)
         return self._sockets >= most or len(self._all) - ending >= most + most // RESERVED
 
@@ -258,7 +258,7 @@ class Crowd(Generic[One]):
         return self._networks.total + len(self._shared)
 
     def _chosen(self, network: str) -> One | None:
-        """Who makes room for a newcomer of that network; None: nobody."""
+        """The connection to evict for a newcomer of that network; None: none."""
         strangers, keys, networks = self._strangers, self._keys, self._networks
         found = None
         if strangers.most > strangers.count(network):
@@ -276,11 +276,11 @@ class Crowd(Generic[One]):
         return found
 
     def _exceeds(self, count: int, owners: int) -> bool:
-        """Whether so many are more than an equal share. One that is alone shares with the next to come."""
+        """Whether `count` is more than an equal share. A lone owner shares with the next."""
         return count * max(2, owners) > self._bounds.connections
 
     def _make_room(self, chosen: One | None) -> None:
-        """A stranger goes at once. Another is told why, and goes when the next newcomer comes."""
+        """Abort a stranger at once. Close another in order; it is aborted when the next newcomer comes."""
         if self._ending and self._sockets + len(self._ending) >= self._bounds.connections:
             self._cut(next(iter(self._ending)))
         if chosen is None:
@@ -297,10 +297,10 @@ class Crowd(Generic[One]):
         self.discard(one)
         one.abort()
 
-    # -- the life of one
+    # -- life cycle
 
     def add(self, one: One) -> None:
-        """It has been admitted, in this turn of the loop."""
+        """Add an admitted connection, in the same turn of the loop."""
         network = network_of(one.address)
         self._all[one] = ""
         if self.proxies.trusts(one.address):
@@ -314,13 +314,13 @@ class Crowd(Generic[One]):
         self._told(len(self._all))
 
     def is_shared(self, one: One) -> bool:
-        """Whether a trusted proxy has it, for many clients perhaps."""
+        """Whether it belongs to a trusted proxy, perhaps for many clients."""
         return one in self._shared
 
     def let_in(self, one: One, key: str) -> str:
-        """Its client is a stranger no more. `key`: the name that it has shown; empty: nobody is asked.
+        """Its client has authenticated. `key`: name of its key; empty: no keys are needed.
 
-        What comes back is why the key may not have one more; then nothing has changed.
+        Returns why the key may not have another connection; then nothing has changed.
         """
         if one in self._ending or one in self._shared or one not in self._all:
             return ""
@@ -339,13 +339,13 @@ class Crowd(Generic[One]):
         return ""
 
     def ends(self, one: One) -> None:
-        """It has been answered for the last time, and lingers."""
+        """It has had its last answer, and lingers."""
         if one in self._all and one not in self._ending:
             self.gone(one)
             self._ending[one] = None
 
     def gone(self, one: One) -> None:
-        """It has no socket any more; what it holds still counts."""
+        """Its socket is gone; what it holds still counts."""
         network = network_of(one.address)
         self._networks.discard(network, one)
         self._strangers.discard(network, one)
@@ -361,16 +361,16 @@ class Crowd(Generic[One]):
         self._keys.discard(key, one)
 
     def discard(self, one: One) -> None:
-        """It is over."""
+        """Remove it."""
         if one in self._all:
             self.gone(one)
             del self._all[one]
             self._told(len(self._all))
 
-    # -- all of them
+    # -- all connections
 
     def look(self, now_s: float) -> None:
-        """Hold all of them to their bounds in time."""
+        """Enforce the time limits of all connections."""
         passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         for one in self:
@@ -387,7 +387,7 @@ class Crowd(Generic[One]):
         self._timer = loop.call_later(TICK_S, self._look)
 
     async def close(self, cause: Cause, patience_s: float) -> None:
-        """End them all in order, and at once those that are here after so long."""
+        """Close all in order, and abort those left after `patience_s`."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""How many files the process may have open: each connection is one, and so is each table of the store."""
+"""Limit of open files: each connection is one, and so is each table of the store."""
 
 import logging
 import resource
@@ -6,13 +6,13 @@ import resource
 log = logging.getLogger(__name__)
 
 OTHERS = 1_000
-"""What the store and the listeners need besides the connections."""
+"""Files of the store and the listeners, besides the connections."""
 
 
 def allow_open_files(connections: int) -> int:
-    """Raise the soft limit as far as `connections` need and the hard one allows; the limit now.
+    """Raise the soft limit as far as `connections` need and the hard limit allows. Returns the new limit.
 
-    Many systems start a process with a soft limit of 1,024 and a hard one that is far above.
+    Many systems start a process with a soft limit of 1,024 and a much higher hard limit.
     """
     wanted = connections + OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,14 +1,14 @@
-"""How a socket ends so that its client can read the last answer.
+"""Closes a socket so that its client can read the last answer.
 
-Closed at once, bytes that nobody has read make the system send a reset, which takes the answer from a client
-that is still sending. Waited for without end, a client that does not read keeps its place for ever. So the
-server writes, says that this is all, and reads on for a while:
+If a socket is closed at once, unread bytes make the system send a reset, which takes the answer from a client
+that is still sending. If the server waits without limit, a client that does not read keeps its place for
+ever. So the server writes, half-closes, and reads on for a while:
 
-    write ──> half-close ──> read and drop, until the client hangs up or its time is over ──> cut
+    write ──> half-close ──> read and drop, until the client closes or its time is over ──> abort
 
-A client has LINGER_S to hang up once it has taken everything, and LINGER_BYTES to send. One that takes
-nothing has the patience that its protocol gives it. TLS has no half-close: its close says that this is the
-end, and reads until the client has said so too.
+A client has LINGER_S to close once it has read everything, and LINGER_BYTES to send. One that reads nothing
+has the time that its protocol gives it. TLS has no half-close: its close announces the end, and reads until
+the client has announced it too.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ LINGER_BYTES = 16 << 20
 
 
 class Lingering:
-    """The end of one socket. Its protocol drops what still comes, and says when the connection is lost."""
+    """The end of one socket. Its protocol drops input, and calls `lost` when the connection is gone."""
 
     __slots__ = ("_dropped_bytes", "_loop", "_patience_s", "_since_s", "_timer", "_transport", "_untaken")
 
     def __init__(self, transport: asyncio.Transport, patience_s: float = 0.0) -> None:
-        """What has been written goes out; nothing more is. `patience_s`: for a client that takes nothing of
-        it; at least `LINGER_S`."""
+        """Sends what has been written, and nothing more. `patience_s`: for a client that reads nothing of it;
+        at least `LINGER_S`."""
         self._transport = transport
         self._patience_s = max(patience_s, LINGER_S)
         self._dropped_bytes = 0
@@ -40,7 +40,7 @@ class Lingering:
         self._timer = self._loop.call_later(LINGER_S, self._look)
         if transport.is_closing():
             return
-        # A handle of uvloop that a fault has closed says so only by raising RuntimeError.
+        # A handle of uvloop closed by an error shows that only by raising RuntimeError.
         with suppress(RuntimeError):
             transport.resume_reading()
             if not transport.can_write_eof():
@@ -48,11 +48,11 @@ class Lingering:
                 return
             try:
                 transport.write_eof()
-            except OSError:  # the client has gone meanwhile
+            except OSError:  # the client is gone
                 transport.abort()
 
     def drop(self, count: int) -> None:
-        """So many more bytes have come."""
+        """Count dropped bytes."""
         self._dropped_bytes += count
         if self._dropped_bytes > LINGER_BYTES:
             self._transport.abort()
@@ -73,7 +73,7 @@ class Lingering:
 
 
 def untaken(transport: asyncio.Transport) -> int:
-    """Bytes that were written and that the client has not taken, here and with the system."""
+    """Bytes written that the client has not read, in the transport and in the system."""
     waiting = 0
     with suppress(OSError, AttributeError, ValueError):
         accepted = transport.get_extra_info("socket")
@@ -82,7 +82,7 @@ def untaken(transport: asyncio.Transport) -> int:
 
 
 def cut(transport: asyncio.Transport) -> None:
-    """Close at once. What the client has not taken goes too: the system would keep it for minutes."""
+    """Close at once, and drop what the client has not read: the system would keep it for minutes."""
     with suppress(OSError, AttributeError):
         if untaken(transport):
             accepted = transport.get_extra_info("socket")

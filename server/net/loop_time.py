@@ -1,10 +1,10 @@
-"""The loop's time: what peers cause to be done shares one budget in each turn of the event loop, by owner.
+"""The loop's time: work caused by peers shares one budget in each turn of the event loop, by owner.
 
-An owner is a key, or the network of whoever has shown none. Reading a chunk of 64 KiB takes up to 3 ms: three
-hundred connections that send one at the same moment would hold up everybody else for a second. So a turn has
-TURN_S for all peers together. What comes later waits with its bytes unread, and has its turn in the order of
-owners, not of connections: one work of each, keys and strangers in turns (server/fair.py). An owner that has
-not worked in this turn may still begin: RESERVE_S is for those.
+An owner is a key, or the network of a client without one. Reading a chunk of 64 KiB takes up to 3 ms: three
+hundred connections that send one at the same moment would delay all others by a second. So a turn has TURN_S
+for all peers together. Later work waits with its bytes unread, and gets its turn by owner, not by connection:
+one work of each, keys and strangers in turns (server/fair.py). An owner that has not worked in this turn may
+still begin: RESERVE_S is for those.
 
     turn 1   A reads, A reads, A reads | A, A, A wait   C reads (of the reserve)
     turn 2   A reads, A reads, A reads | ...
@@ -14,10 +14,10 @@ whole turns is measured. While several owners are there and turns are longer tha
 and with it what each piece of a turn may take: reading, deciding (engine/writer.py), dispatch, reading on,
 sending (rounds/app.py), and what may wait between them (delivery/publishing.py).
 
-A client of another owner waits for one turn, some 10 ms, however many connections A has. An owner that is
-alone has the whole turn: a smaller share made more and smaller group commits of the same requests (1.1 times
-the processor time of 64 single ones in flight). One piece of work is not interrupted: whoever does it bounds
-it (a few ms). Bounded: a connection waits once.
+A client of another owner waits for one turn, some 10 ms, however many connections A has. A lone owner has the
+whole turn: with a smaller share the same requests made more and smaller group commits (1.1 times the
+processor time with 64 single ones in flight). A single work is not interrupted; it must bound itself (a few
+ms). Bounded: a connection waits once.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from .opening import Opening, read_on
 log = logging.getLogger(__name__)
 
 TURN_S = 0.005
-"""For all owners together in one turn."""
+"""Budget of all owners together in one turn."""
 RESERVE_S = 0.002
-"""Beyond it, for owners that have not worked in this turn."""
+"""Reserve beyond it, for owners that have not worked in this turn."""
 KEY = "key "
-"""What the owner of a client that has shown a key begins with."""
+"""Prefix of owners with a key."""
 
 SMALL = 1024
-"""Bytes of a first chunk that waits without being counted: the connection itself takes more."""
+"""A first chunk of up to this size waits without being counted: the connection itself takes more."""
 
 LOOP_S = 0.006
-"""What a turn of the loop should take, with all that follows from what was read in it."""
+"""Target length of a turn, with all work caused by what was read in it."""
 SHARED = 0.9
-"""The largest part while several owners are there."""
+"""Maximum `part` while there are several owners."""
 LEAST = 0.1
-"""The smallest part, however long turns are."""
+"""Minimum `part`, however long turns are."""
 SHARED_S = 1.0
-"""An owner is alone when no other has come for so long."""
+"""An owner counts as alone when no other has come for this long."""
 BUSY_S = 0.001
-"""From this on the length of a turn is measured."""
+"""Minimum length of a measured turn."""
 
 Work = Callable[[], None]
 
@@ -62,33 +62,33 @@ class LoopTime:
         self._mono = mono
         self._part = part
         self._budget_s = TURN_S
-        """What peers may use of a turn."""
+        """Time for peers in a turn."""
         self._spent_s = 0.0
-        """In this turn."""
+        """Time used in this turn."""
         self._reserved_s = 0.0
-        """Of that what owners spent that came when the budget was used up."""
+        """Part of the reserve used in this turn."""
         self._is_reserved = False
-        """Whether the work that has begun is of the reserve."""
+        """Whether the running work uses the reserve."""
         self._owners: set[str] = set()
-        """Who has worked in this turn, or asked for it."""
+        """Owners that have worked, or waited, in this turn."""
         self._last = ""
         self._last_s = 0.0
-        """Who came last, and when."""
+        """The last owner, and when it came."""
         self._shared_until_s = 0.0
-        """Until then turns are kept short."""
+        """Turns are kept short until then."""
         self._began_s = 0.0
-        """When the turn before began, if nothing was waited for since; else 0.0."""
+        """Start of the turn before, if the loop has not waited since; else 0.0."""
         self._is_long = False
-        """Something else in this turn takes time."""
+        """Other work in this turn takes time."""
         self._known = FairQueue[Work]()
         self._strangers = FairQueue[Work]()
-        """What waits, by owner."""
+        """Waiting work, by owner."""
         self._next, self._after_next = self._known, self._strangers
-        """The same; whose turn is next comes first, in a later turn of the loop too."""
+        """The two queues; the first is the one whose turn is next, also in a later turn of the loop."""
         self._is_planned = False
 
     def begin(self, owner: str) -> float:
-        """When the owner's work begins, for `end`; 0.0: it may not be done now, but has to `wait`."""
+        """Begin work of an owner; returns its start for `end`. 0.0: not now, the owner must `wait`."""
         owners = self._owners
         self._is_reserved = self._spent_s >= self._budget_s
         if self._is_reserved and (owner in owners or self._reserved_s >= RESERVE_S):
@@ -100,7 +100,7 @@ class LoopTime:
         return self._mono()
 
     def end(self, began_s: float) -> None:
-        """The work is done."""
+        """End work."""
         took_s = self._mono() - began_s
         self._spent_s += took_s
         if self._is_reserved:
@@ -109,14 +109,14 @@ class LoopTime:
             self._plan()
 
     def wait(self, owner: str, work: Work) -> None:
-        """Have `work` done when it is the owner's turn."""
+        """Queue `work` until it is the owner's turn."""
         self._owners.add(owner)
         (self._known if owner.startswith(KEY) else self._strangers).add(owner, work)
         if not self._is_planned:
             self._plan()
 
     def measure(self) -> None:
-        """Something else in this turn takes time: its length counts."""
+        """Measure this turn: other work in it takes time."""
         self._is_long = True
         if not self._is_planned:
             self._plan()
@@ -153,7 +153,7 @@ class LoopTime:
             self._plan()
 
     def _work(self, now_s: float) -> None:
-        """Do what waits, for as long as the turn has time: one work of each owner, then the next."""
+        """Do waiting work while the turn has time: one work of each owner, then the next."""
         first, second = self._next, self._after_next
         until_s, ended_s = now_s + self._budget_s, now_s
         while (first or second) and ended_s < until_s:
@@ -171,11 +171,10 @@ class LoopTime:
 
 
 class Paced(Opening):
-    """What the loop tells a connection, in its owner's share of the loop's time.
+    """Passes the loop's events to a connection within its owner's share of the loop's time.
 
-    A chunk that comes when there is none is kept, and the socket is read no further; a first small one does
-    not stop it. The end of the stream waits too (two thousand at once took 0.2 s), and behind it the loss of
-    the connection.
+    A chunk that comes without time left is kept, and reading pauses, except after a first small chunk. The
+    end of the stream waits too (two thousand at once took 0.2 s), and behind it the loss of the connection.
     """
 
     __slots__ = ("_inner", "_is_counted", "_is_eof", "_is_paused", "_kept", "_lost", "_time", "_transport")
@@ -211,7 +210,7 @@ class Paced(Opening):
         inner, time = self._inner, self._time
         assert self._transport is not None
         if self._transport.get_extra_info("sslcontext") is not None:
-            # TLS ends in both directions at once, whatever is answered here.
+            # TLS closes both directions at once, whatever is answered here.
             if self._kept:
                 self._go_on()
             return inner.eof_received()
@@ -242,7 +241,7 @@ class Paced(Opening):
         if not kept:
             self._time.wait(self._inner.owner, self._go_on)
             if len(data) <= SMALL:
-                # A request or a ping: to pause and to go on would cost more than to read it.
+                # A request or a ping: pausing and resuming would cost more than reading it.
                 kept.append(data)
                 return
         kept.append(data)
@@ -261,7 +260,7 @@ class Paced(Opening):
         kept.clear()
         is_eof, self._is_eof = self._is_eof, False
         if self._is_paused:
-            # Before the bytes are handled: if the connection pauses on account of them, that counts.
+            # Before handling the bytes: a pause that the connection makes because of them must count.
             self._is_paused = False
             if not transport.is_closing():
                 read_on(transport)

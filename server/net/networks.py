@@ -1,7 +1,6 @@
-"""Where clients come from, and how many connections begin in a second.
+"""Networks of clients, and the rate limit of new connections.
 
-A network is an address, of IPv6 its first 64 bits: a host has the others for itself, and would be as many
-addresses as it likes.
+A network is an address, of IPv6 its first 64 bits: a host has all addresses behind them.
 """
 
 import ipaddress
@@ -11,17 +10,17 @@ from timeline.shares import may_take
 
 
 class Rate:
-    """So many in each second; an eighth of them for networks that have had less than an equal share."""
+    """Rate limiter by second; an eighth is for networks that have had less than an equal share."""
 
     def __init__(self, rate: int) -> None:
-        """0: any number."""
+        """0: no limit."""
         self._rate = rate
         self._second = self._count = 0
         self._counts: Counter[str] = Counter()
         """By network, in this second."""
 
     def admits(self, network: str, now_s: float) -> bool:
-        """Whether there is room for one more in this second; then it counts."""
+        """Whether there is room for another in this second; if so, counts it."""
         if not self._rate:
             return True
         if int(now_s) != self._second:
@@ -37,7 +36,7 @@ class Rate:
 
 
 def network_of(address: str) -> str:
-    """What an address counts as; what is none stands for itself."""
+    """The network of an address; an invalid address stands for itself."""
     if ":" not in address:
         return address
     try:

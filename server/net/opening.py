@@ -1,4 +1,4 @@
-"""A connection as the loop sees it, from its accept to its end."""
+"""Protocols of connections, from accept to close."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """Who has connected, and the socket. `address`: without the port."""
+    """A client's address, without the port, and its socket."""
 
     address: str
     port: int
@@ -17,18 +17,18 @@ class Caller(NamedTuple):
         return f"{self.address}:{self.port}"
 
     def hang_up(self) -> None:
-        """End a connection that has no transport yet: its handshake fails."""
+        """Close a connection without a transport: its handshake fails."""
         with suppress(OSError):
             self.accepted.shutdown(socket.SHUT_RDWR)
 
 
 class Opening(asyncio.Protocol):
-    """A connection from its accept on. What never gets a transport is told `connection_lost(None)`."""
+    """A connection from its accept on. One that never gets a transport gets `connection_lost(None)`."""
 
     __slots__ = ()
 
     owner: str
-    """Whose share of the loop's time it uses (loop_time.py)."""
+    """The owner whose share of the loop's time it uses (loop_time.py)."""
 
     @property
     def is_begun(self) -> bool:
@@ -36,13 +36,13 @@ class Opening(asyncio.Protocol):
         raise NotImplementedError
 
     def keep_unread(self, count: int) -> None:
-        """So many bytes have come for it and wait for its owner's turn."""
+        """Note bytes that wait unread for the owner's turn."""
 
 
 def read_on(transport: asyncio.ReadTransport) -> bool:
-    """Have a socket read again; False if it cannot be, and `connection_lost` is on its way.
+    """Resume reading a socket. False if that is impossible and `connection_lost` will follow.
 
-    A handle of uvloop that a fault has closed says so only by raising, and not by `is_closing`.
+    A handle of uvloop closed by an error shows that only by raising, not by `is_closing`.
     """
     try:
         transport.resume_reading()
@@ -52,7 +52,7 @@ def read_on(transport: asyncio.ReadTransport) -> bool:
 
 
 def write_to(transport: asyncio.WriteTransport, data: bytes) -> bool:
-    """Have a socket send that; False if such a fault has closed it."""
+    """Write to a socket. False if such an error has closed it."""
     try:
         transport.write(data)
     except RuntimeError:

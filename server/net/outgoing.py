@@ -1,18 +1,17 @@
-"""Who has something to send: written to its socket when the turn of the loop ends, or before long work.
+"""Connections with something to write: flushed when the turn of the loop ends, or before long work.
 
-A connection gathers what a turn gives it and writes once (server/mqtt/link.py). It says so here instead of
-planning that itself, so that what a round has dispatched can leave before the round goes on to compose and
-write a group, which takes some milliseconds; and the writes of thousands of connections are done in pieces.
+A connection gathers the output of a turn and writes once (server/mqtt/link.py). It registers here instead of
+planning that itself. So dispatched messages can leave before the round composes and writes a group, which
+takes some milliseconds, and the writes of thousands of connections are done in pieces.
 
-A write and the read of what it is answered with cost 25 us, as much as three deliveries. So while there is
-more to dispatch at once (`is_filling`), deliveries wait for company: a sixteenth of the connections writes in
-a turn. Of 100,000 messages due at once to 1,000 connections:
+A write and the read of its answer cost 25 us, as much as three deliveries. So while there is more to dispatch
+at once (`is_filling`), deliveries wait to be written together: a sixteenth of the connections writes in a
+turn. Of 100,000 messages due at once to 1,000 connections:
 
     pieces of 256 always       3.6 deliveries a write    16.5 us of processor time each
     a sixteenth, at most 256   12                        11.2 us
 
-A turn then is some 8 ms, so that nobody waits for much longer than 100 ms on account of others. Answers do
-not wait for company.
+A turn is then some 8 ms, so that no connection waits much longer than 100 ms for others. Answers do not wait.
 """
 
 import asyncio
@@ -26,36 +25,37 @@ from ..fair import FairQueue, Part
 log = logging.getLogger(__name__)
 
 PIECE = 256
-"""Connections that write one after the other, some 3 ms, ..."""
+"""Maximum connections that write in one piece, some 3 ms, ..."""
 PIECE_S = 0.005
-"""... and for how long, but for the last one: who has ended leaves its session, and a thousand shared
-subscriptions with it. Then the loop looks at what has come."""
+"""... and maximum time, except for the last one: a closed one leaves its session, and a thousand shared
+subscriptions with it. Then the loop reads input."""
 PIECE_BYTES = 2 << 20
-"""What they write in one go: the loop gives it to the sockets at the end of its turn, some 3 ms a MiB."""
+"""Maximum bytes written in one piece: the loop passes them to the sockets at the end of its turn, some 3 ms a
+MiB."""
 FILLING = 16
-"""While there is more to dispatch, this part of those with deliveries writes in a turn, ..."""
+"""While there is more to dispatch, the divisor of connections with deliveries that write in a turn, ..."""
 FILLING_MIN = 32
-"""... but no fewer than these: they would have hundreds of deliveries each."""
+"""... but at least this many: they would have hundreds of deliveries each."""
 
 
 ANSWERS = 0.5
-"""The part of the time and of the connections of a piece that answers may have while deliveries wait: a flood
-of pings would else leave them one connection in a turn."""
+"""Part of a piece's time and connections for answers while deliveries wait: otherwise a flood of pings would
+leave deliveries one connection in a turn."""
 
 
 class Writes(Protocol):
-    """A connection with something to send."""
+    """A connection with something to write."""
 
     @property
     def owner(self) -> str:
-        """Whose it is (loop_time.py)."""
+        """Its owner (loop_time.py)."""
 
     def flush(self) -> int:
-        """Write what there is; bytes."""
+        """Write everything; returns the bytes."""
 
 
 class Outgoing:
-    """The connections that wait to write; those with answers before the others."""
+    """The connections that wait to write; those with answers come first."""
 
     def __init__(self, mono: Callable[[], float], part: Part) -> None:
         """`part`: of PIECE_S and PIECE_BYTES."""
@@ -67,15 +67,15 @@ class Outgoing:
         self.is_filling = False
         """There is more to dispatch at once; set by whoever does that, each time."""
         self._bytes_left = 0
-        """Of this turn."""
+        """Bytes left in this turn."""
 
     def add(self, link: Writes) -> None:
-        """Have it write soon, once: there are deliveries."""
+        """Register a connection with deliveries; it writes once, soon."""
         self._deliveries.add(link)
         self._plan()
 
     def press(self, link: Writes) -> None:
-        """The same, but it does not wait for more: there are answers, perhaps behind deliveries."""
+        """Register a connection with answers, perhaps behind deliveries: it does not wait for more."""
         self._deliveries.discard(link)
         self._answers.add(link)
         self._plan()
@@ -117,28 +117,28 @@ class Outgoing:
 
 
 class Line:
-    """Connections in the order of their coming. Those that a turn had no time for wait by owner."""
+    """Queue of connections in order of arrival. Those left over from a turn wait by owner."""
 
     def __init__(self) -> None:
         self._new: OrderedDict[Writes, None] = OrderedDict()
         self._left = FairQueue[Writes]()
         self._is_left: set[Writes] = set()
-        """The same. One may have written meanwhile, with its answers."""
+        """The same as a set. One may have written meanwhile, with its answers."""
 
     def __len__(self) -> int:
         return len(self._new) + len(self._is_left)
 
     def add(self, link: Writes) -> None:
-        """It waits, once."""
+        """Queue a connection, once."""
         if link not in self._is_left:
             self._new[link] = None
 
     def discard(self, link: Writes) -> None:
-        """It need not wait, if it has come in this turn."""
+        """Remove a connection that has come in this turn."""
         self._new.pop(link, None)
 
     def take(self) -> Writes:
-        """The next one. Raises KeyError if none waits."""
+        """Take the next connection. Raises KeyError if none waits."""
         if not self._is_left:
             return self._new.popitem(last=False)[0]
         self.end_turn()
@@ -147,7 +147,7 @@ class Line:
         return link
 
     def end_turn(self) -> None:
-        """Those that still wait have their turns by owner."""
+        """Move what still waits to turns by owner."""
         if self._new:
             for link in self._new:
                 self._left.add(link.owner, link)

@@ -1,14 +1,14 @@
-"""One pool for what waits at connections, of MQTT and HTTP alike: what has come and is not handled, and what
-their clients have not read.
+"""One pool for the bytes that wait at MQTT and HTTP connections: unhandled input, and output that clients
+have not read.
 
-Each connection has a small part of its own, so nobody can keep it from working. What it holds beyond that it
-takes from the pool. When the pool is short, whoever holds most is relieved first: of the owner (a key, else a
-network) that holds most, the connection that holds most.
+Each connection has a small part of its own, so that no other can block it. Further bytes come from the pool.
+When the pool is full, the connection that holds most is closed, of the owner (a key, else a network) that
+holds most.
 
     a pool of 160 MiB     A's 40 connections hold 4 MiB each, B's one holds 6: it is full
-    B's holds one more    A holds most: one of A's connections is ended. B, whose one is the largest, goes on
+    B's holds one more    A holds most: one of A's connections is closed. B's, the largest of all, stays
 
-What a client does not read can be held back before it is sent, so nothing has to be ended for it: an owner
+Output for a client that does not read can be held back before it is sent, without closing anything: an owner
 takes no more than it leaves free (`may_take`), half of the pool if it is alone.
 """
 
@@ -17,7 +17,7 @@ from typing import Protocol
 from ..settings.config import Config
 
 OWN_BYTES = 64 << 10
-"""Of a connection, if there are few of them."""
+"""Maximum own part of a connection, with few connections."""
 
 
 class Holder(Protocol):
@@ -25,10 +25,10 @@ class Holder(Protocol):
 
     owner: str
     held_bytes: int
-    """`Pool.hold` writes it."""
+    """Written by `Pool.hold`."""
 
     def relieve(self) -> None:
-        """End it and let go of what it holds: nobody holds more."""
+        """Close it and free what it holds: it holds the most."""
 
 
 def pool_of(config: Config) -> "Pool":
@@ -37,22 +37,22 @@ def pool_of(config: Config) -> "Pool":
 
 
 class Pool:
-    """Who holds how much beyond its own part."""
+    """Bytes that connections hold beyond their own parts."""
 
     def __init__(self, most: int, connections: int) -> None:
-        """`most`: bytes of the pool; the own parts of so many connections are as much again."""
+        """`most`: bytes of the pool; the own parts of all connections are as much again."""
         self.most = most
         self.own_bytes = min(OWN_BYTES, most // connections)
         self.taken = 0
-        """Of the pool, bytes."""
+        """Bytes taken from the pool."""
         self.held = 0
-        """The same with the own parts."""
+        """The same, with the own parts."""
         self._takers: dict[Holder, tuple[str, int]] = {}
-        """Owner and bytes of those that have taken something."""
+        """Owner and bytes of connections that have taken something."""
         self._owners: dict[str, int] = {}
 
     def hold(self, holder: Holder, size: int) -> None:
-        """The connection holds so much now. Above the bound whoever holds most is relieved."""
+        """Set the bytes that a connection holds. Above the bound, relieves the one that holds most."""
         self.held += size - holder.held_bytes
         holder.held_bytes = size
         takes = max(0, size - self.own_bytes)
@@ -66,7 +66,7 @@ class Pool:
                 self._relieve()
 
     def may_take(self, owner: str) -> bool:
-        """Whether an owner may take more of it for what its clients have not read."""
+        """Whether an owner may take more for output that its clients have not read."""
         return self._owners.get(owner, 0) < self.most - self.taken
 
     def _count(self, owner: str, size: int) -> None:

@@ -1,21 +1,21 @@
-"""Proxies that are trusted: whose client a connection, or a request, really is.
+"""Trusted proxies: finds the client behind a connection or a request.
 
-Off unless networks are named in `limits.trusted_proxies`. What anybody else says of where it comes from
-counts for nothing. There are two ways:
+Off unless `limits.trusted_proxies` names networks. Such claims from any other address are ignored. There are
+two ways:
 
     PROXY protocol      a header before everything else, TLS included; with `mqtt.proxy_protocol`
     Forwarded,          headers of one request; of HTTP and of the request for a websocket
     X-Forwarded-For
 
-Each proxy adds the address that it was called from, so the client is the rightmost address that is not a
-trusted proxy's. If a request has both headers they have to agree: the proxy writes one of them, and the other
-may be the client's.
+Each proxy adds the address of its caller, so the client is the rightmost address that is not a trusted
+proxy's. If a request has both headers they must agree: the proxy writes one of them, and the other may be the
+client's.
 
     trusted 10.0.0.0/8, called from 10.0.0.2
     X-Forwarded-For: 1.2.3.4, 203.0.113.9, 10.0.0.1         the client is 203.0.113.9
 
-A PROXY header must come whole within the time for a handshake, in HEADER_MAX bytes. One that says LOCAL or
-UNKNOWN is of the proxy itself: it looks whether the server lives.
+A PROXY header must be complete within the time of a handshake, in HEADER_MAX bytes. LOCAL or UNKNOWN means
+the proxy itself, for a health check.
 
 Source: RFC 7239; haproxy's proxy-protocol.txt, versions 1 and 2.
 """
@@ -32,10 +32,10 @@ from ..settings.kinds import Network
 from .opening import Caller
 
 HEADER_MAX = 552
-"""16 bytes, addresses of a UNIX socket, and 320 of what else a proxy may have to say."""
+"""16 bytes, addresses of a UNIX socket, and 320 bytes for further fields."""
 LINE_MAX = 107
 HOPS_MAX = 32
-"""Addresses of one header that are looked at, from the right."""
+"""Maximum addresses read in one header, from the right."""
 _V1, _V2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 _LINE = re.compile(rb"PROXY (?:UNKNOWN[ -~]*|TCP[46] ([0-9A-Fa-f.:]+) [0-9A-Fa-f.:]+ (\d{1,5}) \d{1,5})\r\n")
 _FORWARDED = re.compile(rb"\r\n(forwarded|x-forwarded-for):([^\r]*)", re.IGNORECASE)
@@ -43,11 +43,11 @@ _FOR = re.compile(r'(?:^|;)\s*for="?([^";]*)', re.IGNORECASE)
 
 
 class ProxyHeaderError(Exception):
-    """What a trusted proxy has sent before everything else is no PROXY header."""
+    """A trusted proxy's connection does not begin with a PROXY header."""
 
 
 class Header(NamedTuple):
-    """A PROXY header: its length, and whose connection it is. `address` empty: the proxy's own."""
+    """A PROXY header: its length, and the client's address. `address` empty: the proxy itself."""
 
     size: int
     address: str = ""
@@ -66,7 +66,7 @@ class Proxies:
         return bool(self._networks) and (found := _parsed(address)) is not None and self._has(found)
 
     def client_in(self, head: bytes, peer: str) -> str:
-        """The address of the client of a request that has come from `peer`, a trusted proxy."""
+        """The address of the client of a request from `peer`, a trusted proxy."""
         lists: dict[bytes, list[str]] = {}
         for name, value in _FORWARDED.findall(head):
             lists.setdefault(name.lower(), []).extend(value.decode("latin-1").split(","))
@@ -74,7 +74,7 @@ class Proxies:
         return found.pop() if len(found) == 1 else peer
 
     def _rightmost(self, has_names: bool, hops: list[str], peer: str) -> str:
-        """The last address that is not trusted; if one cannot be read, the last that could."""
+        """The last address that is not trusted; if one cannot be read, the last readable one."""
         for hop in reversed(hops[-HOPS_MAX:]):
             text = hop.strip()
             if has_names:
@@ -93,7 +93,7 @@ class Proxies:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """An address, with or without a port."""
+    """Parse an address, with or without a port."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
@@ -110,7 +110,7 @@ def proxies_of(config: Config) -> Proxies:
 
 
 def header_in(data: bytes) -> Header | None:
-    """The PROXY header that data begins with; None: it may have begun. Raises ProxyHeaderError."""
+    """The PROXY header at the beginning of data; None: incomplete. Raises ProxyHeaderError."""
     if data[: len(_V2)] == _V2[: len(data)]:
         return _binary_in(data)
     if data[: len(_V1)] != _V1[: len(data)]:
@@ -143,9 +143,9 @@ def _binary_in(data: bytes) -> Header | None:
 
 
 async def introduced(caller: Caller, *, is_needed: bool) -> Caller:
-    """Who has connected by a trusted proxy; the PROXY header has been read. Raises ProxyHeaderError.
+    """Read a trusted proxy's PROXY header; returns its client. Raises ProxyHeaderError.
 
-    `is_needed`: False: what begins otherwise has none.
+    `is_needed` False: the header may be missing.
     """
     accepted, data = caller.accepted, b""
     while True:
@@ -164,7 +164,7 @@ async def introduced(caller: Caller, *, is_needed: bool) -> Caller:
 
 
 async def _peeked(accepted: socket.socket, known: int) -> bytes:
-    """What has come, when it is more than is known, or the end; it is still to be read."""
+    """Peek at the input once it exceeds `known` bytes, or at its end."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, known + 1)

@@ -1,11 +1,10 @@
-"""Lists of revoked certificates, as far as has to be known of them once a handshake is over.
+"""Lists of revoked certificates, for checks after the handshake.
 
-In a handshake OpenSSL looks at the list itself; of a connection that is there it cannot be asked any more.
-So the list is read here too, for one question: does it name the certificate of this client? A certificate
-is told by who has issued it and its serial number. What a list is worth (its signature, its dates) is for
-OpenSSL to judge, with each handshake.
+In a handshake OpenSSL checks the list itself; it cannot check an existing connection. So the list is read
+here too, for one question: does it name this client's certificate? A certificate is identified by its issuer
+and serial number. OpenSSL checks the list itself (signature, dates) in each handshake.
 
-A list is DER in PEM: each value a tag, a length and what is in it.
+A list is DER in PEM: each value is a tag, a length and the content.
 
     CertificateList ::= { { version? algorithm issuer thisUpdate nextUpdate? revoked?, ... }, ... }
     revoked         ::= { { serial date more? } ... }
@@ -29,14 +28,14 @@ Revoked = Mapping[Name, frozenset[bytes]]
 
 
 class Shown(NamedTuple):
-    """What tells a certificate from all others."""
+    """Identity of a certificate."""
 
     issuer: Name
     serial: bytes
 
 
 def revoked_in(pem: bytes) -> Revoked:
-    """What the lists of a file say. Raises ValueError if one cannot be read."""
+    """The revoked certificates in a file. Raises ValueError if a list cannot be read."""
     found: dict[Name, frozenset[bytes]] = {}
     for block in _PEM.findall(pem):
         try:
@@ -52,19 +51,19 @@ def revoked_in(pem: bytes) -> Revoked:
 
 
 def shown_by(certificate: bytes) -> Shown:
-    """Of a certificate in DER that OpenSSL has read."""
+    """The identity of a DER certificate that OpenSSL has read."""
     body = _values(_value(certificate))[0][1]
     (_, serial), _, (_, issuer), *_ = [value for value in _values(body) if value[0] != VERSION]
     return Shown(_name(issuer), serial)
 
 
 def _value(der: bytes) -> bytes:
-    """What is in the one value."""
+    """The content of a single value."""
     return _values(der)[0][1]
 
 
 def _values(der: bytes) -> list[tuple[int, bytes]]:
-    """Tags and what is in them, one value after the other. Raises ValueError, IndexError."""
+    """Tags and contents of successive values. Raises ValueError, IndexError."""
     found, at = [], 0
     while at < len(der):
         tag, size, start = der[at], der[at + 1], at + 2
@@ -79,7 +78,7 @@ def _values(der: bytes) -> list[tuple[int, bytes]]:
 
 
 def _name(der: bytes) -> Name:
-    """The parts of a name, whatever kind of text each is in; OpenSSL does not look at case either."""
+    """The parts of a name, whatever their text types; OpenSSL ignores case, too."""
     parts: list[bytes] = []
     for tag, value in _values(der):
         parts += _name(value) if tag & CONSTRUCTED else (value.lower(),)

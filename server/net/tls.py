@@ -1,16 +1,17 @@
-"""Certificates: what a door speaks TLS with, read again when the files change.
+"""Certificates of a listener, reread when their files change.
 
 A certificate lives for weeks and a server for months, so the files are watched (server/settings/watch.py).
-What is new counts for new connections; open ones keep what they have. Files are replaced one after the
-other, so what is found may be half of it, or wrong: a pair that cannot be used is refused with a line in the
-log, and what was there stays, until the files change again.
+New files apply to new connections. Files are replaced one after the other, so a pair may be incomplete or
+wrong for a moment: an unusable pair is refused with a line in the log, and the old one stays until the files
+change again.
 
     cert.pem replaced                refused: the key does not fit
     key.pem replaced                 taken: new connections get the new certificate
 
-Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones; a connection
-whose certificate is on a new list ends. One that only expires meanwhile ends nothing: when that comes nobody
-has decided anything, and it cannot be shown again. Who shows one is known by the common name in it.
+With a CA configured, client certificates must be issued by it and not be on its list of revoked ones; a
+connection whose certificate is on a new list is closed. Mere expiry closes no connection: nobody has decided
+that, and the certificate cannot be renewed within the connection. A client is identified by the common name
+in its certificate.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ from .revoked import Revoked, Shown, revoked_in, shown_by
 
 
 class Files(NamedTuple):
-    """Where certificates are, as PEM; an empty name is none."""
+    """PEM files of certificates; an empty name is none."""
 
     cert: str
     key: str
-    """Empty: in the same file as the certificate."""
+    """Empty: in the file of the certificate."""
     ca: str = ""
     crl: str = ""
     is_required: bool = False
@@ -38,7 +39,7 @@ class Files(NamedTuple):
 
 
 class Certificates:
-    """Those of one door; `setting` names them in errors."""
+    """Certificates of one listener; `setting` names them in errors."""
 
     def __init__(self, setting: str, files: Files, protocols: tuple[str, ...] = ()) -> None:
         """`protocols`: for ALPN. Raises ConfigError if they cannot be used."""
@@ -53,15 +54,15 @@ class Certificates:
             raise ConfigError(setting, f"cannot be used: {_why(error)}") from None
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """The context for the next connection."""
         return self._context
 
     def has_revoked(self, shown: Shown) -> bool:
-        """Whether it is on the list that there is now."""
+        """Whether a certificate is on the current list."""
         return shown.serial in self._revoked.get(shown.issuer, ())
 
     def again(self) -> Callable[[], None]:
-        """Read the files, in any thread; what comes back puts it in place. Raises ValueError."""
+        """Read the files, in any thread; returns a function that puts them in place. Raises ValueError."""
         try:
             made = self._made()
         except (OSError, ValueError) as error:
@@ -74,7 +75,7 @@ class Certificates:
     def _made(self) -> tuple[ssl.SSLContext, Revoked]:
         files = self._files
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
+        # Without a password OpenSSL would ask for an encrypted key's on the terminal.
         context.load_cert_chain(files.cert, files.key or None, password="")
         if self._protocols:
             context.set_alpn_protocols(self._protocols)
@@ -89,7 +90,7 @@ class Certificates:
 
 
 def http_certificates(config: Config) -> Certificates | None:
-    """What HTTP speaks TLS with, if it does. Raises ConfigError."""
+    """HTTP's certificates, if it uses TLS. Raises ConfigError."""
     http = config.http
     if not http.tls_cert:
         return None
@@ -97,7 +98,7 @@ def http_certificates(config: Config) -> Certificates | None:
 
 
 def mqtt_certificates(config: Config) -> Certificates | None:
-    """What MQTT speaks TLS with, if it does. Raises ConfigError."""
+    """MQTT's certificates, if it uses TLS. Raises ConfigError."""
     mqtt = config.mqtt
     if not mqtt.tls_cert:
         return None
@@ -106,21 +107,21 @@ def mqtt_certificates(config: Config) -> Certificates | None:
 
 
 def common_name(transport: asyncio.BaseTransport) -> str:
-    """Of the certificate that the client has shown; empty if there is none, or no name in it."""
+    """The common name in the client's certificate; empty if there is none."""
     subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
     names = [value for parts in subject for name, value in parts if name == "commonName"]
     return str(names[-1]) if names else ""
 
 
 def shown_on(transport: asyncio.BaseTransport) -> Shown | None:
-    """What tells the certificate that the client has shown, and that has been verified, if there is one."""
+    """The identity of the client's verified certificate, if any."""
     spoken = transport.get_extra_info("ssl_object")
     certificate = None if spoken is None else spoken.getpeercert(binary_form=True)
     return shown_by(certificate) if certificate else None
 
 
 def _why(error: Exception) -> str:
-    """Without what it says of the program."""
+    """The error in words, without details of the program."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
     return str(error)

@@ -1,8 +1,8 @@
-"""What has not been sent below TLS is counted, as bounds are judged by it.
+"""Counts bytes not sent below TLS, for the bounds on unsent bytes.
 
-A TLS transport of asyncio counts what waits to be encrypted, but hands all of one write to the transport
-below, where nobody can see it; only when that one is full does it keep, and count, the rest. So what is
-written is written in pieces:
+A TLS transport of asyncio counts bytes that wait for encryption. But it passes all of one write to the
+transport below, where they are not visible. Only when that is full does it keep, and count, the rest. So
+output is written in pieces:
 
     written at once      4 MiB: 0 unsent, though the client reads nothing
     in pieces            64 KiB each: the transport below is full with the first ones, the others are counted
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from typing import Any
 
 PIECE = 64 << 10
-"""Bytes written at once: as many as fill the transport below."""
+"""Maximum bytes of one write: enough to fill the transport below."""
 
 
 def counting(transport: asyncio.Transport) -> asyncio.Transport:
-    """One whose `get_write_buffer_size` says what is not sent; without TLS that is any."""
+    """A transport whose `get_write_buffer_size` is right; without TLS that is any."""
     return transport if transport.get_extra_info("sslcontext") is None else Pieces(transport)
 
 
