@@ -1,7 +1,7 @@
-"""One call for messages: what it asks for, what it has been given, whom to tell.
+"""One call for messages: its request, its messages, its callback.
 
-It is *full* when it has as many as it asked for, or ANSWER_BYTES of them; the message that goes beyond that
-still belongs to it, so one of any size is given.
+It is *full* when it has the requested number of messages, or ANSWER_BYTES of them. The message that exceeds
+the bytes still belongs to it, so a message of any size is given.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from ..delivery.message import Message
 from ..delivery.subscriber import Subscriber
 
 ANSWER_BYTES = 4 << 20
-"""Of messages, after which a call is full."""
+"""Bytes of messages after which a call is full."""
 
 
 class Given(NamedTuple):
-    """One message of a call. `member`: which of the group's members has it in flight."""
+    """A message of a call. `member`: the group's member that has it in flight."""
 
     text: str
     member: Subscriber
@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """What a call is answered with: it is given for so long. `number`: as in its id."""
+    """A leased message in an answer, with its lease time. `number`: in its id."""
 
     given: Given
     until_ms: int
@@ -38,7 +38,7 @@ Answer = Sequence[Leased] | Exception
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for. `lease_ms` None: as the group has it."""
+    """A request for messages. `lease_ms` None: the group's default."""
 
     most: int
     wait_ms: int
@@ -46,16 +46,16 @@ class Wish:
 
 
 class Call:
-    """It waits in each of the seats that it may be given something at."""
+    """A call; it waits in a seat of each of its groups."""
 
     __slots__ = ("answered", "bytes", "given", "is_gone", "until_s", "wish")
 
     def __init__(
         self, wish: Wish, until_s: float, is_gone: Callable[[], bool], answered: Callable[[Answer], None]
     ) -> None:
-        """`until_s`: monotonic; then it is answered, with nothing if that is what there is.
+        """`until_s`: monotonic; then it is answered, perhaps with nothing.
 
-        `is_gone`: whether nobody would read the answer. `answered`: called once, with it.
+        `is_gone`: whether the client is gone. `answered`: called once, with the answer.
         """
         self.wish = wish
         self.until_s = until_s
@@ -69,7 +69,7 @@ class Call:
         return len(self.given) >= self.wish.most or self.bytes >= ANSWER_BYTES
 
     def take(self, given: Given) -> int:
-        """Have one more message; its bytes."""
+        """Add a message; returns its bytes."""
         self.given.append(given)
         size = given.message.size()
         self.bytes += size

@@ -1,16 +1,16 @@
-"""A lease as text: `lease_id`, opaque to who has it, enough to find what was leased.
+"""Lease ids: a lease as opaque text that contains all that is needed to find it.
 
     version  1 byte                       number    7   of the lease (server/delivery/settling/leases.py)
     shard    4   signed, -1: not stored   position  12  of the row that was leased
     text     the rest: `$share/group/filter`
 
-in base64url without padding. What is before the text fills whole characters, so that the many leases of a
-call share their end, which is made and read once. While the lease runs the number finds it at once, and no
-other lease of the same message. The position finds the message, whatever has become of it. Version 1 had a
-packet id of 4 bytes in its place: such a lease can be acked, and is gone for all else. What was done with
-when it was given still has an id of that version, with packet id 0.
+in base64url without padding. The part before the text fills whole characters, so that the leases of one call
+share their end, which is encoded and decoded once. While the lease runs its number finds it, and no other
+lease of the same message. The position finds the message, whatever has happened to it. Version 1 had a packet
+id of 4 bytes instead of the number: such a lease can only be acked. A message that was already done when it
+was given still gets an id of version 1, with packet id 0.
 
-It is no secret and no proof. Who may lease of the group may ack what is leased of it.
+It is no secret and no proof: a key that may lease from the group may ack all its leases.
 """
 
 import struct
@@ -28,21 +28,21 @@ _HEAD_CHARS = _HEAD.size // 3 * 4
 _FIRST_HEAD = struct.Struct(">BIi12s")
 _FIRST_CHARS = _FIRST_HEAD.size // 3 * 4
 _FIRST_BEGINS = "AQ"
-"""The first byte is 1. The second character has four bits of the packet id, which are 0."""
+"""Begins with byte 1. The second character has four bits of the packet id, which are 0."""
 _NUMBER_BITS = 56
 _STANDARD = bytes.maketrans(b"-_+/", b"+/**")
-"""To the alphabet that `a2b_base64` reads; what is only of that becomes no character of it."""
+"""To the alphabet of `a2b_base64`; characters only in that one become invalid."""
 Shares = dict[str, str]
-"""The text of the leases of one call, by how they end. Empty at first."""
+"""Texts of the leases of one call, by their ends. Empty at first."""
 
 
 class BadLeaseId(ValueError):
-    """It is not one of this server's."""
+    """Not a lease id of this server."""
 
 
 class LeaseId(NamedTuple):
-    """What was leased. `text`: as it is subscribed to, or what somebody has made up. `number`: below
-    NUMBER_MIN the packet id of version 1, 0: done with when it was given."""
+    """A parsed lease id. `text`: the shared subscription, or anything a client made up. `number`: below
+    NUMBER_MIN the packet id of version 1; 0: done when it was given."""
 
     text: str
     number: int
@@ -55,7 +55,7 @@ def lease_text(lease: LeaseId) -> str:
 
 
 def lease_head(number: int, position: Position, shard: int) -> str:
-    """What is its own: with `lease_tail` it is the `lease_text`."""
+    """The part of its own; followed by `lease_tail`."""
     place = position.to_bytes(12, "big")
     if number < NUMBER_MIN:
         return urlsafe_b64encode(_FIRST_HEAD.pack(1, number, shard, place)).decode()
@@ -63,12 +63,12 @@ def lease_head(number: int, position: Position, shard: int) -> str:
 
 
 def lease_tail(text: str) -> str:
-    """What all leases of a group end with."""
+    """The end shared by all leases of a group."""
     return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 def parse_lease(text: str, shares: Shares) -> LeaseId:
-    """`shares`: of the leases that have been read with it. Raises BadLeaseId."""
+    """Parse a lease id. `shares`: a cache for the leases of one call. Raises BadLeaseId."""
     try:
         is_first = text.startswith(_FIRST_BEGINS)
         chars = _FIRST_CHARS if is_first else _HEAD_CHARS
@@ -89,9 +89,9 @@ def parse_lease(text: str, shares: Shares) -> LeaseId:
 
 
 def _share_of(tail: bytes) -> str:
-    """Raises UnicodeError, binascii.Error."""
+    """Decode the shared end. Raises UnicodeError, binascii.Error."""
     data = urlsafe_b64decode(tail + b"=" * (-len(tail) % 4))
-    # What is no base64 is passed over by the decoder: only what comes back as it was is one.
+    # The decoder skips invalid characters: only a text that encodes back to itself is valid.
     if urlsafe_b64encode(data).rstrip(b"=") != tail:
         raise Error
     return data.decode()

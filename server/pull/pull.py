@@ -1,25 +1,25 @@
-"""The verbs of pull: lease messages of groups, ack them, give them back, hold on to them.
+"""The verbs of pull: lease messages of groups, ack, return and extend them.
 
-A call for messages waits in a seat (seat.py) of each group that it asks; what the group gives is its. It is
-answered when it is full, or has something and there is no more at once: at the end of the round, unless its
-groups go on reading in the next one; or with nothing when it has waited long enough. Before that the cursors
-of the groups are made durable: a lease outlives a kill, as far as its ack is concerned.
+A call for messages waits in a seat (seat.py) of each of its groups, and gets the messages that the groups
+give. It is answered when it is full; or when it has messages and there are no more at once, at the end of the
+round, unless its groups continue reading in the next one; or empty when its wait is over. Before that the
+groups' cursors are made durable, so that a lease can be acked even after a kill.
 
-    call comes      waits in its seats; their groups read on                 (a round)
-    is given        end of the round: leases set, cursors on their way       (a sync)
-    is durable      answered; if nobody is there any more, given back
+    call arrives    waits in its seats; their groups read on                 (a round)
+    gets messages   end of the round: leases begin, cursors are written      (a sync)
+    is durable      answered; if the client is gone, its messages go back
 
-What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
-batch. So are releases and extensions. An ack counts whoever has the message by then, also when it waits to
-come again or has died: what is not leased by its number any more is found by its position
+An ack ends the message at once, and is answered when the groups' cursors are durable; all calls share a
+batch. The same holds for releases and extensions. An ack counts whoever has the message then, also if it
+waits for a retry or is a dead letter: a message whose lease is over is found by its position
 (server/delivery/settling/late.py). All other verbs need the lease itself: one of an earlier try is gone.
 
-A lease outlives the server, by a restart, a kill or a takeover (server/delivery/settling/former.py).
+A lease survives a restart, a kill or a takeover (server/delivery/settling/former.py).
 
-Bounds, parts of `limits.memory`: so many calls wait in all, of one name and of one key as many as they leave
-free for others; so many bytes have been given and are not answered yet, what is beyond stays where it is. So
-it does when so many leases are out, or of one key and group as many as that leaves free for others. A call
-whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+Bounds, parts of `limits.memory`: the number of waiting calls, of which one group name and one key have as
+many as they leave free for others; the bytes given and not answered yet, beyond which messages stay in the
+group; and the number of leases, of which one key and group has as many as it leaves free for others. A call
+ends early if its client is gone, or its key may no longer subscribe to the filter.
 """
 
 from collections import Counter
@@ -46,28 +46,28 @@ from .lease_id import LeaseId
 from .seat import Seat
 
 LEASE_MS = 30_000
-"""Of a group that has no `ack_timeout`."""
+"""Default lease time of a group without `ack_timeout`."""
 LOOK_S = 0.25
-"""How often it is looked whether calls still have somebody who waits."""
+"""How often calls are checked for clients that are gone."""
 IDLE_S = 5.0
-"""How long a seat stays where nobody waits and nothing is leased."""
+"""How long a seat stays without waiting calls and leases."""
 ANSWERED = 100
-"""Calls that have been answered and are still remembered for when they would have waited long enough."""
+"""Answered calls that may remain in the heap of ends."""
 MORE_S = 0.02
-"""How long a call that has something waits for groups that read on at once, ..."""
+"""How long a call with messages waits for groups that read on at once, ..."""
 LATE_S = 1.0
-"""... and one that has nothing yet, beyond its end."""
+"""... and a call without any, beyond its end."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """What has become of the leases that a call named."""
+    """Result of settling leases."""
 
     done: int = 0
     dead: int = 0
-    """Of these, how many are dead letters now."""
+    """Of these, the number of new dead letters."""
     gone: list[LeaseId] = field(default_factory=list)
-    """Nothing was to be done: finished before, or another's."""
+    """Nothing to do: finished before, or another key's."""
     until_ms: int = 0
     error: Exception | None = None
 
@@ -76,7 +76,7 @@ Done = Callable[[Settled], None]
 
 
 class Pull:
-    """All calls of a server. `leased`: messages given out since the start."""
+    """All calls of a server. `leased`: messages given since the start."""
 
     def __init__(
         self,
@@ -98,38 +98,38 @@ class Pull:
         self._max_bytes = config.http.buffered_bytes
         self._most = config.limits.leases
         self._out = 0
-        """Leases there are at most: those of the last look, and what has been given since."""
+        """Upper bound of leases: those of the last count, plus messages given since."""
         self._is_missed = False
-        """A seat was given nothing more because of that."""
+        """A seat was refused a message because of that bound."""
         self._wake = wake
         self._seats: dict[str, dict[Rights | None, Seat]] = {}
-        """By the group's text, one for each key. None is empty."""
+        """By the group's text, one for each key. No entry is empty."""
         self._waiting: dict[Call, tuple[Seat, ...]] = {}
         self._of: Counter[str] = Counter()
-        """How many of these ask groups of each name, and are of each key (`_whose`); none is 0."""
+        """Number of waiting calls by group name, and by key (`_whose`); none is 0."""
         self._begun: dict[Call, float] = {}
-        """Those of them that have been given something, and since when, monotonic."""
+        """Waiting calls that have messages, and since when, monotonic."""
         self._ends: list[tuple[float, int, Call]] = []
-        """A heap of when they have waited long enough. Half of them and ANSWERED may be answered."""
+        """A heap of the calls' ends. It may contain as many answered ones as half of it plus ANSWERED."""
         self._count = 0
         self._look_at = 0.0
         self._is_stopping = False
         self.held_bytes = 0
-        """Of messages that have been given to calls and are not answered."""
+        """Bytes of messages given to calls and not answered."""
         self.leased = 0
 
     @property
     def waiting(self) -> int:
-        """How many calls wait."""
+        """Number of waiting calls."""
         return len(self._waiting)
 
     @property
     def out(self) -> int:
-        """How many leases there are, also from before the start."""
+        """Number of leases, including those from before the start."""
         every = (seat for seats in self._seats.values() for seat in seats.values())
         return sum(len(seat.member.session.flights) for seat in every) + self._settling.former.review()
 
-    # -- lease
+    # -- leasing
 
     def lease(
         self,
@@ -140,9 +140,9 @@ class Pull:
         is_gone: Callable[[], bool],
         answered: Callable[[Answer], None],
     ) -> Call:
-        """Have messages of these groups given, all of this name. Raises Busy.
+        """Lease messages of these groups, which all have this name. Raises Busy.
 
-        What it is answered with counts as held until `release`.
+        The bytes of its answer count as held until `release`.
         """
         for whose in _whose(name, rights):
             waiting = self._of[whose]
@@ -168,7 +168,7 @@ class Pull:
         return call
 
     def release(self, call: Call) -> None:
-        """The answer is made: it counts as held no more."""
+        """The answer is written: its bytes no longer count as held."""
         was_full = self.held_bytes >= self._max_bytes
         self.held_bytes -= call.bytes
         call.bytes = 0
@@ -177,7 +177,7 @@ class Pull:
             self._wake_seats()
 
     def abandon(self, call: Call) -> None:
-        """Nobody reads the answer: what the call has been given others are, as if it never had been."""
+        """The client is gone: its messages go to others, as if they had never been given."""
         if call in self._waiting:
             self._leave(call)
         for given in call.given:
@@ -186,7 +186,7 @@ class Pull:
         self.release(call)
 
     def step(self) -> None:
-        """At the end of a round: answer whom there is something to say to."""
+        """At the end of a round: answer calls that are ready."""
         now_s = self._clock.mono()
         for call, since_s in list(self._begun.items()):
             if call.is_full or now_s >= since_s + MORE_S or not self._may_come(call):
@@ -203,11 +203,11 @@ class Pull:
             self._look(now_s)
 
     def wait_s(self) -> float:
-        """How long until a call has waited long enough."""
+        """Time until the next call's end."""
         return max(0.001, self._ends[0][0] - self._clock.mono()) if self._ends else LOOK_S
 
     def stop(self) -> None:
-        """The server stops: who waits is answered, and nobody waits any more."""
+        """The server stops: answer all calls, and accept no more."""
         self._is_stopping = True
         for call in list(self._waiting):
             self._answer(call)
@@ -224,7 +224,7 @@ class Pull:
         return seat
 
     def _dismiss(self, seat: Seat) -> None:
-        """It is no place any more: who waits there is answered."""
+        """Remove a seat; answers its calls."""
         for call in list(seat.waiting):
             self._answer(call)
         seats = self._seats[seat.text]
@@ -234,7 +234,7 @@ class Pull:
         self._settling.dismiss(seat.member, is_clean=True)
 
     def _has_room(self, own: int) -> bool:
-        """Whether a seat that has leased so many may be given one more."""
+        """Whether a seat with `own` leases may be given another message."""
         if own + self._out >= self._most:
             self._is_missed = True
             return False
@@ -250,7 +250,7 @@ class Pull:
                 seat.leave(call)
 
     def _wake_seats(self) -> None:
-        """There may be room for answers again."""
+        """Wake the groups of waiting calls: there may be room again."""
         for seats in self._seats.values():
             for seat in seats.values():
                 if seat.waiting:
@@ -261,7 +261,7 @@ class Pull:
         return any(group.is_ready for seat in self._waiting[call] for group in seat.member.bound())
 
     def _leave(self, call: Call) -> None:
-        """It waits no more."""
+        """Remove a call from its seats."""
         seats = self._waiting.pop(call)
         self._begun.pop(call, None)
         for whose in _whose(seats[0].name, seats[0].rights):
@@ -272,7 +272,7 @@ class Pull:
             seat.leave(call)
 
     def _answer(self, call: Call) -> None:
-        """With what it has been given, once that is durable."""
+        """Answer a call with its messages, once that is durable."""
         self._leave(call)
         if not call.given:
             call.answered(())
@@ -303,7 +303,7 @@ class Pull:
             self._cursors.secure(group, stored)
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
-        """The leases of what it has been given begin."""
+        """Begin the leases of a call's messages."""
         now_ms, running_ms, lease = self._clock.wall_ms(), self._settling.running_ms, self._settling.lease
         terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
         leased = []
@@ -314,7 +314,7 @@ class Pull:
         return leased
 
     def _look(self, now_s: float) -> None:
-        """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
+        """End calls whose client or right is gone; remove seats that stay empty."""
         every = [seat for seats in self._seats.values() for seat in seats.values()]
         closed = {seat for seat in every if not self._is_open(seat)}
         for call, seats in list(self._waiting.items()):
@@ -335,18 +335,18 @@ class Pull:
             self._wake_seats()
 
     def _is_open(self, seat: Seat) -> bool:
-        """Whether something may come to it."""
+        """Whether the seat may still get messages."""
         rights = seat.rights
         if seat.is_closed or self._groups.get(seat.text) is None:
             return False
         return rights is None or (rights.is_live and rights.may_subscribe(seat.filter))
 
-    # -- what becomes of leases
+    # -- settling leases
 
     def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
-        """They are done with; `done` when that is durable.
+        """Ack the messages; calls `done` when that is durable.
 
-        Raises Busy, before anything is done: too many acks wait that have come late.
+        Raises Busy, before anything is done, if too many late acks wait.
         """
         awaited, touched = _Awaited(done), set()
         held: dict[Subscriber, list[int]] = {}
@@ -367,7 +367,7 @@ class Pull:
                 if found is not None:
                     self._groups.take_back(
                         *found
-                    )  # somebody has decided otherwise: there is room for another
+                    )  # another client has decided otherwise: there is room for another message
                 awaited.left += 1
                 told = partial(awaited.finished, lease)
                 self._late.finish(group, lease.position, lease.shard, told)
@@ -376,7 +376,7 @@ class Pull:
         self._secure(touched, awaited)
 
     def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
-        """They come again after so long, None: as the group has it; `done` when that is durable."""
+        """Redeliver after `delay_ms` (None: the group's back-off); calls `done` when that is durable."""
         awaited = _Awaited(done)
         for lease in leases:
             found = self._flight(lease)
@@ -390,7 +390,7 @@ class Pull:
         awaited.end()
 
     def extend(self, leases: Iterable[LeaseId], lease_ms: int, done: Done) -> None:
-        """Whoever leased them keeps them for so long from now; `done` when that is durable."""
+        """Extend the leases from now on; calls `done` when that is durable."""
 
         def extend(member: Subscriber, flight: Flight) -> bool:
             return self._settling.extend(member, flight.packet_id, lease_ms)
@@ -398,8 +398,8 @@ class Pull:
         self._change(leases, extend, _Awaited(done, until_ms=self._clock.wall_ms() + lease_ms))
 
     def release_leases(self, leases: Iterable[LeaseId], done: Done) -> None:
-        """They are returned in order: another gets them at once, and they were no tries; `done` when that is
-        durable."""
+        """Return the messages in order: another member gets them at once, and it counts as no try. Calls
+        `done` when that is durable."""
 
         def release(member: Subscriber, flight: Flight) -> bool:
             return self._settling.release(member, flight.packet_id)
@@ -426,14 +426,14 @@ class Pull:
         awaited.end()
 
     def _flight(self, lease: LeaseId) -> tuple[Subscriber, Flight] | None:
-        """Who has the message by this very lease, and the flight."""
+        """The member that has the message by this very lease, and the flight."""
         found = self._settling.leased(lease.text, lease.number)
         is_it = found is not None and found[1].origin == (lease.position, lease.shard)
         return found if is_it else None
 
 
 def _is_open(group: Group, lent: Flight) -> bool:
-    """Whether a message that a member has in flight is still to be done, for the group."""
+    """Whether the group still waits for a message that a member has in flight."""
     own = None if lent.loan is None else lent.loan.flight
     if own is None:
         return True
@@ -441,32 +441,32 @@ def _is_open(group: Group, lent: Flight) -> bool:
 
 
 def _term_ms(group: Group | None) -> int:
-    """How long a lease of it lasts for who does not say."""
+    """The group's default lease time."""
     return LEASE_MS if group is None else group.in_force.ack_timeout_ms or LEASE_MS
 
 
 def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
-    """What a call is counted by: the name that it asks, and the key."""
+    """What a call counts toward: the group's name, and the key."""
     return (f"group {name}",) if rights is None else (f"group {name}", f"key {rights.name}")
 
 
 class _Awaited:
-    """A call that waits for what its leases come to."""
+    """A call that waits for the results of its leases."""
 
     def __init__(self, done: Done, *, until_ms: int = 0) -> None:
         self.settled = Settled(until_ms=until_ms)
         self.left = 1
-        """Answers to come, and the end of the asking."""
+        """Outstanding results, plus one until all were requested."""
         self._done = done
 
     def end(self) -> None:
-        """One of them is there."""
+        """Count a result."""
         self.left -= 1
         if not self.left:
             self._done(self.settled)
 
     def stored(self, waiting: int) -> None:
-        """Of `Cursors.secure`: -1 if it is not durable."""
+        """Callback of `Cursors.secure`: -1 if it is not durable."""
         if waiting < 0:
             self.settled.error = StoreFailed("leases are not durable")
         self.end()

@@ -1,10 +1,10 @@
-# ruff: noqa: ARG002 - a `Link` has more to say than a seat has to know
-"""The place among a group's members at which calls wait: a member without a client, one for each key.
+# ruff: noqa: ARG002 - a `Link` has more arguments than a seat needs
+"""Consumer for pull: a member of the group without a client, one for each key, in which calls wait.
 
-To the group it is a member like any other, whose link takes messages while a call waits, and whose window is
-what it has leased and what the calls that wait may be given: so it has its share beside members that
-subscribe, and no more. What comes fills the call that has waited longest. The rights of the member are those
-of the key, so that what the key may not have goes to another.
+For the group it is an ordinary member. Its link takes messages while a call waits. Its window is its leases
+plus the messages that waiting calls may get, so it has its fair share beside members that subscribe. Messages
+go to the call that has waited longest. The member has the rights of the key, so that forbidden messages go to
+another member.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,28 +32,28 @@ class Seat:
         has_room: Callable[[int], bool],
         took: Callable[[Call, int], None],
     ) -> None:
-        """`has_room`: whether there is room for one more message, of who has leased so many. `took`: a call
-        has been given one of so many bytes."""
+        """`has_room`: whether a member with so many leases may get another message. `took`: a call has got a
+        message of so many bytes."""
         self.text = text
         group, self.filter = parse_share(text)
         self.name = group or text
-        """Of the group."""
+        """The group's name."""
         self.rights = rights
         self.waiting: dict[Call, int] = {}
-        """How many more each may be given; the one that has waited longest first. None is full."""
+        """How many more messages each may get, longest waiting first. None is full."""
         self._room = 0
         """The sum of these."""
         self.is_closed = False
-        """Nothing comes any more: a fault, or the group has been ended."""
+        """Nothing comes any longer: an error, or the group was deleted."""
         self.idle_s: float | None = None
-        """Since when nobody waits and nothing is leased, monotonic."""
+        """Since when there are no waiting calls and no leases, monotonic."""
         self._has_room = has_room
         self._took = took
         self._groups = groups
         self.member = groups.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
 
     def admit(self, call: Call) -> None:
-        """One more that waits."""
+        """Add a waiting call."""
         self.waiting[call] = call.wish.most
         self._room += call.wish.most
         self.idle_s = None
@@ -62,7 +62,7 @@ class Seat:
         self._groups.read_on(self.member)
 
     def leave(self, call: Call) -> None:
-        """It waits no more, if it did."""
+        """Remove a call, if it waits."""
         self._room -= self.waiting.pop(call, 0)
 
     @property

@@ -6,13 +6,11 @@
 
     not read by sessions when retention passes it ──> counted (missed.py)
 
-One step is STEP messages, or LOOK rows that are looked at. Each writes how far it has come, in the batch in
-which the letters are.
+One step is STEP messages or LOOK rows. Each writes its progress, in the batch with its dead letters.
 
-One burial takes at most half of what room there is for dead letters when it begins, so that it drives out
-nobody else's. What does not find room is dropped and counted, as is what was to be dropped: of each of these
-it is known for as long as the message is (`dropped`, deliveries.py), and the log says at the end how many
-there were.
+One burial takes at most half of the room for dead letters at its beginning, so that it evicts no others.
+Messages without room are dropped and counted, as are those to be dropped. The drop is known as long as the
+message (`dropped`, deliveries.py), and the log says their number at the end.
 """
 
 import logging
@@ -49,11 +47,11 @@ from .missed import PAIRS, Missed
 log = logging.getLogger(__name__)
 
 _NOTHING = encode(Record(b"", b""))
-"""In the place of a message that is nowhere any more, or cannot be read."""
+"""Stands for a message that is gone, or cannot be read."""
 STEP = 100
-"""Messages that are settled in a step, ..."""
+"""Messages settled in a step, ..."""
 LOOK = 1_000
-"""... and rows that are looked at: some 5 ms."""
+"""... and rows read in a step: some 5 ms."""
 
 
 class Burying:
@@ -78,13 +76,13 @@ class Burying:
         self._missed = missed
         self._node = node
         self._passed: BurialRow | None = None
-        """What a step over the sessions has come to, until the next one."""
+        """Result of a step over the sessions, until the next one."""
         self.errand: Errand[int, BurialRow | None] = Errand(
             writer, clock, self._step, self._stepped, self._failed, most=1, source=burials.ready
         )
 
     def _step(self, commit: Commit, number: int) -> BurialRow | None:
-        """In the writer: what is left after a step; None: nothing."""
+        """In the writer: do a step. Returns the remaining burial; None: finished."""
         row = self._burials.active[number]
         if number == SESSIONS:
             row = self._pass_sessions(commit, row)
@@ -136,7 +134,7 @@ class Burying:
         return msgspec.structs.replace(row, flights=left)
 
     def _settle_unread(self, commit: Commit, row: BurialRow) -> BurialRow:
-        """Between what has been gone through and `upto`."""
+        """Settle unread messages up to `upto`."""
         settled = 0
         read, upto = keys.place_of(row.read), keys.place_of(row.upto)
         finished = frozenset(row.finished)
@@ -154,9 +152,9 @@ class Burying:
         return msgspec.structs.replace(row, read=keys.place(read))
 
     def _pass_sessions(self, commit: Commit, row: BurialRow) -> BurialRow:
-        """What sessions have not read, a step of it. They read on behind it at once.
+        """Count a step of messages that sessions have not read. They read on behind it at once.
 
-        A step that could not be written is written again as it was: they may have read on since.
+        A step whose write failed is written again unchanged: they may have read on since.
         """
         last = self._passed
         if last is not None and last.upto == row.upto and last.read > row.read:
@@ -181,7 +179,7 @@ class Burying:
     def _wanted(
         self, commit: Commit, row: BurialRow, place: Position, shard: int, value: bytes
     ) -> MessageId | None:
-        """What a message is called that the place had still to get; None: another one, or over by now."""
+        """The id of a message that the place had still to get; None: not its message, or over."""
         if is_stub(value) or is_moved(value):
             return None
         try:
@@ -239,7 +237,7 @@ class Burying:
         return self._keep(commit, row, letter)
 
     def _keep(self, commit: Commit, row: BurialRow, letter: KeptRow) -> BurialRow:
-        """As a dead letter while there is room, or dropped."""
+        """Keep a dead letter while there is room; else drop the message."""
         size = size_of(encode_row(letter))
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
@@ -251,13 +249,13 @@ class Burying:
 
 
 def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
-    """Whether the place has a retry or a dead letter of a message: that stays, or ends, as what it is."""
+    """Whether the place has a retry or dead letter of a message, which then stays or ends as such."""
     found = (kept.of_message_in(commit.open_group, message) for kept in (RETRIES, DEAD))
     return any(one.is_of(row.addressee, row.incarnation) for _, one in chain(*found))
 
 
 def _fits(row: BurialRow, place: Position, value: bytes) -> bool:
-    """Whether the place had asked for a message. Raises Corrupt."""
+    """Whether the place had subscribed to a message. Raises Corrupt."""
     if row.endpoint:
         return is_delivered(deliver_to_of(value), row.endpoint)
     topic = topic_of(value).decode()

@@ -1,14 +1,14 @@
-"""Dead letters as people work with them: kept when a message is given up, sent again or dropped when asked.
+"""Dead letters: kept when a message is given up, requeued or dropped on request.
 
-A message that goes to `$dead/...` (dead.py) is kept in the table `dead`, too, in the same batch: as it was,
-with who gave it up, how often it was delivered, and why (shards/dead.py). Bounds: 100,000 and
-`dead.max_bytes`, beyond which the oldest goes with the batch that brings a new one, and `dead.retention`, in
-running time of the server, looked after by housekeeping. What goes so is counted.
+A message that goes to `$dead/...` is also kept in the table `dead`, in the same batch: unchanged, with its
+place, its deliveries and the reason (shards/dead.py). Bounds: 100,000 and `dead.max_bytes`, beyond which the
+oldest is dropped in the batch that brings a new one; and `dead.retention`, in running time of the server,
+enforced by housekeeping. Dropped ones are counted.
 
-To *requeue* is to put the message on the timeline for that session or group alone (shards/retries.py), in the
-batch in which the dead letter goes: a kill leaves one of the two. It begins anew toward
-`sessions.max_attempts`, and goes on counting in what its receiver is told. One whose session or group is
-there no more, or is somebody else's by now, stays what it is.
+To *requeue* is to make the message a retry of that session or group (shards/retries.py), in the batch that
+deletes the dead letter: a kill leaves exactly one of the two. Its tries toward `sessions.max_attempts` start
+again; the attempt number shown to receivers continues. If its session or group is gone, or has another owner,
+the dead letter stays.
 """
 
 import logging
@@ -44,26 +44,26 @@ from ..subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 SWEEP_LETTERS = 250
-"""Dead letters that one step drops when their retention is over."""
+"""Maximum expired dead letters dropped in one step."""
 
 May = Callable[[KeptRow, Subscriber | None], bool]
-"""Whether who asks may work with a dead letter, and have something sent to this session or group."""
+"""Whether the caller may act on a dead letter, and send to this session or group."""
 
 
 class Tried(NamedTuple):
-    """How often a message was tried for one place, and with what outcome."""
+    """Tries of a message for one place, and the outcome."""
 
     attempts: int
     counted: int
-    """Of these, those that count toward `max_attempts`."""
+    """Tries that count toward `max_attempts`."""
     reason: str
     tries: list[TryRow]
     returns: int
-    """How often it was returned in order."""
+    """Times that it was returned in order."""
 
 
 class DeadLetters:
-    """The dead letters of one server. `buried`, `crowded_out`, `expired`: how many since the start."""
+    """The dead letters of one server. `buried`, `crowded_out`, `expired`: counts since the start."""
 
     def __init__(
         self, store: Store, groups: Membership, retries: Retries, bounds: Bounds, *, node: int
@@ -80,13 +80,13 @@ class DeadLetters:
 
     @property
     def totals(self) -> KeptTotals:
-        """How many there are, and their bytes; while the store cannot be read, as it was before."""
+        """Their number and bytes; while the store cannot be read, the last known ones."""
         with suppress(StoreFailed):
             self._totals = DEAD.stored_totals(self._store)
         return self._totals
 
     def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
-        """By time of death, from `start` on; of one group or session if named."""
+        """Dead letters by time of death, from `start` on; of one group or session if named."""
         if group is None:
             return DEAD.all(self._store, start)
         if group.startswith(SHARE_PREFIX):
@@ -97,13 +97,13 @@ class DeadLetters:
         return ((place, row) for place, row in rows if row is not None and row.group in names)
 
     def of_message(self, message: MessageId) -> Iterator[Letter]:
-        """Those of one message: a group each."""
+        """Dead letters of one message, one per group."""
         return DEAD.of_message(self._store, message)
 
     # -- in the writer
 
     def row(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> KeptRow:
-        """A message as it is kept for a session or group."""
+        """The row of a message kept for a session or group."""
         owners = subscriber.owners
         return KeptRow(
             addressee=subscriber.session.client_id,
@@ -122,7 +122,7 @@ class DeadLetters:
         )
 
     def _stood_as(self, commit: Commit, message: Message) -> bytes:
-        """`KeptRow.stood_as` of a message that has been delivered, also as a retry of that."""
+        """`KeptRow.stood_as` of a delivered message, also of one delivered as a retry."""
         if message.shard == RETRY_SHARD:
             with suppress(Corrupt):
                 before = RETRIES.at(commit.open_group, message.position)
@@ -132,25 +132,25 @@ class DeadLetters:
         return b""
 
     def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
-        """Keep a message that the session or group gives up; how many others went for that."""
+        """Keep a message that the session or group gives up. Returns the number of evicted dead letters."""
         row = self.row(commit, subscriber, message, tried)
         return self.keep(commit, row)
 
     def half_of_room(self, commit: Commit) -> tuple[int, int]:
-        """Half of how many dead letters there may be yet, and of their bytes."""
+        """Half of the remaining room for dead letters, in messages and bytes."""
         now, bounds = DEAD.totals(commit.open_group), self._bounds
         return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
 
     def keep(self, commit: Commit, row: KeptRow) -> int:
-        """Keep one more; how many others went for that."""
+        """Keep a row. Returns the number of evicted dead letters."""
         return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
     def note_buried_all(self, count: int) -> None:
-        """So many more are durable, for which there was room."""
+        """Count dead letters that are durable and evicted none."""
         self.buried += count
 
     def note_buried(self, gone: int) -> None:
-        """One more is durable, and so many others have gone for it."""
+        """Count a durable dead letter, and those evicted for it."""
         self.buried += 1
         self.crowded_out += gone
         if gone:
@@ -159,8 +159,8 @@ class DeadLetters:
     def requeue(
         self, commit: Commit, place: Position, due_ms: int, may: May, to: Subscriber | None = None
     ) -> bool:
-        """Try it again, for whom it was kept, or `to` another; False if the letter or the place is there no
-        more, or it is not allowed.
+        """Requeue for its place, or `to` another. False if the letter or the place is gone, or it is not
+        allowed.
 
         Raises Refused, Corrupt, before anything is changed.
         """
@@ -169,15 +169,15 @@ class DeadLetters:
             return False
         subscriber = self._groups.place_of(row) if to is None else to
         if subscriber is None or self._groups.named(subscriber.session.client_id) is not subscriber:
-            return False  # it has ended, whoever has its name now
+            return False  # its place has ended, whatever has its name now
         if not may(row, subscriber):
             return False
         message, stored = keys.message_of(row.id), decode(row.record)
         older = self._retries.of_in(commit, subscriber, message)
         if any(at in subscriber.retrying for at, _ in older):
-            return False  # it would have it twice
+            return False  # it would get the message twice
         if self._retries.is_to_come(subscriber, row.origin, stored):
-            return False  # so it would
+            return False  # here too
         record = msgspec.structs.replace(stored, due_ms=due_ms, key=b"", zone=b"")
         again = msgspec.structs.replace(
             row,
@@ -196,7 +196,7 @@ class DeadLetters:
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
-        """Forget it; False if it is there no more, or that is not allowed. Raises Corrupt."""
+        """Drop a dead letter; False if it is gone, or that is not allowed. Raises Corrupt."""
         row = DEAD.at(commit.open_group, place)
         if row is None or not may(row, None):
             return False
@@ -211,12 +211,12 @@ class DeadLetters:
         return oldest is not None and oldest[1].running_ms < running_ms - self._bounds.retention_ms
 
     def drop_expired(self, commit: Commit, running_ms: int) -> int:
-        """In the writer: a step's worth of those whose retention is over; how many.
+        """In the writer: drop a step's worth of expired ones. Returns their number.
 
-        `running_ms`: now. The group's own is as of the last write, which may be long ago.
+        `running_ms`: now. The open group's own is from the last write, which may be long ago.
         """
         return drop_older(commit, running_ms - self._bounds.retention_ms, SWEEP_LETTERS)
 
     def note_expired(self, gone: int) -> None:
-        """The retention of so many was over."""
+        """Count expired dead letters."""
         self.expired += gone

@@ -1,9 +1,9 @@
-"""Leases that outlive the server.
+"""Leases from before a restart.
 
-What somebody has leased (server/pull) is in flight in the group, and its row says until when, in running
-time of the server. After a restart, a kill or a takeover by another node the message stays with whoever
-leased it: a member without a connection holds it until it is acked, nacked or released under its lease, or
-until the lease lapses. The group gives it to nobody else meanwhile.
+A leased message (server/pull) is in flight in the group, and its row has the end of the lease, in running
+time of the server. After a restart, a kill or a takeover the worker keeps the lease: a member without a
+connection holds the message until it is acked, nacked or released, or until the lease lapses. The group gives
+it to no other member meanwhile.
 
 A delivery over MQTT ends with its connection, and is not kept here.
 """
@@ -32,10 +32,10 @@ class Former:
         self._sent = sent
         self._running_ms = running_ms
         self._holders: dict[str, tuple[Group, Inside]] = {}
-        """By the group's text; who holds nothing any more goes with the next `review`."""
+        """By the group's text; empty holders go with the next `review`."""
 
     def restore(self) -> None:
-        """At start, once groups and their retries are known: take over what is leased."""
+        """At start, once groups and their retries are loaded: take over the leases."""
         now_ms = self._running_ms()
         for group in self._groups:
             for flight in group.session.flights.values():
@@ -44,7 +44,7 @@ class Former:
                     group.lend_again(self._holder(group), flight, self._retry(flight), left_ms)
 
     def review(self) -> int:
-        """Forget who holds nothing any more; how many leases are held still."""
+        """Drop holders without leases. Returns the number of leases held."""
         held = 0
         for text, (group, member) in list(self._holders.items()):
             theirs = len(member.session.flights)
@@ -55,7 +55,7 @@ class Former:
         return held
 
     def _holder(self, group: Group) -> Inside:
-        """Whoever had leases of the group."""
+        """The holder of the group's former leases."""
         if group.text not in self._holders:
             session = Session(NAME, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
             self._holders[group.text] = group, Inside(session, group.secure, keeps_overdue=False)

@@ -1,25 +1,22 @@
-"""Whoever once had a message may finish it: acks that come when its group has gone on.
+"""Late acks: a member may finish a message even after its group has taken it back.
 
-A member has not acked in time, and does now. By then the message is one of these, and the ack ends it
-wherever it is:
+A member did not ack in time, and does now. The ack ends the message, whatever has become of it:
 
-    waits for its next try    the retry goes (shards/retries.py)
-    has come, is not read     the group remembers not to send it
-    in flight with another    the group's flight ends; when the other acks too, that is simply accepted
-    a dead letter             it goes. That it was dead has been told at `$dead` already
-    done                      nothing is left to do
+    waits for its next try    the retry is deleted (shards/retries.py)
+    due, but not read         the group notes not to send it
+    in flight with another    the group's flight ends; the other member's ack is accepted too
+    a dead letter             it is deleted. Its copy at `$dead` has gone out already
+    done                      nothing to do
 
-Who has lost the connection that it came on names it by its id, on the next one, as a member of that group:
-the packet id means nothing there. Then it is looked at whether the message is one of the group's, and the
-member may have it.
+After a reconnect a member names the message by its id, since its packet id has no meaning on the new
+connection. Then it is checked that the message belongs to the group, and that the member may have it.
 
-It is found by its id, which its row has, and decided in the writer: a retry that is placed in the very batch
-is seen. So is one whose batch is not durable yet. What ends is written in one batch with the group's cursor.
+The message is found by the id in its row, and decided in the writer, which sees retries placed in the same
+batch or in one that is not durable yet. The end is written in one batch with the group's cursor.
 
-Late acks are decided many at a time (engine/errand.py), groups in turns, as the cursor of each goes with
-them. One that the writer does not take is tried again a second later; one that meets an unreadable row is
-given up, and its message comes again. WAITING_MAX may wait: one beyond is dropped, and its message comes
-again.
+Late acks are decided many at a time (engine/errand.py), groups in turns, since each group's cursor is written
+with them. One that the writer refuses is tried again a second later. One that meets an unreadable row, or
+exceeds WAITING_MAX, is dropped, and its message is redelivered.
 """
 
 import logging
@@ -52,15 +49,15 @@ WAITING_MAX = 10_000
 AT_ONCE = 250
 """Late acks in one request, ..."""
 CURSORS_COST = 8_192
-"""... and what the cursors that go with them may cost, as in undone.py."""
+"""... and the cost of the cursors written with them, as in undone.py."""
 
 Told = Callable[[bool | None], None]
-"""Called when it is durable: whether there was something left to finish. None: it cannot be written now."""
+"""Called when it is durable: whether there was something to end. None: it cannot be written now."""
 
 
 @dataclass(slots=True, eq=False)
 class LateAck:
-    """Of what a group has lent: where the row stood that was sent, or what the message is called."""
+    """A late ack: the group, and the row that was sent, or the message's id."""
 
     group: Group
     place: Position | None
@@ -68,11 +65,11 @@ class LateAck:
     told: Told
     message: MessageId | None = None
     member: Subscriber | None = None
-    """Who says so of a message by its id."""
+    """The member that acks a message by its id."""
 
 
 class Late:
-    """Takes late acks to their end. `finished`: how many have ended something."""
+    """Processes late acks. `finished`: number that have ended something."""
 
     def __init__(
         self,
@@ -104,12 +101,12 @@ class Late:
             begin=self._look_through,
         )
         self._flights: dict[Group, dict[Position, Flight]] = {}
-        """What the groups of the piece that is decided have in flight, by its place."""
+        """Flights of the groups in the running request, by position."""
         self.finished = 0
 
     @property
     def errand(self) -> Errand[LateAck, bool]:
-        """How they are decided."""
+        """The queue of late acks."""
         return self._waiting
 
     @property
@@ -118,11 +115,11 @@ class Late:
         return WAITING_MAX - len(self._waiting)
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
-        """What the group has lent of the row that stood there is done."""
+        """Ack a message of the group by the position of its row."""
         self._take(LateAck(group, place, shard, told))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, told: Told) -> None:
-        """What the group has lent of a message is done, says one of its members."""
+        """Ack a message of the group by its id, for a member."""
         self._take(LateAck(group, None, -1, told, message, member))
 
     def _take(self, ack: LateAck) -> None:
@@ -140,7 +137,7 @@ class Late:
         }
 
     def _end(self, commit: Commit, ack: LateAck) -> bool:
-        """In the writer: end what is left of it; whether something was."""
+        """In the writer: end the message. Returns whether there was something to end."""
         group = ack.group
         if self._groups.get(group.text) is not group:
             return False
@@ -167,7 +164,8 @@ class Late:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
         if place <= horizon or at_of(place) <= commit.open_group.wall_ms:
-            # What a kill or a replay has taken from the group's place it would read again. Nothing later was
+            # A kill or a replay has removed it from the group's cursor, which would read it again. Nothing
+            # later was
             # ever sent.
             ended += group.session.finish_ahead(place, horizon)
         self._cursors.store(commit, group)
@@ -176,7 +174,7 @@ class Late:
     def _place_of(
         self, commit: Commit, message: MessageId, group: Group, member: Subscriber
     ) -> Position | None:
-        """Where a message stands that is due, and that the group may have given the member; else None."""
+        """The position of a due message that the group may have given the member; else None."""
         if member.groups.get(group.text) is not group:
             return None
         try:
@@ -192,13 +190,13 @@ class Late:
         return found.position if is_due and is_theirs else None
 
     def _ended(self, ack: LateAck, is_ended: bool) -> None:
-        """It is durable."""
+        """The end is durable."""
         self.finished += is_ended
         ack.told(is_ended)
         self._groups.read_on(ack.group)
 
     def _not_ended(self, ack: LateAck, why: Exception) -> float | None:
-        """It could not be written: tried again if that is the writer's fault."""
+        """The write failed: try again if the writer is at fault."""
         name = shown(ack.group.name)
         log.warning("%s: late ack cannot be written: %s", name, why, extra=by(name))
         told, ack.told = ack.told, _nobody
@@ -207,7 +205,7 @@ class Late:
 
 
 def _origin(commit: Commit, message: MessageId, place: Position) -> Position:
-    """Where a message stands by now. `place`: where its id says, which a moved one has left."""
+    """The current position of a message. `place`: the one in its id, which a moved one has left."""
     try:
         found = commit.find(message)
     except Corrupt:

@@ -1,8 +1,8 @@
-"""Counts what sessions miss when retention passes it: what they asked for at QoS 1 or 2 and have not read.
+"""Counts messages that sessions miss when retention passes them: at QoS 1 or 2, and not read.
 
-Each row is read once, and the router says who asks for it: 10,000 devices that sleep cost one pass over a
-slice, not 10,000. They get no dead letters: a device that comes back wants what is new, and the copies of one
-message for all who sleep would drive out the letters that somebody looks for.
+Each row is read once, and the router finds its sessions: 10,000 sleeping devices cost one pass over a slice,
+not 10,000. They get no dead letters: a device that comes back wants new messages, and copies of one message
+for all sleeping sessions would evict dead letters that users look for.
 """
 
 import logging
@@ -23,20 +23,20 @@ from ..subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 PAIRS = 5_000
-"""Sessions that are looked at in a step, over all its messages, but for those of the last one: some 5 ms."""
+"""Maximum sessions checked in a step, over all its messages, except those of the last message: some 5 ms."""
 
 
 class Missed:
-    """Looks at messages, one by one, and at who has them still to come."""
+    """Checks messages one by one, and which sessions have not read them."""
 
     def __init__(self, router: Router, horizon: Horizon) -> None:
         self._router = router
         self._horizon = horizon
         self.pairs = 0
-        """Sessions that have been looked at."""
+        """Sessions checked."""
 
     def count(self, commit: Commit, place: Position, value: bytes) -> int:
-        """How many sessions miss the message that stands there."""
+        """Number of sessions that miss the message at `place`."""
         if is_stub(value) or is_moved(value):
             return 0
         try:
@@ -64,7 +64,7 @@ class Missed:
 
 
 def _takes_own(one: Subscriber, publisher: bytes, place: Position, found: Sequence[Subscription]) -> bool:
-    """Whether it is not its own publish, or it wants these too."""
+    """Whether the session gets this message: it is not its own publish, or it also wants those."""
     if publisher_of(one.session.client_id) != publisher:
         return True
     return any(theirs.qos and theirs.since < place and not theirs.no_local for theirs in found)

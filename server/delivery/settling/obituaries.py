@@ -1,4 +1,4 @@
-"""Copies of dead letters at `$dead/{group}/{topic}`, for whoever subscribes there."""
+"""Copies of dead letters at `$dead/{group}/{topic}`, for subscribers there."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from ..publish_request import PublishRequest
 from ..publishing import Publishing
 
 _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
-"""A client id may hold what a level of a topic may not."""
+"""A client id may contain characters that a topic level may not."""
 
 
 class Obituaries:
@@ -23,9 +23,10 @@ class Obituaries:
         self._publishing = publishing
 
     def tell(self, commit: Commit, name: str, record: Record, reason: str) -> bytes:
-        """In the writer: publish that the session or group `name` has given the message up; the topic.
+        """In the writer: publish that the session or group `name` has given up the message. Returns the
+        topic.
 
-        Nobody is told of what its owner may not send any more. Raises Refused, before anything is changed.
+        Does nothing if the message's owner may no longer send it. Raises Refused before anything is changed.
         """
         obituary = _obituary(name, record, reason)
         if self._owners.allow(record) and self._publishing.place(commit, PublishRequest(obituary)) is None:
@@ -45,8 +46,8 @@ def _obituary(name: str, record: Record, reason: str) -> Record:
         due_ms=0,
         id=0,
         key=b"",
-        owner=b"",  # the server's own, to a topic that nobody else may send to
+        owner=b"",  # the server's own: only it may send to the topic
         retry=None,
-        deliver_to=b"",  # it tells of the message, and is not posted
+        deliver_to=b"",  # only a report of the message, so it is not posted
         properties=record.properties + told,
     )

@@ -1,17 +1,17 @@
-"""The verbs of a delivery: what a client, or a part of the server, says of a message that it was sent.
+"""The verbs of a delivery: outcomes that a client, or a part of the server, reports for a message.
 
     ack, ack_run          the message is done (QoS 1)
     received, complete    the same at QoS 2, which has two steps
-    nack                  the client cannot do it now: the message comes again later, or is dead
-    extend, lease         the client needs more time: nobody else gets the message meanwhile
+    nack                  the client cannot do it now: the message is retried later, or is dead
+    extend, lease         the client needs more time: no other member gets the message meanwhile
     ack_named             a message that came on an earlier connection is done
     pass_over             the client does not take messages of this size
-    put_back              the message reached nobody: another member gets it
+    put_back              the message reached no client: another member gets it
     release               the client returns the message in order: another member gets it
     part, dismiss         the connection has ended, with all that it had in flight
 
 Returning a message in order is not a try: `release`, a clean DISCONNECT, a server that stops. This holds for
-the first RETURNS_FREE times, so that a message that stops its worker politely does not loop for ever.
+the first RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
 
 A message of a group is in flight twice: in the session of the member, and in the group that lent it
 (shared.py). Here the member's flight ends. Membership, Undone and Late then decide about the group's.
@@ -34,21 +34,21 @@ from .leases import Leases
 from .undone import Nacked, Undone
 
 GIVEN_BACK = "given back"
-"""Why a message comes again that had no room to wait for the next member."""
+"""Reason of a returned message without room to wait for the next member."""
 RETURNS_FREE = 10
-"""Returns of a message in order that are no try; each further one is a try, with its back-off."""
+"""Returns in order that count as no try; each further one is a try, with its back-off."""
 TOGETHER_MAX = 100
-"""Shared subscriptions whose cursors go with that of a member who leaves, some 3 ms. If the member has more,
-they go in their turns."""
+"""Maximum shared subscriptions whose cursors are written with that of a leaving member, some 3 ms. Further
+ones are written in their turns."""
 
 
 class Receipt(Enum):
-    """What follows when the client says that it has received a QoS 2 message."""
+    """Result of a client's receipt of a QoS 2 message."""
 
     UNKNOWN = auto()
-    """Nothing is in flight under this packet id."""
+    """No message is in flight under this packet id."""
     RETIRED = auto()
-    """The server has given the message up. The client must still end the exchange."""
+    """The server has given up the message. The client must still end the exchange."""
     WRONG = auto()
     """The message under this packet id is not of QoS 2."""
     ENDED = auto()
@@ -82,14 +82,14 @@ class Settling:
         self._running_ms = running_ms
 
     def restore(self) -> None:
-        """At start: restore the groups. A flight that has no room to wait for a member comes again."""
+        """At start: restore the groups. A flight without room to wait for a member is retried."""
         for group, flight in self._groups.restore():
             self._undone.fail(group, flight, UNANSWERED, delay_ms=0, outcome=LOST)
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
-        """The client has a QoS 1 message. False: the message under this packet id is not of QoS 1.
+        """The client acks a QoS 1 message. False: the message under this packet id is not of QoS 1.
 
-        Written for speed, as it runs once for each delivery: the usual case is spelled out.
+        Written for speed, since it runs for each delivery: the usual case is inlined.
         """
         session = subscriber.session
         flights = session.flights
@@ -112,8 +112,8 @@ class Settling:
         return True
 
     def ack_run(self, subscriber: Subscriber, packet_ids: Iterable[int]) -> bool:
-        """Ack several QoS 1 messages, then look once for what there is room for. False: one is not of QoS 1;
-        those before it are acked."""
+        """Ack several QoS 1 messages, then check once for room. False: one is not of QoS 1; those before it
+        are acked."""
         ended, is_sound = subscriber.session.ack_run(packet_ids)
         if ended:
             subscriber.dirty.add(subscriber)
@@ -134,12 +134,12 @@ class Settling:
         qos: int = 1,
         is_attempt: bool = True,
     ) -> bool:
-        """The client cannot do a message now: it comes again, to the session or to the group that lent it.
+        """The client cannot do a message now: retry it, for the session or for the group that lent it.
 
-        `delay_ms`: when; None: as the back-off says; NEVER: not at all, it is dead. `is_attempt`: False if a
-        message of a group was not tried, so that it does not count. The packet id is free. `done` is called
-        when the outcome is durable, or cannot be for now. False: the message under this packet id is of
-        another QoS, or its exchange is too far; `done` is not called.
+        `delay_ms`: delay; None: back-off; NEVER: it is dead at once. `is_attempt`: False if a group's message
+        was not tried, so that it does not count. The packet id becomes free. `done` is called when the
+        outcome is durable, or cannot be for now. False: the message under this packet id has another QoS, or
+        its exchange is too far; `done` is not called.
         """
         flight = subscriber.session.flights.get(packet_id)
         if qos == 2:
@@ -182,7 +182,7 @@ class Settling:
     def ack_named(
         self, member: Subscriber, text: str, message: MessageId, done: Callable[[bool | None], None]
     ) -> None:
-        """The member has done a message of its group that came on an earlier connection.
+        """The member acks a message of its group from an earlier connection.
 
         `done`: as for a late ack (late.py); False if it is no member of that group.
         """
@@ -193,7 +193,7 @@ class Settling:
             self._late.finish_named(group, member, message, done)
 
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
-        """The client keeps the message for `for_ms` from now on. False: it does not have it any more.
+        """Extend: the client keeps the message for `for_ms` from now. False: it no longer has it.
 
         Changes nothing if the group has no ack timeout.
         """
@@ -202,15 +202,15 @@ class Settling:
     def lease(
         self, subscriber: Subscriber, packet_id: int, for_ms: int, running_ms: int | None = None
     ) -> int:
-        """The same, but the message comes back after that time even if the group has no ack timeout, and the
-        lease outlives the server once the group's cursor is durable. Its number, by which `leased` finds it;
-        0: the client does not have the message any more. `running_ms`: as it is now, for who leases many."""
+        """`extend`, but the message comes back after that time even if the group has no ack timeout, and the
+        lease survives the server once the group's cursor is durable. Returns its number, for `leased`; 0: the
+        client no longer has the message. `running_ms`: the current one, for callers that lease many."""
         number = self._leases.new_number()
         now_ms = self.running_ms if running_ms is None else running_ms
         return number if self._keep(subscriber, packet_id, for_ms, now_ms, number) else 0
 
     def leased(self, text: str, number: int) -> tuple[Subscriber, Flight] | None:
-        """Who has a message of a group by the lease of that number, and the flight."""
+        """The member that has a message of a group by the lease of that number, and the flight."""
         found = self._leases.find(number)
         return None if found is None or found[0] is not self._groups.get(text) else found[1:]
 
@@ -222,7 +222,7 @@ class Settling:
     def _keep(
         self, subscriber: Subscriber, packet_id: int, for_ms: int, now_ms: int, number: int = 0
     ) -> bool:
-        """`number`: of the lease that begins; 0: none does."""
+        """`number`: of the new lease; 0: none."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
             return False
@@ -282,20 +282,21 @@ class Settling:
         return True
 
     def pass_over(self, subscriber: Subscriber, packet_id: int) -> None:
-        """The client does not take messages of this size: the message counts as acked."""
+        """The client does not take messages of this size: count the message as acked."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is not None:
             self._finish(subscriber, flight)
 
     def put_back(self, member: Subscriber, packet_id: int) -> None:
-        """A part of the server could give the message to nobody: another member gets it, as if for the
-        first time."""
+        """A part of the server could not deliver the message: another member gets it, as if for the first
+        time."""
         held = self._taken_back(member, packet_id)
         if held is not None and not self._groups.give_back(*held):
             self._undone.fail(*held, GIVEN_BACK, delay_ms=0, is_attempt=False)
 
     def release(self, member: Subscriber, packet_id: int) -> bool:
-        """The client returns the message in order: another member gets it. False: the client has lost it."""
+        """The client returns the message in order: another member gets it. False: the client no longer has
+        it."""
         flight = member.session.flights.get(packet_id)
         since_s = 0.0 if flight is None else _since_s(flight)
         held = self._taken_back(member, packet_id)
@@ -305,7 +306,7 @@ class Settling:
         return True
 
     def part(self, subscriber: Subscriber, *, is_clean: bool) -> None:
-        """The connection has ended. What was on its way is in flight, and the read position stands still.
+        """The connection has ended. Messages on their way stay in flight, and the read position stands still.
 
         Messages of groups go to other members: at once, as returned in order (`is_clean`), or later, as
         failed deliveries.
@@ -316,7 +317,7 @@ class Settling:
         subscriber.shut_gate()
         left = self._groups.part(subscriber)
         subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
-        # What it still has of groups, it has alone.
+        # It keeps flights of groups as its own.
         flights = subscriber.session.flights.values()
         subscriber.is_entangled |= any(flight.loan is not None for flight in flights)
         for group, flight, loan in left:
@@ -327,15 +328,15 @@ class Settling:
                 self._undone.fail(group, flight, why, by=by, outcome=LOST, since_s=loan.since_s)
 
     def dismiss(self, member: Inside, *, is_clean: bool) -> None:
-        """A part of the server leaves its group: what it has not acked goes to another, or comes again.
+        """A part of the server leaves its group: its unacked messages go to another member, or are retried.
 
-        `is_clean`: it leaves by itself, and has not failed.
+        `is_clean`: it leaves in order, without an error.
         """
         self.part(member, is_clean=is_clean)
         self._groups.forget(member)
 
     def _taken_back(self, member: Subscriber, packet_id: int) -> tuple[Group, Flight] | None:
-        """What a member had in flight of a group, and the member's no more."""
+        """Take back a group's message that a member has in flight."""
         flight = member.session.flights.get(packet_id)
         if flight is None or flight.loan is None:
             return None
@@ -363,9 +364,9 @@ class Settling:
 
 
 def _since_s(flight: Flight) -> float:
-    """When a member was given a message of a group, s of monotonic time; 0: it is of no group."""
+    """When a member was given a group's message, s of monotonic time; 0: not a group's."""
     return 0.0 if flight.loan is None else flight.loan.since_s
 
 
 def _drop(_: object) -> None:
-    """Nobody waits for this answer."""
+    """Ignore the answer."""

@@ -1,15 +1,15 @@
-"""Retries of a filter that nobody takes from any more, given to a group of the same name.
+"""Moves retries of a filter without members to a group of the same name.
 
-A deployment renames the filter of a handler: `$share/workers/jobs/#` has nobody, `$share/workers/jobs/+/run`
-has the workers. What is unread stays with the filter that asked for it. A retry belongs to the *name*: a
-worker had the message already, and it is to be tried again. So when it is due and its own group has no
-member, it becomes a retry of a group of that name whose filter fits its topic and which has somebody. That
-group never asked for the message itself (it began later), so nobody gets the message twice.
+Say a deployment changes the filter of a handler: `$share/workers/jobs/#` has no members,
+`$share/workers/jobs/+/run` has the workers. Unread messages stay with the filter that asked for them. A retry
+belongs to the *name*: a worker had the message already, and it must be tried again. So when it is due and its
+own group has no member, it becomes a retry of a group of that name that has members and whose filter matches
+its topic. That group never asked for the message itself (it began later), so nobody gets the message twice.
 
     jobs/1/run   retry of $share/workers/jobs/#, due    ──>   retry of $share/workers/jobs/+/run
 
-A look each LOOK_S takes ROWS retries of a group, then those of the next group, for BUDGET_S in all; the next
-look goes on from there. So a retry that fits nobody keeps no other from its turn, however many there are.
+Each LOOK_S a look takes ROWS retries of a group, then of the next group, for BUDGET_S in all; the next look
+continues there. So retries that fit no group do not block others, however many there are.
 """
 
 import logging
@@ -39,11 +39,11 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 ROWS = 100
 BUDGET_S = 0.005
-"""Time of one look, but for its last retry: 10,000 filters of one name take 15 ms for that."""
+"""Time of one look, except its last retry: 10,000 filters of one name take 15 ms for that."""
 
 
 class Move(NamedTuple):
-    """A retry that another group of the name is to try."""
+    """A retry to move to another group of the name."""
 
     group: Group
     place: Position
@@ -51,7 +51,7 @@ class Move(NamedTuple):
 
 
 class Siblings:
-    """Moves such retries. `moved`: how many since the start."""
+    """Moves such retries. `moved`: number since the start."""
 
     def __init__(self, groups: Membership, retries: Retries, writer: Writer, clock: Clock) -> None:
         self._groups = groups
@@ -59,15 +59,15 @@ class Siblings:
         self._clock = clock
         self._look_at = 0.0
         self._round: deque[Group] = deque()
-        """Groups that are still to be looked at before any is looked at again."""
+        """Groups still to be looked at in this round."""
         self._from: dict[Group, Position] = {}
-        """Where the next look at a group begins, of those whose retries one look did not get through."""
+        """Where the next look at a group begins, if the last one did not finish it."""
         self._asked: set[Move] = set()
         self.errand: Errand[Move, bool] = Errand(writer, clock, self._decide, self._decided, self._failed)
         self.moved = 0
 
     def step(self) -> None:
-        """Look for retries that are due and whose group nobody takes from."""
+        """Look for due retries of groups without members."""
         now_s = self._clock.mono()
         if now_s < self._look_at:
             return
@@ -100,7 +100,7 @@ class Siblings:
                 yield Move(group, message.position, to)
 
     def _decide(self, commit: Commit, move: Move) -> bool:
-        """In the writer. Raises Refused, Corrupt, before anything is changed."""
+        """In the writer: move a retry. Raises Refused, Corrupt, before anything is changed."""
         row = RETRIES.at(commit.open_group, move.place)
         if row is None or self._groups.place_of(row) is not move.group or move.place in move.group.retrying:
             return False
@@ -127,12 +127,12 @@ class Siblings:
 
 
 def _is_left(group: Group) -> bool:
-    """Whether nobody takes from a filter, here or away, though it is not paused."""
+    """Whether a filter has no members, connected or not, and is not paused."""
     return not (group.members or group.is_paused or group.is_endpoint)
 
 
 def _fits(group: Group, topic: bytes, place: Position) -> bool:
-    """Whether a group may be sent a message that it has not asked for itself."""
+    """Whether a group may get a message that it has not asked for itself."""
     own = group.session.subscriptions.items()
     fits = any(matches(text, topic.decode()) and one.since >= place for text, one in own)
     return fits and group.may_receive(topic)

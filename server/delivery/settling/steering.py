@@ -1,12 +1,11 @@
-"""Retries as people steer them: listed, tried at another time, buried, dropped.
+"""Users' actions on retries: list, try at another time, bury, drop.
 
-A retry is there for them while it waits: not while its place has it in flight again, and not when its place
-has ended, whose burial takes it. Whatever is asked, the writer decides about each one, and takes it away in
-the batch in which what it becomes is written:
+They apply to a retry while it waits: not while it is in flight again, and not after its place has ended, when
+the burial takes it. The writer decides each one, and deletes it in the batch that writes the result:
 
-    try_     the same retry under another time; not one that would have expired by then
-    bury     a dead letter, of which `$dead/...` is told
-    drop     nothing; its place is noted as one that has dropped the message
+    try_     the same retry under another time; not if it would have expired by then
+    bury     a dead letter, with a copy at `$dead/...`
+    drop     nothing; a note says that its place has dropped the message
 """
 
 from collections.abc import Iterator
@@ -31,11 +30,11 @@ from .dead_letters import DeadLetters, May
 from .obituaries import Obituaries
 
 BURIED = "buried"
-"""Why a message is dead that somebody has buried; with the reason of its last try behind it."""
+"""Reason of a dead letter that a user has buried; the last try's reason follows."""
 
 
 class Steering:
-    """The retries of one server, for who asks."""
+    """Actions on the retries of one server."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Steering:
     # -- reading
 
     def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
-        """Those that wait, at or behind `start`, by time; of places of one name if named."""
+        """Waiting retries at or behind `start`, by time; of places of one name if named."""
         if group is None:
             return self._waiting(RETRIES.all(self._store, start))
         session = self._groups.named(group)
@@ -64,7 +63,7 @@ class Steering:
         return self._waiting(rows)
 
     def of_message(self, message: MessageId) -> Iterator[Letter]:
-        """Those of one message: a place each."""
+        """Waiting retries of one message, one per place."""
         return self._waiting(RETRIES.of_message(self._store, message))
 
     def _waiting(self, found: Iterator[Letter]) -> Iterator[Letter]:
@@ -78,7 +77,7 @@ class Steering:
     # -- in the writer
 
     def try_(self, commit: Commit, place: Position, due_ms: int, may: May) -> bool:
-        """Have it tried at `due_ms`; False if it does not wait, or that is not allowed. Raises Corrupt."""
+        """Set the time of the next try; False if it does not wait, or that is not allowed. Raises Corrupt."""
         found = self._found(commit, place, may)
         if found is None:
             return False
@@ -93,7 +92,7 @@ class Steering:
         return True
 
     def bury(self, commit: Commit, place: Position, may: May) -> bool:
-        """Make a dead letter of it; False as above. Raises Refused, Corrupt, before anything is changed."""
+        """Make it a dead letter; False as above. Raises Refused, Corrupt, before anything is changed."""
         found = self._found(commit, place, may)
         if found is None:
             return False
@@ -106,7 +105,7 @@ class Steering:
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
-        """Nobody gets it again; False as above. Raises Corrupt."""
+        """Drop it; False as above. Raises Corrupt."""
         found = self._found(commit, place, may)
         if found is None:
             return False
@@ -115,7 +114,7 @@ class Steering:
         return self._retries.take(commit, one, place, row)
 
     def _found(self, commit: Commit, place: Position, may: May) -> tuple[Subscriber, KeptRow] | None:
-        """Raises Corrupt."""
+        """A waiting retry that the caller may change. Raises Corrupt."""
         row = RETRIES.at(commit.open_group, place)
         one = None if row is None else self._whose(place, row)
         return None if row is None or one is None or not may(row, one) else (one, row)

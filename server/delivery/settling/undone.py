@@ -1,25 +1,25 @@
-"""What becomes of a delivery that came to nothing: the message comes again later, or is dead.
+"""Failed deliveries: the message is retried later, or becomes a dead letter.
 
-A client says that it cannot do it now (nack), a member of a group does not ack in time (its lease lapses) or
-loses its connection, or something has been sent too often: one thing, with one answer. The message waits as
-a *retry* for that session or group alone (shards/retries.py), as long as was asked for or as the back-off of
-its subscription says; or, after `max_attempts` deliveries or when its client says that it never can, it is
-*buried*: a dead letter (dead_letters.py), of which `$dead/...` is told by a copy.
+A client nacks, a member of a group does not ack in time (its lease lapses) or loses its connection, or a
+message has been sent too often: all are failures, handled alike. The message waits as a *retry* for that
+session or group alone (shards/retries.py), as long as requested or as its subscription's back-off says. After
+`max_attempts` deliveries, or when its client can never do it, it is *buried*: it becomes a dead letter
+(dead_letters.py), with a copy at `$dead/...`.
 
     in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
                      ^                            |
                      +---- could not be written --+
 
-Either is decided in the writer and written in one batch with the cursor that has the flight no more, so that
-a kill leaves the message in flight, waiting or dead, never two of these and never none. The flight stays
-until that batch is durable; an ack that comes before it is decided wins. One that has expired by then, or
-would before it comes again, is a dead letter, as is one that cannot be read: nothing ends without a word.
+Both are decided in the writer and written in one batch with the cursor without the flight. So after a kill
+the message is exactly one of in flight, waiting or dead. The flight stays until that batch is durable; an ack
+that comes before the decision wins. A message that has expired, or would before its next try, becomes a dead
+letter, and so does an unreadable one: nothing ends silently.
 
-Thousands of flights may fail at once, with a connection: UNDER_WAY of them at most are with the writer at a
-time (engine/errand.py), and sessions and groups take turns, so that who has one does not wait for the
-thousands of another. A turn is a few of them, as the cursor that goes with them is written whole. One that
-it does not take, or that has no place on the timeline, is tried again a second later, when the store can be
-written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
+Thousands of flights may fail at once, with a connection. At most UNDER_WAY of them are in the writer at a
+time (engine/errand.py), and sessions and groups take turns, so that a single one does not wait for thousands
+of another. A turn is a few of them, since the cursor is written whole with them. If the writer refuses one,
+or has no place for it, it is tried again a second later, when the store can be written; its session continues
+meanwhile. Waiting failures are in flight, and bounded as such.
 """
 
 import logging
@@ -59,41 +59,40 @@ from .obituaries import Obituaries
 log = logging.getLogger(__name__)
 
 UNDER_WAY = 200
-"""Failed deliveries that are with the writer at a time, at most, ..."""
+"""Maximum failed deliveries in the writer at a time, ..."""
 CURSORS_COST = 8_192
-"""... and what the cursors that go with them may cost, but for the last one (cursors.py): 5 to 10 ms."""
+"""... and maximum cost of the cursors written with them, except the last one (cursors.py): 5 to 10 ms."""
 TURNS = 12
-"""Sessions and groups that have room in one piece, if each has as many as it may have: 16, with one write of
-its cursor."""
+"""Sessions and groups in one request, if each has its maximum: 16, with one write of its cursor."""
 LOOK_S = 0.25
-"""How often leases are looked at, ..."""
+"""How often leases are checked, ..."""
 LAPSED = 1_000
-"""... and how many of those that have lapsed are taken in one look: some 2 ms."""
+"""... and maximum lapsed ones taken in one look: some 2 ms."""
 REJECTED = "rejected"
-"""Why a message is dead of which its client says no more."""
+"""Default reason of a message that its client rejected for good."""
 EXPIRED = "expired"
-"""Why a message that had been tried is dead though it could be tried again."""
+"""Reason of a tried message that expired before its next try."""
 KEPT_TOO_LONG = "kept too long"
 UNREADABLE = "unreadable"
-"""Why one is dead of which only the name is known: its slice has gone, or it cannot be read."""
+"""Reason of a message of which only the id is known: its slice is gone, or it cannot be read."""
 PATIENT = 10
 LEAST_MS = 1_000
-"""What fails for ever is tried no more than once in so long, after so many attempts."""
+"""Minimum interval of tries of a message that always fails, after many attempts."""
 NEVER = -1
-"""In the place of a delay: it does not come again, and is dead at once."""
+"""In place of a delay: no retry, dead at once."""
 JITTER = 0.2
-"""A delay that nobody asked for is longer or shorter by up to this part: what failed together comes apart."""
+"""Maximum part by which a back-off is randomly longer or shorter, so that joint failures spread."""
 
 
 class Nacked(Enum):
-    """What a delivery that came to nothing has become."""
+    """Outcome of a failed delivery."""
 
     AGAIN = auto()
-    """The message comes again: durable."""
+    """It is retried: durable."""
     DEAD = auto()
     """It is a dead letter: durable."""
     GONE = auto()
-    """It was not in flight any more; or it has expired, and nobody gets it."""
+    """It was no longer in flight; or it has expired, and nobody gets it."""
     FAILED = auto()
     """It cannot be written now: it is still in flight, and tried again each second."""
 
@@ -102,45 +101,45 @@ Told = Callable[[Nacked], None]
 
 
 def _nobody(_: Nacked) -> None:
-    """Nobody waits for the answer."""
+    """Ignore the answer."""
 
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """A delivery that came to nothing."""
+    """A failed delivery."""
 
     holder: Subscriber
-    """In whose session it is in flight: a group's own flight, not its member's, at QoS 1."""
+    """The session that has it in flight: at QoS 1 the group itself, not its member."""
     flight: Flight
     addressee: Subscriber
-    """Who is to get it again."""
+    """The session or group to retry it for."""
     reason: str
     delay_ms: int | None
-    """None: as the back-off says. NEVER: it does not."""
+    """None: back-off. NEVER: no retry."""
     is_ended: bool
-    """Its client has said that this exchange is over: the packet id is free when the flight is."""
+    """The client has ended the exchange: the packet id becomes free with the flight."""
     told: Told
     is_attempt: bool
-    """It was tried. One that was not is as it was before, but later, and never dead."""
+    """It was tried. If not, its tries are unchanged, and it is never dead."""
     by: str
-    """Who had it; empty: nobody in particular."""
+    """Who had it; empty: unknown."""
     outcome: str
     ms: int
-    """How long it was in hand; 0: not known."""
+    """How long it was held; 0: unknown."""
     at_ms: int = 0
-    """When the try ended, wall ms; 0: when what becomes of it is decided."""
+    """End of the try, wall ms; 0: the time of the decision."""
     crowded_out: int = 0
-    """Dead letters that go for this one."""
+    """Dead letters evicted for this one."""
     buried: tuple[str, str] = ("", "")
-    """What the message is called and where it is buried, for the log."""
+    """The message's id and where it is buried, for the log."""
 
     @property
     def attempts(self) -> int:
-        """How often the message was tried from the row that is in flight."""
+        """Tries from the row that is in flight."""
         return self.flight.attempts if self.is_attempt else self.flight.attempts - 1
 
     def tried(self, wall_ms: int, message: Message) -> Tried:
-        """What is known of its tries, this one among them."""
+        """All known tries, including this one."""
         retry = Retry(b"") if message.is_usual else message.record.retry or Retry(b"")
         attempts, counted = message.attempts_before + self.attempts, message.counted_before + self.attempts
         returns = max(self.flight.returns, retry.returns)
@@ -154,7 +153,7 @@ class Failure:
 
 
 class Undone:
-    """Takes deliveries that came to nothing to their end."""
+    """Processes failed deliveries."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class Undone:
         chance: Callable[[], float],
         node: int,
     ) -> None:
-        """`chance`: a number from 0 up to 1, another one each time."""
+        """`chance`: a new random number in [0, 1) each time."""
         self._settings = settings
         self._cursors = cursors
         self._router = router
@@ -203,7 +202,7 @@ class Undone:
         """Retries placed since the start."""
 
     def step(self) -> None:
-        """Take what has lapsed."""
+        """Handle lapsed leases."""
         now_s = self._clock.mono()
         if now_s < self._look_at:
             return
@@ -236,12 +235,12 @@ class Undone:
         since_s: float = 0.0,
         ended_ms: int = 0,
     ) -> None:
-        """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
+        """A delivery failed; `told` is called once the outcome is durable, or cannot be now.
 
-        `delay_ms`: after which it is to come again; None: as the back-off says; NEVER: it is dead.
-        `addressee`: who is to get it, if not the holder. `is_ended`: its client has ended the exchange.
-        `is_attempt`: it was tried, `by` whom, since when (s of monotonic time, 0: not known). `ended_ms`:
-        when its connection ended, wall ms; 0: now, or not known.
+        `delay_ms`: delay of the retry; None: back-off; NEVER: dead. `addressee`: receiver of the retry, if
+        not the holder. `is_ended`: its client has ended the exchange. `is_attempt`: it was tried, `by` whom,
+        since when (s of monotonic time, 0: unknown). `ended_ms`: end of its connection, wall ms; 0: now, or
+        unknown.
         """
         if flight.fate:
             told(Nacked.GONE)
@@ -259,7 +258,8 @@ class Undone:
         )
 
     def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
-        """What is not sent again: its last delivery ended with its connection, or with the server."""
+        """Fail a flight that is not resent: its last delivery ended with its connection, or with the
+        server."""
         ended_ms = holder.ended_ms
         by = holder.name if ended_ms else ""
         self.fail(holder, flight, reason, delay_ms=delay_ms, by=by, outcome=LOST, ended_ms=ended_ms)
@@ -267,7 +267,7 @@ class Undone:
     # -- in the writer, and back
 
     def _decide(self, commit: Commit, failure: Failure) -> Nacked:
-        """In the writer: what becomes of it. Raises Refused, before anything is changed."""
+        """In the writer: decide the outcome. Raises Refused before anything is changed."""
         flight = failure.flight
         holder, addressee = failure.holder, failure.addressee
         if not _is_in_flight(holder, flight):
@@ -295,18 +295,18 @@ class Undone:
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
-        """Raises Refused, before anything is changed."""
+        """Bury it. Raises Refused before anything is changed."""
         failure.reason = failure.reason or REJECTED
         self._bury(commit, failure, message)
         return self._settle(commit, failure, Nacked.DEAD)
 
     def _nameless(self, holder: Subscriber, flight: Flight) -> Message:
-        """What is left of a message that is nowhere: what it is called."""
+        """Stands for a message that is gone: only its id."""
         name = holder.retrying.get(flight.position) or message_id(flight.position, flight.shard, self._node)
         return Message(flight.position, flight.shard, Record(b"", b"", id=name), self._clock.wall_ms())
 
     def _settle(self, commit: Commit, failure: Failure, fate: Nacked) -> Nacked:
-        """The flight is stored no more."""
+        """Remove the flight from the stored cursor."""
         flight, holder = failure.flight, failure.holder
         flight.fate = SETTLED
         if flight.qos == 2 and not failure.is_ended:
@@ -315,14 +315,14 @@ class Undone:
         return fate
 
     def _decided(self, failure: Failure, fate: Nacked) -> None:
-        """It is durable."""
+        """The outcome is durable."""
         self._groups.returned.failing -= failure.holder.is_group
         if failure.flight.fate == SETTLED:
             self._end(failure, fate)
         failure.told(fate)
 
     def _not_decided(self, failure: Failure, why: Exception) -> float:
-        """It has not been written, and is tried again."""
+        """The write failed; it is tried again."""
         holder, flight = failure.holder, failure.flight
         if flight.fate == SETTLED:
             flight.fate = FAILED
@@ -334,7 +334,7 @@ class Undone:
         return RETRY_S
 
     def _end(self, failure: Failure, fate: Nacked) -> None:
-        """It is in flight no more, and whoever had it has room."""
+        """End the flight, and wake its holder, which has room."""
         holder, flight = failure.holder, failure.flight
         if _is_in_flight(holder, flight):
             holder.session.ack(flight.packet_id)
@@ -350,10 +350,10 @@ class Undone:
             log.warning(text, name, *failure.buried, extra=by(name))
         self._groups.read_on(holder)
 
-    # -- leaves
+    # -- helpers
 
     def terms(self, subscriber: Subscriber, message: Message) -> InForce:
-        """What holds for a message to a session or group."""
+        """The terms of a message for a session or group."""
         if isinstance(subscriber, Group):
             return subscriber.in_force
         own = self._router.route(message.record.topic).get(subscriber, ())
@@ -364,7 +364,7 @@ class Undone:
         return self._groups.named(subscriber.session.client_id) is subscriber
 
     def _delay_ms(self, failure: Failure, terms: InForce, failed: int) -> int:
-        """How long after the delivery `failed` (from 1 on) the next one is to come."""
+        """Delay of the retry after the delivery number `failed`, from 1 on."""
         if failure.delay_ms is not None:
             return failure.delay_ms
         steps = terms.backoff_ms
@@ -373,7 +373,7 @@ class Undone:
         return max(delay_ms, LEAST_MS) if is_endless else delay_ms
 
     def _bury(self, commit: Commit, failure: Failure, message: Message) -> None:
-        """Raises Refused, before anything is changed."""
+        """Write the dead letter. Raises Refused before anything is changed."""
         addressee = failure.addressee
         topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
         tried = failure.tried(commit.open_group.wall_ms, message)
@@ -386,7 +386,7 @@ def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:
 
 
 def _again(message: Message, due_ms: int) -> Record:
-    """The message as it comes again. What is left of its expiry it keeps; late it is by being a retry."""
+    """The record of the retry. It keeps its remaining expiry; being late is normal for a retry."""
     record = message.record
     left_ms = message.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
     return msgspec.structs.replace(
