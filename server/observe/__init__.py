@@ -2,9 +2,9 @@
 
     version.py        the version of the server
     logs.py           logging: one line an event, as text or JSON
-    metrics.py        what is counted as it happens
-    trace_context.py  the trace that a message belongs to, as it is sent and kept
-    tracing.py        spans of OpenTelemetry, where the environment asks for them
+    metrics.py        metrics counted as events happen
+    trace_context.py  the trace context of a message
+    tracing.py        spans of OpenTelemetry, if the environment asks for them
 
 Each imports only what stands above it.
 """

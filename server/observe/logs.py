@@ -1,19 +1,19 @@
-"""Logging: one line an event, as text or JSON, whatever clients send.
+"""Logging: one line an event, as text or JSON, safe against clients' input.
 
-What a client says of itself (its id, a topic, a reason) may be long, and may hold line ends to forge lines
-with. So every line is escaped and cut when it is formatted, in one place; `shown` does the same for one
-value, so that the rest of its line is still there.
+Text from a client (its id, a topic, a reason) may be long, and may contain line ends to forge lines. So every
+line is escaped and cut when it is formatted, in one place; `shown` does the same for one value, so that the
+rest of its line remains.
 
-A client may cause a line with every packet, so every line is limited unless it says otherwise (`EACH`). A
-*kind* is the format text of a line of ours; all lines of a library's logger are one kind, because its texts
-may hold anything. In `WINDOW_S` a kind writes `BURST` lines for each cause (`extra=by(address)`; lines that
-name none share one) and `KIND_BURST` lines for all causes. The others are counted. The first line of any kind
-after that window says how many there were:
+A client may cause a line with every packet, so every line is rate limited except `EACH`. A *kind* is the
+format text of a line of ours; all lines of a library's logger are one kind, because its texts may contain
+anything. In `WINDOW_S` a kind writes `BURST` lines for each cause (`extra=by(address)`; lines without a cause
+share one) and `KIND_BURST` lines for all causes. The others are counted. After the window the first line of
+any kind reports their number:
 
     12:00:00 publish refused: 10.0.0.7:4711 (meter), topics that start with $ are the server's     (20 times)
     12:00:10 … and 1,234 more like this from 10.0.0.7: publish refused: 10.0.0.7:4711 (meter), topics ...
 
-A flood of one kind hides no line of another. A kind keeps at most `KIND_BURST` causes, and there are at most
+A flood of one kind hides no lines of another. A kind keeps at most `KIND_BURST` causes, and there are at most
 `KINDS_MAX` kinds.
 """
 
@@ -26,23 +26,23 @@ from datetime import UTC, datetime
 import msgspec
 
 LINE_MAX = 1_000
-"""Characters of one event."""
+"""Maximum characters of an event."""
 SHOWN_MAX = 64
 TOLD_MAX = 200
-"""Characters of one field in JSON."""
+"""Maximum characters of a field in JSON."""
 BURST = 20
 KIND_BURST = 100
 WINDOW_S = 10.0
 KINDS_MAX = 500
-"""Kinds that are counted at a time; the oldest makes room."""
+"""Maximum kinds counted at a time; the oldest is evicted."""
 OURS = ("server", "shards", "timeline")
-"""Loggers of these rooms write format texts that the code fixes (tests/house/test_log_lines.py)."""
+"""Loggers of these rooms have format texts fixed in the code (tests/house/test_log_lines.py)."""
 EACH: Mapping[str, object] = {"each": True}
-"""`extra` of a line that is written however often it comes. Only for lines that no client can cause."""
+"""`extra` of a line that is never limited. Only for lines that no client can cause."""
 
 
 def shown(text: object, length_max: int = SHOWN_MAX) -> str:
-    """What a client has sent, for a line of the log: in printable characters and shortened."""
+    """Client input for a log line: printable characters, shortened."""
     if isinstance(text, bytes):
         text = text[: length_max + 1].decode(errors="backslashreplace")
     cut = str(text)
@@ -55,27 +55,27 @@ def shown(text: object, length_max: int = SHOWN_MAX) -> str:
 
 
 def by(cause: str, **told: object) -> Mapping[str, object]:
-    """Who has caused a line, for `extra`: an address without its port, or what else there is to count by.
+    """The cause of a line, for `extra`: an address without its port, or another key to count by.
 
-    `told`: what the line says, by name, for JSON: client, topic, reason.
+    `told`: the line's fields for JSON: client, topic, reason.
     """
     return {"by": cause, "told": told}
 
 
 def telling(**told: object) -> Mapping[str, object]:
-    """What a line of the server says, by name, for `extra`: for JSON."""
+    """Fields of a line for JSON, for `extra`."""
     return {"told": told}
 
 
 class Repeats(logging.Filter):
-    """Lets `BURST` lines of one kind and cause pass in `WINDOW_S`, and counts the others."""
+    """Passes `BURST` lines of one kind and cause in `WINDOW_S`, and counts the others."""
 
     def __init__(self, tell: logging.Handler) -> None:
-        """`tell`: where it is said how many there were."""
+        """`tell`: the handler for the counts."""
         super().__init__()
         self._tell = tell
         self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
-        """By logger and format text, the oldest first."""
+        """By logger and format text, oldest first."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         self.expire(record.created)
@@ -91,7 +91,7 @@ class Repeats(logging.Filter):
         return kind.admits(record)
 
     def expire(self, now_s: float) -> None:
-        """Say what is to be said of the windows that are over."""
+        """Report the counts of windows that are over."""
         while self._kinds:
             first = next(iter(self._kinds.values()))
             if 0 <= now_s - first.since_s < WINDOW_S:
@@ -105,7 +105,7 @@ class Repeats(logging.Filter):
 
 
 class _Kind:
-    """One kind of line in its window."""
+    """A kind of line in its window."""
 
     __slots__ = ("_causes", "_others", "_others_text", "_passed", "level", "name", "since_s")
 
@@ -116,11 +116,11 @@ class _Kind:
         self._passed = 0
         self._causes: dict[str, _Cause] = {}
         self._others = 0
-        """Lines left out because the kind has written `KIND_BURST`."""
+        """Lines left out after the kind's `KIND_BURST`."""
         self._others_text = ""
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written; it counts."""
+        """Count a line; returns whether it is written."""
         name = shown(getattr(record, "by", ""))
         cause = self._causes.get(name)
         if cause is not None and cause.count >= BURST:
@@ -137,7 +137,7 @@ class _Kind:
         return True
 
     def left_out(self) -> Iterator[str]:
-        """What is said of the lines that were not written."""
+        """Reports on lines left out."""
         for name, cause in self._causes.items():
             if cause.count > BURST:
                 whose = f" from {name}" if name else ""
@@ -147,7 +147,7 @@ class _Kind:
 
 
 class _Cause:
-    """Who has caused lines of a kind: its first one, and how many."""
+    """A cause of lines of a kind: its first line, and their number."""
 
     __slots__ = ("count", "text")
 
@@ -161,7 +161,7 @@ def _text(record: logging.LogRecord) -> str:
 
 
 class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
-    """Standard error, with the counts of what was left out."""
+    """Standard error, with reports on lines left out."""
 
     def __init__(self, *, is_limited: bool) -> None:
         super().__init__(sys.stderr)
@@ -170,18 +170,18 @@ class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
             self.addFilter(self.repeats)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Filtered under the lock, too: the filter counts."""
+        """Filter under the lock, too: the filter counts."""
         with self.lock:  # type: ignore[union-attr]
             return bool(super().handle(record))
 
     def close(self) -> None:
-        """Nothing that was counted goes unsaid."""
+        """Report all remaining counts."""
         self.repeats.expire(float("inf"))
         super().close()
 
 
 class _TextFormatter(logging.Formatter):
-    """An event is one line; the lines of a traceback are set in, so that none looks like an event."""
+    """An event is one line; lines of a traceback are indented, so that none looks like an event."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = shown(record.message, LINE_MAX)
@@ -215,7 +215,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logging(style: str, level: str = "info", *, is_limited: bool = True) -> None:
-    """Send everything from `level` on to standard error. `is_limited`: False where there are no clients."""
+    """Log everything from `level` on to standard error. `is_limited` False: there are no clients."""
     handler = _Stream(is_limited=is_limited)
     if style == "json":
         handler.setFormatter(_JsonFormatter())

@@ -1,10 +1,9 @@
-"""What is counted as it happens.
+"""Metrics counted as events happen.
 
-Hot paths keep plain integers (server/delivery/dispatch, server/delivery/publishing) that
-server/reports/figures.py reads when `/metrics` is asked for. Only what a reader cannot find out later is
-noted here: HTTP answers and connections, the lateness of each dispatch turn, counted by distinct ms because
-most messages of a turn share one (0.05 µs a message, where a histogram's `observe` took 1.2), and group
-commits.
+Hot paths keep plain integers (server/delivery/dispatch, server/delivery/publishing), which
+server/reports/figures.py reads for `/metrics`. This file counts only what cannot be read later: HTTP answers
+and connections, group commits, and the lateness of each dispatch turn. Lateness is counted by distinct ms,
+because most messages of a turn share one (0.05 µs a message, where a histogram's `observe` took 1.2).
 """
 
 from bisect import bisect_left
@@ -28,7 +27,7 @@ COMMIT_ROWS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000)
 
 
 class _Took:
-    """Answers of one route and class of status, by how long they took."""
+    """Answers of one route and class of status, by their time."""
 
     __slots__ = ("counts", "total_ms")
 
@@ -51,18 +50,18 @@ class Metrics:
         self.connections = 0
         """Open HTTP connections, ..."""
         self.connections_mqtt = 0
-        """... and those of MQTT, whether they have said who they are or not."""
+        """... and open MQTT connections, authenticated or not."""
         self.bounded: Tally[str] = Tally()
-        """HTTP connections that were refused or closed, by the setting that is their bound."""
+        """HTTP connections refused or closed, by the setting of the bound."""
         self.bounded_mqtt: Tally[str] = Tally()
-        """The same of MQTT."""
+        """The same for MQTT."""
         self.accepted = Counter(
             "fasti_messages_accepted", "Messages accepted over HTTP and stored", registry=self.registry
         )
         self.cancelled = 0
-        """Cancels of messages that won, ..."""
+        """Successful cancels, ..."""
         self.moved = 0
-        """... and moved."""
+        """... and moves."""
         self._took: dict[tuple[str, int], _Took] = {}
         self._sync_s = Histogram(
             "fasti_sync_seconds",
@@ -87,21 +86,21 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def tell_http(self, count: int) -> None:
-        """So many HTTP connections are open."""
+        """Set the number of open HTTP connections."""
         self.connections = count
 
     def tell_mqtt(self, count: int) -> None:
-        """The same of MQTT."""
+        """Set the number of open MQTT connections."""
         self.connections_mqtt = count
 
     def dispatched(self, late_ms: Sequence[int]) -> None:
-        """Stored messages were dispatched; how late each was, ms."""
+        """Count dispatched stored messages; `late_ms`: lateness of each."""
         for ms, count in Tally(late_ms).items():
             self._late[bisect_left(LATENESS_MS, ms)] += count
             self._late_ms += ms * count
 
     def answered(self, method: str, route: str, status: int, took_ms: int | None) -> None:
-        """An HTTP request was answered, so long after its body had come; None: it is not to be timed."""
+        """Count an answered HTTP request; `took_ms`: since its body had arrived; None: not timed."""
         self.answers[method, route, status] += 1
         if took_ms is not None:
             self._took_of(route, status).add(took_ms, 1)
@@ -109,10 +108,10 @@ class Metrics:
     def answered_many(
         self, method: str, route: str, status: int, came_ms: Sequence[int], now_ms: int
     ) -> None:
-        """So many, just now: of messages that come alone a server answers those of a group together.
+        """Count requests that are answered together: single messages of one group commit.
 
-        `came_ms`: when their bodies had come, by the wall clock, which may have been set back meanwhile. Of
-        64 at once each takes 0.1 µs; one by one they took 2 to 3.
+        `came_ms`: wall clock times at which their bodies had arrived; the clock may have been set back since.
+        With 64 at once each takes 0.1 µs; one by one they took 2 to 3.
         """
         self.answers[method, route, status] += len(came_ms)
         took = self._took_of(route, status)
@@ -126,7 +125,7 @@ class Metrics:
         return took
 
     def latency(self) -> Metric:
-        """How long HTTP requests took, by route and class of status."""
+        """Time of HTTP requests, by route and class of status."""
         family = HistogramMetricFamily(
             "fasti_http_seconds",
             "From a request's body to its answer, by route and class of status (2xx); not of streams",
@@ -139,13 +138,13 @@ class Metrics:
         return family
 
     def committed(self, rows: int, seconds: float, sync_s: float) -> None:
-        """A group is durable; how long after it was written, and the sync of the disk of that, s."""
+        """Count a durable group; `seconds`: since it was written, `sync_s`: the disk's sync."""
         self._sync_s.observe(sync_s)
         self._commit_s.observe(seconds)
         self._commit_rows.observe(rows)
 
     def late(self) -> list[tuple[str, int]]:
-        """The upper bound, seconds as text, and how many messages were that late at most."""
+        """Upper bounds, seconds as text, and the number of messages with at most that lateness."""
         bounds = [*(f"{bound / 1_000}" for bound in LATENESS_MS), "+Inf"]
         return list(zip(bounds, accumulate(self._late), strict=True))
 
@@ -159,7 +158,7 @@ class Metrics:
         )
 
     def collected(self) -> "Collected":
-        """What there is to tell by now, to be written out by any thread."""
+        """Collect all metrics now, for any thread to write out."""
         return Collected(list(self.registry.collect()))
 
     def render(self) -> bytes:
@@ -167,15 +166,15 @@ class Metrics:
 
 
 class Collected:
-    """Figures of one moment. Of 2,000 sessions and groups to write them out takes 40 ms."""
+    """Metrics of one moment. Writing out 2,000 sessions and groups takes 40 ms."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Sequence[Metric]:
-        """As a registry does."""
+        """The interface of a registry."""
         return self._families
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
+        """The text format of Prometheus."""
         return generate_latest(cast("CollectorRegistry", self))

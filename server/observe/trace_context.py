@@ -1,13 +1,13 @@
-"""W3C Trace Context: which trace a message belongs to, as it is sent and as it is kept.
+"""W3C Trace Context: the trace of a message, in headers.
 
     traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  version-trace id-parent id-flags, of which the lowest bit says "sampled"
     tracestate:  vendor=opaque,other=more
 
-A context is kept with its message as the headers (user properties) of these two names; so it goes to whoever
-gets the message, is shown and exported with it, and needs no place of its own on disk. What is no context by
-the grammar is none here. A version that is not known yet is read as far as version 00 goes, and kept as that.
-A tracestate that is not sound (a key twice, too), or too long, is left out: the trace holds without it.
+A context is stored with its message as the headers (user properties) of these two names. So it is delivered,
+shown and exported with the message, and needs no field on disk. A context that violates the grammar is
+ignored. An unknown version is read as version 00, and stored as that. An invalid tracestate (also with a
+repeated key), or a too long one, is left out: the trace works without it.
 
 Source: https://www.w3.org/TR/trace-context/, sections 3.2 and 3.3.
 """
@@ -30,7 +30,7 @@ _SAMPLED = 1
 
 
 def context_of(parent: str, state: str = "") -> Headers:
-    """The context as the headers that are kept; `NO_TRACE` if `parent` is not a traceparent."""
+    """The headers of a context; `NO_TRACE` if `parent` is not a traceparent."""
     found = _PARENT.fullmatch(parent)
     if found is None or (found[3] is not None and found[1] == "00"):
         return NO_TRACE
@@ -39,27 +39,27 @@ def context_of(parent: str, state: str = "") -> Headers:
 
 
 def context_in(headers: Iterable[tuple[str, str]]) -> Headers:
-    """The context that a message brings among its own headers; of several of a name the last counts."""
+    """The context in a message's own headers; of repeated headers the last counts."""
     found = {name: value for name, value in headers if name in NAMES}
     return context_of(found[PARENT], found.get(STATE, "")) if PARENT in found else NO_TRACE
 
 
 def members_of(state: str) -> list[tuple[str, str]]:
-    """The members of a tracestate that is sound."""
+    """The members of a valid tracestate."""
     pairs = (member.strip(" \t").partition("=") for member in state.split(","))
     return [(key, value) for key, _, value in pairs if key]
 
 
 def is_sampled(context: Headers) -> bool:
-    """Whether whoever began the trace records it."""
+    """Whether the trace is recorded at its origin."""
     return bool(context) and bool(int(context[0][1][-2:], 16) & _SAMPLED)
 
 
 def joined(headers: Headers, context: Headers, most: int, *, is_child: bool = False) -> Headers:
-    """Headers of a message with the context of its request, if there is room for it among `most`.
+    """Headers of a message with its request's context, if `most` leaves room for it.
 
-    What a message says itself stays, unless `is_child`: the context is one of a span made for it, a child of
-    what it says, and takes the place of that.
+    A message's own context stays, unless `is_child`: then the new context is of a child span made for the
+    message, and replaces its own.
     """
     names = {name for name, _ in headers}
     if is_child and PARENT in names:

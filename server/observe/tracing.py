@@ -1,21 +1,20 @@
-"""Spans of OpenTelemetry, for messages whose context is sampled; exported as the environment says.
+"""Spans of OpenTelemetry for messages with a sampled context, exported as the environment says.
 
-A message that comes with a context of W3C (server/observe/trace_context.py) belongs to a trace, and this
-server adds to it, where the trace is recorded: a span `schedule` while the message is placed, from its
-request to the answer, and a span `dispatch` when it is handed on, a child of the context that is kept with
-it and linked to it. It begins no traces by itself: a message without a context, or with one that is not
-sampled, costs a look at an attribute here and nothing anywhere else.
+A message with a W3C context (server/observe/trace_context.py) belongs to a trace. If the trace is recorded
+the server adds a span `schedule`, from the message's request to the answer, and a span `dispatch` at its
+delivery, which is a child of the stored context and linked to it. The server begins no traces itself: a
+message without a sampled context costs one attribute look-up here and nothing elsewhere.
 
     POST  traceparent: 00-T-A-01
             schedule, trace T, parent A, span B       kept with the message: 00-T-B-01
     due     dispatch, trace T, parent B, link B       goes to subscribers:   00-T-B-01
 
-Nothing here waits: an ended span goes into a queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048 spans; in a full one the
-oldest makes room) which a thread of the SDK empties into the exporter. What a span holds is cut to
-TEXT_CHARS_MAX, so the queue has a bound in bytes, too: 20 MiB. At the end what is
-left has CLOSE_S, then it is given up, whatever the collector does.
+Nothing here waits: an ended span goes into a queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048 spans; a full one drops
+the oldest), which a thread of the SDK empties into the exporter. Texts of a span are cut to TEXT_CHARS_MAX,
+so the queue has a bound in bytes, too: 20 MiB. At shutdown the rest has CLOSE_S; then it is dropped, whatever
+the collector does.
 
-The packages are those of the extra `otel`. They are imported only if the environment asks for traces.
+The packages come with the extra `otel`, and are imported only if the environment asks for traces.
 """
 
 import importlib.util
@@ -42,13 +41,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISPATCH_COST = 20
-"""A span of dispatch takes as long as so many deliveries: some 40 µs."""
+"""Cost of a dispatch span, in deliveries: some 40 µs."""
 BATCH_SPANS = 100
-"""Of the items of one batch that bring contexts of their own so many have spans of their own: 4 ms."""
+"""Maximum items of one batch with spans of their own: 4 ms."""
 BATCH_LOOKED = 1_000
-"""Items of a batch whose headers are looked at for one: 2 ms."""
+"""Maximum items of a batch whose headers are read for a context: 2 ms."""
 BURST, BURST_S = 100, 0.02
-"""Spans of scheduling that are begun in so long: who sends thousands at once has 4 ms of the loop for it."""
+"""Maximum schedule spans begun per interval: thousands at once take 4 ms of the loop."""
 TEXT_CHARS_MAX = 512
 CLOSE_S = 2.0
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -57,23 +56,23 @@ SPOKEN = "http/protobuf"
 EXPORTERS = frozenset(("otlp", "console"))
 QUEUE_SPANS = 2_048
 SPAN_BYTES = 10 << 10
-"""An ended one with its attributes, link and context, all as long as they may be."""
-"""What OpenTelemetry takes for OTEL_BSP_MAX_QUEUE_SIZE where it is not set, or cannot be read."""
+"""Bytes of an ended span with maximum attributes, link and context."""
+"""OpenTelemetry's default for OTEL_BSP_MAX_QUEUE_SIZE, also if it cannot be read."""
 
 
 class Scheduling:
-    """A span from a request, or an item of one, to what became of it."""
+    """A span of a request, or of an item of one, until its outcome."""
 
     __slots__ = ("_span", "context")
 
     def __init__(self, span: "Span") -> None:
         self._span = span
         self.context = _headers_of(span.get_span_context())
-        """To be kept with what is scheduled."""
+        """To be stored with the scheduled message."""
 
     def end(self, placed: object) -> None:
-        """`placed`: an id (0: it has none), a Known, a sequence of what became of many; else it has failed,
-        None: nobody knows how."""
+        """End the span. `placed`: an id (0: none), a Known, or a sequence of results; else a failure; None:
+        unknown."""
         span = self._span
         if isinstance(placed, Known):
             span.set_attribute("fasti.replayed", True)
@@ -99,7 +98,7 @@ class Traces:
     """Makes the spans of one process."""
 
     def __init__(self, provider: "TracerProvider", mono: Callable[[], float]) -> None:
-        """`mono`: a clock that only elapses, in s."""
+        """`mono`: a monotonic clock, s."""
         from opentelemetry.trace import SpanKind
 
         self._provider = provider
@@ -109,8 +108,8 @@ class Traces:
         self._producer, self._client = SpanKind.PRODUCER, SpanKind.CLIENT
 
     def schedule(self, context: Headers, topic: bytes = b"") -> Scheduling | None:
-        """A span of what is being scheduled, to be ended; None if nobody records the trace, or there are too
-        many at once. `topic`: of one message."""
+        """A span for scheduling, to be ended; None if the trace is not recorded, or there are too many at
+        once. `topic`: of a single message."""
         if not is_sampled(context) or not self._has_room():
             return None
         attributes = {
@@ -135,7 +134,7 @@ class Traces:
     def dispatched(
         self, headers: Headers, topic: bytes, message: str, due_ms: int, late_ms: int, attempt: int
     ) -> bool:
-        """Tell of a message with these headers that it is handed on; whether it is worth a span."""
+        """Report the delivery of a message with these headers. Returns whether it made a span."""
         context = context_in(headers)
         if not is_sampled(context):
             return False
@@ -162,7 +161,7 @@ class Traces:
         return True
 
     def close(self, within_s: float = CLOSE_S) -> None:
-        """Export what is left, for a bounded time; a collector that hangs is left behind with it."""
+        """Export what is left, for a bounded time; a collector that hangs loses the rest."""
         ending = Thread(target=self._provider.shutdown, name="fasti-traces-end", daemon=True)
         ending.start()
         ending.join(within_s)
@@ -171,11 +170,11 @@ class Traces:
 
 
 def open_traces(environ: Mapping[str, str]) -> Traces | None:
-    """As the variables of OpenTelemetry say; None if they ask for no traces.
+    """Configured by OpenTelemetry's variables; None if they ask for no traces.
 
-    They do by an endpoint, or by OTEL_TRACES_EXPORTER. What they ask for and is not there is told in the log
-    and is no reason not to start: such variables are set for all that runs somewhere. Raises ConfigError for
-    values that cannot be read.
+    An endpoint, or OTEL_TRACES_EXPORTER, asks for traces. If what they ask for is not installed, the log says
+    so and the server starts: such variables are often set for all programs of a machine. Raises ConfigError
+    for values that cannot be read.
     """
     names = _exporters(environ)
     if not names:
@@ -199,7 +198,7 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
 
 
 def _exporters(environ: Mapping[str, str]) -> list[str]:
-    """The names of those that are asked for."""
+    """The names of the requested exporters."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     said = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -215,7 +214,8 @@ def _is_installed() -> bool:
 
 
 def _provider(names: Sequence[str]) -> "TracerProvider":
-    """Reads its own variables: sampler, limits, resource, endpoint, headers, certificates, queue."""
+    """A provider; it reads its own variables: sampler, limits, resource, endpoint, headers, certificates,
+    queue."""
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter

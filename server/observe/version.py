@@ -1,4 +1,4 @@
-"""Which version of the server this is."""
+"""The version of the server."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -8,7 +8,7 @@ DISTRIBUTION = "fasti-server"
 
 @cache
 def server_version() -> str:
-    """The installed distribution's version; a bare checkout has none. Read once: that takes 1 ms."""
+    """The installed distribution's version; a bare checkout has none. Cached: reading takes 1 ms."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""What the server tells about its state.
+"""Reports on the server's state.
 
     figures.py     /metrics and $SYS/#
-    standing.py    where each session and group stands, for /metrics
-    inspecting.py  what the data of a stopped server contains
+    standing.py    status of sessions, groups and the disk, for /metrics
+    inspecting.py  the data of a stopped server
 
 Each imports only what stands above it.
 """

@@ -1,7 +1,7 @@
-"""What the server says of itself, read from its parts when it is asked: `/metrics` and `$SYS/#`.
+"""Metrics of the server, read from its parts on request: `/metrics` and `$SYS/#`.
 
-Both tell the same figures. Prometheus asks for them; to MQTT clients they are published, under the names that
-broker users know. What has to be counted as it happens is in server/observe/metrics.py.
+Both have the same figures. Prometheus requests them; for MQTT clients they are published, under the names
+that broker users know. server/observe/metrics.py counts what cannot be read later.
 """
 
 import os
@@ -40,7 +40,7 @@ PREFIX = "$SYS/broker/"
 
 
 class Figures(Collector):
-    """Reads the parts of one server, when somebody asks."""
+    """Reads the parts of one server at each request."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Figures(Collector):
     # -- Prometheus
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        """Nothing; otherwise the registry would collect everything once just for the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -117,7 +117,7 @@ class Figures(Collector):
         yield from self._jobs()
 
     def _memory(self, taken_of: Mapping[str, float]) -> Metric:
-        """Of the parts that are counted. `taken_of`: how much of each bound is taken."""
+        """The counted parts of memory. `taken_of`: usage of each bound."""
         text = "Bytes taken of each part of limits.memory, by part, as they are counted"
         memory = GaugeMetricFamily("fasti_memory_bytes", text, labels=("part",))
         core = self._core
@@ -139,7 +139,7 @@ class Figures(Collector):
         text = "Messages that a place left unfinished and that became no dead letters, by reason"
         dropped = CounterMetricFamily("fasti_undone_dropped", text, labels=("reason",))
         for reason in (GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED, SESSION_ENDED, SKIPPED, KEPT_TOO_LONG):
-            # All of them from the start: an increase is seen that begins with the first one.
+            # All of them from the start, so that an increase from 0 is visible.
             dropped.add_metric((reason,), self._core.burials.dropped[reason])
         yield dropped
         text = "How long slices behind retention have been kept, by the group or endpoint furthest behind"
@@ -253,7 +253,7 @@ class Figures(Collector):
         )
 
     def _limits(self) -> Iterator[tuple[str, int, float]]:
-        """Name, bound, and how much of it is taken."""
+        """Name, bound and usage of each limit."""
         core, config = self._core, self._core.config
         limits, quota, dead = config.limits, core.sessions.quota, core.dead_letters.totals
         yield "limits.memory", limits.memory.bytes, resident_bytes()
@@ -283,10 +283,10 @@ class Figures(Collector):
         yield "tail.max_entries", config.tail.max_entries, len(core.tail)
         yield "tail.max_bytes", config.tail.max_bytes, core.tail.bytes
 
-    # -- for who looks on
+    # -- for viewers
 
     def held_by(self) -> HeldBy | None:
-        """The group or endpoint that keeps the retention floor where it is; None: nobody does."""
+        """The group or endpoint that holds the retention floor; None: none."""
         oldest = self._expiries.kept
         if oldest is None:
             return None
@@ -295,7 +295,7 @@ class Figures(Collector):
         return {"group": groups[0].name, "seconds": seconds} if groups else None
 
     def moving(self) -> Moving:
-        """What changes from second to second; nothing here is counted for the answer."""
+        """Figures that change every second; none is counted for the answer."""
         core = self._core
         now_ms, horizon_ms = core.clock.wall_ms(), at_of(core.horizon.position)
         return {
@@ -319,12 +319,12 @@ class Figures(Collector):
     # -- $SYS
 
     def records(self) -> list[Record]:
-        """What there is to publish now."""
+        """The records to publish now."""
         return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
 
 
 def resident_bytes() -> int:
-    """RSS of this process; 0 where the system does not say."""
+    """RSS of this process; 0 if the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -333,8 +333,8 @@ def resident_bytes() -> int:
 
 
 def behind(core: Core, now_ms: int) -> int:
-    """How far dispatch is behind, ms. The horizon of a server with nothing to do is moved four times a
-    second: as long as nothing waits for it, it is behind by nothing."""
+    """How far dispatch is behind, ms. An idle server moves its horizon four times a second: while nothing
+    waits for it, it is behind by 0."""
     next_ms = core.wheel.next_ms()
     waits = core.writer.broken is not None or core.dispatch.live or at_of(core.wheel.loaded) < now_ms
     if not waits and (next_ms is None or next_ms > now_ms):
@@ -343,7 +343,7 @@ def behind(core: Core, now_ms: int) -> int:
 
 
 def reason_name(reason: int) -> str:
-    """Of a reason code of MQTT 5: `not_authorized`."""
+    """Name of an MQTT 5 reason code: `not_authorized`."""
     try:
         return Reason(reason).name.lower()
     except ValueError:

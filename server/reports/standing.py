@@ -1,23 +1,23 @@
-"""Where each group stands, and how many sessions there are, for `/metrics`; and how much disk there is.
+"""Status of groups, sessions and the disk, for `/metrics`.
 
-There may be 100,000 sessions and 10,000 groups, so this is looked at ahead of the answer, in steps that
-others have turns between, and what is told of single ones is bounded: TOP groups. Which they are is found
-without reading the store, by the oldest position that one has not read or not acked:
+There may be 100,000 sessions and 10,000 groups. So the status is taken before the answer, in steps between
+which others have turns, and only TOP groups are reported one by one. They are found without reading the
+store, by the oldest position that a group has not read or not acked:
 
-    $share/w/jobs/#   oldest unacked 09:00       looked at first
+    $share/w/jobs/#   oldest unacked 09:00       first
     $share/x/logs/#   has read up to 11:58       next
-    $share/y/a        reads what is dispatched   last: it is behind by nothing
+    $share/y/a        caught up                  last: it has no lag
 
-Of those that are furthest back, up to `CANDIDATES` times as many as are told of, it is then counted how many
-messages they lack, as `/v1/groups` does (http/lag.py), over 1,000 rows each (`lag_is_exact` says whether
-these were all), for `LOOK_S` in all: a group that nothing was sent to is far back and lacks nothing. So are
-the TOP groups whose tries come next: they may have read everything. Those with the most lag are told of.
+A group without messages may be far back but have no lag. So the lag of the furthest groups, up to
+`CANDIDATES` times TOP, is counted as in `/v1/groups` (http/lag.py), over 1,000 rows each (`lag_is_exact` says
+whether these were all), for `LOOK_S` in all. The same is done for the TOP groups with the next retries, which
+may have read everything. Those with the most lag are reported.
 
-A key that does not see every message is not told of single ones: what others are called, what they subscribe
-to and how far behind they are would be news for it.
+A key that does not see every message gets no single groups: their names, filters and lag must not be revealed
+to it.
 
-How large the data is and how much room is left a thread finds out; a disk that does not answer in `DISK_S`
-leaves the last that was known.
+A thread measures the size of the data and the free space; if the disk does not answer in `DISK_S` the last
+known values stay.
 """
 
 import asyncio
@@ -47,21 +47,23 @@ from ..webhook.failing import LAST_POSTS
 from ..webhook.webhooks import Webhooks
 
 TOP = 20
-"""Groups, and endpoints, that are told of one by one, at most."""
+"""Maximum groups, and endpoints, reported one by one."""
 CANDIDATES = 3
 LOOK_S = 0.5
 DISK_S = 0.5
 LABEL_MAX = 128
-"""Characters of a client id or filter in a label; what is longer is cut, and told apart by a digest."""
+"""Maximum characters of a client id or filter in a label; longer ones are cut, and distinguished by a
+digest."""
 DIGITS = 12
-"""Of the digest. What ends as if it had one gets one, so that nobody makes himself another's label."""
+"""Characters of the digest. A text that looks as if it had one gets one, so that no client can imitate
+another's label."""
 RETAINED_LOOK = 16
-"""Flights that are looked at for one that is no retained message: those are as old as they like."""
+"""Flights checked for one that is not a retained message: those may have any age."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group."""
+    """Status of one group."""
 
     labels: tuple[str, str]
     lag_messages: int
@@ -86,12 +88,12 @@ FIGURES = {
     "retries": "Messages that wait for their next try",
     "retry_oldest_seconds": "Age, since its due, of the message whose next try comes first; 0: none waits",
 }
-"""Of a row, as they are told."""
+"""Metrics of a row."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Of all sessions."""
+    """Totals of all sessions."""
 
     sessions: int = 0
     connected: int = 0
@@ -106,7 +108,7 @@ class Totals:
 
 
 class Standing(Collector):
-    """What was seen when somebody asked last."""
+    """The status at the last request."""
 
     def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path) -> None:
         """`folder`: the data."""
@@ -115,16 +117,16 @@ class Standing(Collector):
         self._webhooks = webhooks
         self._folder = folder
         self.is_whole = True
-        """Whether who asks sees every message: else groups are none of his business."""
+        """Whether the caller sees every message; else single groups are left out."""
         self._totals = Totals()
         self._told: list[Metric] = []
-        """Of single groups."""
+        """Metrics of single groups."""
         self._idle_groups = 0
         self._disk: tuple[int, int] | None = None
         self._measuring: asyncio.Task[tuple[int, int] | None] | None = None
 
     async def look(self, turn: Turn) -> None:
-        """See how things stand now, in steps."""
+        """Take the status now, in steps."""
         totals = await self._counted(turn)
         until_s = self._core.clock.mono() + LOOK_S
         groups = [*dict.fromkeys((*await self._furthest(turn), *await self._retrying(turn)))]
@@ -145,7 +147,7 @@ class Standing(Collector):
         return totals
 
     async def _furthest(self, turn: Turn) -> list[Group]:
-        """The groups that are furthest back, the furthest first."""
+        """The groups that are furthest back, furthest first."""
         number = count()
 
         def oldest(group: Group) -> tuple[Position, int]:
@@ -154,7 +156,7 @@ class Standing(Collector):
         return [found for _, found in await least(turn, list(self._core.groups), oldest, CANDIDATES * TOP)]
 
     async def _retrying(self, turn: Turn) -> list[Group]:
-        """The groups whose tries come next."""
+        """The groups with the next retries."""
         number = count()
 
         def next_try(group: Group) -> tuple[Position, int] | None:
@@ -164,7 +166,7 @@ class Standing(Collector):
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
     def _oldest(self, group: Group) -> Position:
-        """The oldest that it has not read or not acked; the horizon if there is no such."""
+        """The oldest position that it has not read or not acked; the horizon if there is none."""
         session, horizon = group.session, self._core.horizon.position
         read = session.read_at(horizon) if session.subscriptions else horizon
         return min(read, _unacked(group) or horizon)
@@ -216,7 +218,7 @@ class Standing(Collector):
     # -- Prometheus
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        """Nothing; otherwise the registry would collect everything once just for the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -238,7 +240,7 @@ class Standing(Collector):
             yield self._failing()
 
     def _failing(self) -> Metric:
-        """The endpoints that fail most. One that nothing was posted to since the start has no series."""
+        """The endpoints that fail most. One without posts since the start has no series."""
         text = (
             f"Share that failed of the last {LAST_POSTS} posts since the start, by endpoint, of the {TOP}"
             " that fail most; no series before the first post"
@@ -263,7 +265,7 @@ def _families(rows: list[Row]) -> list[Metric]:
 
 
 def label_of(text: str) -> str:
-    """A client id or filter as a label, no two alike: what is long or cannot be printed ends in a digest."""
+    """A unique label for a client id or filter: a long or unprintable one ends in a digest."""
     if len(text) <= LABEL_MAX and text.isprintable() and text[-1 - DIGITS : -DIGITS] != "#":
         return text
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
@@ -271,20 +273,20 @@ def label_of(text: str) -> str:
 
 
 def _group_labels(group: Group) -> tuple[str, str]:
-    """Its name and its filter; that of an endpoint has none."""
+    """Labels of its name and its filter; an endpoint has no filter."""
     text = group.text
     name, wanted = parse_share(text) if text.startswith(SHARE_PREFIX) else (text, "")
     return label_of(name or ""), label_of(wanted)
 
 
 def _unacked(group: Group) -> Position | None:
-    """Of what it has in flight, the first that was sent."""
+    """Position of the first of its flights."""
     flights = islice(group.session.flights.values(), RETAINED_LOOK)
     return next((flight.position for flight in flights if not flight.is_retained), None)
 
 
 def measured(folder: Path) -> tuple[int, int] | None:
-    """Bytes of the files under `folder`, and bytes that are free there; None: it cannot be found out."""
+    """Bytes of the files under `folder`, and free bytes; None: unknown."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -293,6 +295,6 @@ def measured(folder: Path) -> tuple[int, int] | None:
     for path in folder.rglob("*"):
         try:
             size += path.lstat().st_size
-        except OSError:  # compaction has deleted it meanwhile
+        except OSError:  # compaction has deleted it
             continue
     return size, free

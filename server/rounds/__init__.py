@@ -1,12 +1,12 @@
-"""What runs in each turn of the loop, and what runs now and then.
+"""Work in each turn of the loop, and periodic work.
 
-    alarm.py         rings when it is time, to the tenth of a millisecond
-    resting.py       gives back memory that work has left behind
+    alarm.py         a timer with a resolution of a tenth of a millisecond
+    resting.py       idle trim: frees memory after work
     timetable.py     APScheduler by running time
-    counting.py      keeps the counts of slices by time
-    housekeeping.py  what has to be done now and then
-    simulation.py    walks of a simulated clock
-    app.py           a core turned in rounds on an event loop
+    counting.py      keeps the cells of slices current
+    housekeeping.py  periodic chores
+    simulation.py    moves a simulated clock
+    app.py           runs a core in rounds on an event loop
 
 Each imports only what stands above it.
 """

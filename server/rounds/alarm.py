@@ -1,12 +1,12 @@
-"""Rings when it is time: a timer of the system's, to some 50 µs.
+"""A timer with a resolution of some 50 µs, from the system.
 
-The loop's own timers count in whole milliseconds from a time that it has read before, and wait in whole
-milliseconds for them: they ring up to 1.4 ms late, or early, and who is woken early has to ask again. With
-them, of 1,000 messages a second half came 0.67 ms after they were due and one in a hundred 1.5; with this,
-0.36 and 0.53, and the server took 0.75 of the processor time (alone on two cores, in turns).
+The loop's own timers count whole milliseconds from an earlier reading of the clock, and wait in whole
+milliseconds. They ring up to 1.4 ms late, or early, and then a second timer is needed. With them, at 1,000
+messages a second, the median lateness was 0.67 ms and the 99th percentile 1.5. With this timer they are 0.36
+and 0.53, and the server took 0.75 of the processor time (alone on two cores, interleaved).
 
-Linux has such a timer as a file (timerfd_create(2)), which the loop watches like a socket. Python 3.11 does
-not know it, hence ctypes: one call a setting, about 1 µs. Where there is none the loop's timers have to do.
+Linux has such a timer as a file (timerfd_create(2)), which the loop watches like a socket. Python 3.11 lacks
+it, hence ctypes: one call for each setting, about 1 µs. Other systems use the loop's timers.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SOON_S = 1e-6
 
 
 class _Time(ctypes.Structure):
-    """struct itimerspec: when, and after that how often, in seconds and nanoseconds each."""
+    """struct itimerspec: the interval and the time, in seconds and nanoseconds each."""
 
     _fields_ = (
         ("every_s", ctypes.c_long),
@@ -32,7 +32,7 @@ class _Time(ctypes.Structure):
 
 
 class Alarm:
-    """One time to ring at, the last that was set. It rings once."""
+    """A timer for one time, the last that was set. It rings once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
@@ -41,7 +41,7 @@ class Alarm:
         self._time = _Time()
         self._at = ctypes.byref(self._time)
         self._file = -1
-        with suppress(AttributeError, OSError):  # no such call: another system
+        with suppress(AttributeError, OSError):  # no such call: not Linux
             system = ctypes.CDLL(None)
             self._set_time = system.timerfd_settime
             self._file = system.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
@@ -49,7 +49,7 @@ class Alarm:
             loop.add_reader(self._file, self._has_rung)
 
     def set(self, in_s: float) -> None:
-        """Ring so many seconds from now, and at no other time."""
+        """Ring once, in `in_s` seconds; replaces an earlier setting."""
         if self._file < 0:
             if self._handle is not None:
                 self._handle.cancel()
@@ -60,7 +60,7 @@ class Alarm:
         self._set_time(self._file, 0, self._at, None)
 
     def close(self) -> None:
-        """It does not ring any more."""
+        """Stop the timer."""
         if self._handle is not None:
             self._handle.cancel()
         if self._file >= 0:
@@ -69,7 +69,7 @@ class Alarm:
             self._file = -1
 
     def _has_rung(self) -> None:
-        """The file can be read until it has been; not any more if it was set again meanwhile."""
+        """The timer's file must be read; it cannot be if the timer was set again meanwhile."""
         with suppress(BlockingIOError):
             os.read(self._file, 8)
             self._ring()

@@ -1,10 +1,9 @@
-"""A server on an event loop: turns the core in rounds, and builds what needs a loop round it.
+"""A server on an event loop: runs the core in rounds, and builds the parts that need a loop.
 
-A *round* is everything that has to be done now, each in a bounded piece: compose a group, move the
-horizon, load a run, let one session read on. Whoever has made work plans a round for the next turn of the
-loop; when a round leaves nothing to do at once, a timer waits for the next due message, at most 250 ms, so
-that a jump of the wall clock is seen. Nothing depends on the timer being exact: every round reads the
-clock.
+A *round* does everything that is to be done now, in bounded pieces: compose a group, move the horizon, load a
+run, let sessions read on. New work plans a round for the next turn of the loop. After a round without more
+work a timer waits for the next due message, at most 250 ms, so that a jump of the wall clock is noticed.
+Nothing depends on an exact timer: every round reads the clock.
 """
 
 import asyncio
@@ -58,26 +57,26 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
 REPLAY_S = 0.01
-"""How long the sessions behind may read on in one round."""
+"""Maximum time of replay in one round."""
 ALONE_ROWS = 2_500
-"""A group of more has taken long enough to be written: all else is done in the next round."""
+"""A group of more rows has taken long enough to write: all else is done in the next round."""
 RETRY_S = 1.0
 STOP_S = 10.0
 STOP_BYTES = 4 << 20
-"""Of counts by time that are saved with the last group."""
+"""Maximum bytes of cells saved with the last group."""
 GATHER = 250
-"""Messages that have to wait for a group to be written while another one is being synced."""
+"""Messages that must wait before a group is written while another is being synced."""
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """For a server alone: nothing to do."""
 
 
 class App:
-    """Holds a core and turns it: `start` begins the rounds, `stop` ends them in order.
+    """Holds a core and runs it: `start` begins the rounds, `stop` ends them in order.
 
-    With it live jobs, housekeeping and the walks of a simulated clock: all that asks the writer and waits for
-    its answer.
+    It also has jobs, housekeeping and the simulated clock: everything that asks the writer and waits for its
+    answer.
     """
 
     def __init__(
@@ -91,9 +90,9 @@ class App:
         lost: Callable[[], None] = _nothing,
         traces: Traces | None = None,
     ) -> None:
-        """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
-        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
-        what was under way is answered. `traces`: as for the core.
+        """`fatal`: called when the server cannot continue. `lease`: of a cluster's leader; when it ends, or
+        the store fails, nothing more is done, and `lost` is called, perhaps more than once, before running
+        requests are answered. `traces`: as for the core.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -126,13 +125,13 @@ class App:
         self._disk = DiskThread()
         self._syncs = 0
         self._sync_s: deque[float] = deque()
-        """How long the syncs took that have ended and are not told of."""
+        """Times of ended syncs that are not reported yet."""
         self._retry_at = 0.0
         self._is_reopening = False
         self._mark_at = 0.0
         self._is_marking = False
         self._alarm: Alarm | None = None
-        """Set to the next time at which something has to be done."""
+        """Set to the next time at which there is work."""
         self._quiet: list[asyncio.Future[None]] = []
 
         core, opened = self.core, self.core.opened
@@ -199,10 +198,10 @@ class App:
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 
-    # -- life
+    # -- life cycle
 
     async def start(self) -> None:
-        """Catch up with what is on disk; ready when the wheel is loaded beyond now."""
+        """Start the rounds and catch up; ready when the wheel is loaded beyond now."""
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._loop, self._rung)
         self.plan()
@@ -236,7 +235,7 @@ class App:
 
     @property
     def has_lease(self) -> bool:
-        """Whether no other node can lead by now; a server alone needs none."""
+        """Whether no other node can lead yet; always true for a server alone."""
         return self._lease is None or self._lease.is_fresh
 
     # -- work
@@ -260,7 +259,7 @@ class App:
         return answer
 
     async def quiet(self) -> None:
-        """Wait until everything that is due has been dispatched and all writes are durable."""
+        """Wait until every due message has been dispatched and all writes are durable."""
         assert self._loop is not None
         future: asyncio.Future[None] = self._loop.create_future()
         self._quiet.append(future)
@@ -268,13 +267,13 @@ class App:
         await future
 
     def plan(self) -> None:
-        """There is something to do: a round at the next turn of the loop."""
+        """Plan a round for the next turn of the loop."""
         if not self._is_planned and self._loop is not None:
             self._is_planned = True
             self._loop.call_soon(self._round)
 
     def _rung(self) -> None:
-        """It is time: what is due goes out before whatever else has come."""
+        """The timer has rung: due messages go out before any other input is handled."""
         if not self._is_planned:
             self._round()
 
@@ -293,7 +292,7 @@ class App:
             self._die()
 
     def _die(self) -> None:
-        """What only the core itself does has failed (docs/decisions/0014)."""
+        """The core itself has failed (docs/decisions/0014)."""
         self._is_dead = True
         self.core.writer.fail(StoreFailed("the server stops: a turn failed"))
         self._release_quiet()
@@ -335,7 +334,7 @@ class App:
             self._wait()
 
     def _has_lost(self, lease: Lease) -> bool:
-        """Whether another node may lead by now: then nothing is sent or taken here any more."""
+        """Whether another node may lead now: then nothing more is sent or accepted here."""
         writer = self.core.writer
         if writer.broken is None and not lease.is_fresh:
             writer.fail(StoreFailed(f"no record was appended to the log for {lease.for_s:g} s"))
@@ -347,7 +346,7 @@ class App:
         return True
 
     def _send_due(self) -> bool:
-        """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
+        """Before work of some milliseconds: dispatch due messages and write them to the sockets.
 
         True if there is more of it.
         """
@@ -359,10 +358,10 @@ class App:
         return more
 
     def _read_on(self) -> bool:
-        """Let the sessions behind read on, for a bounded time; True if there is more for them.
+        """Let sessions that are behind read on, for a bounded time; True if there is more.
 
-        As many as are ready: were it one a round, dispatch would run away from sessions that are nearly
-        caught up, and what they lack would have to be read from disk again.
+        It takes all that are ready: with one a round, dispatch would outrun sessions that are nearly caught
+        up, and they would have to read from disk again.
         """
         replay = self.core.replay
         until = self._clock.mono() + REPLAY_S * self.core.part.now
@@ -373,7 +372,7 @@ class App:
         return False
 
     def _wait(self) -> None:
-        """Nothing to do at once: wait for the next due message."""
+        """No work at once: wait for the next due message."""
         if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
         next_ms, retry_ms = self.core.wheel.next_ms(), self.core.retries.next_ms
@@ -383,12 +382,12 @@ class App:
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
-            delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
+            delay = 0.001  # due, but something holds the horizon: its end plans a round
         if self._alarm is not None:
             self._alarm.set(delay)
 
     def _release_quiet(self) -> None:
-        """Tell those who wait for the server to have nothing left to do."""
+        """Wake the waiters of `quiet`."""
         quiet, self._quiet = self._quiet, []
         for future in quiet:
             if not future.done():
@@ -400,7 +399,7 @@ class App:
         self._disk.run(self._loop, self._flush, partial(self._synced, group.rows, self._clock.mono()))
 
     def _flush(self) -> None:
-        """In the thread of the disk, one after the other."""
+        """Sync, in the disk's thread, one after the other."""
         began = monotonic()
         try:
             self._store.flush()
@@ -424,7 +423,7 @@ class App:
             self._die()
 
     def _mark(self) -> None:
-        """No group can be written: the bound of dispatch goes to the disk by itself."""
+        """No group can be written: write the dispatch bound to the disk by itself."""
         assert self._loop is not None
         bound_ms = self.core.writer.mark_ms
         if bound_ms is None or self._is_marking or self._clock.mono() < self._mark_at:
@@ -440,10 +439,10 @@ class App:
         self._disk.run(self._loop, partial(self._store.mark, bound_ms), marked)
 
     def _retry(self) -> None:
-        """The store has failed: take it into use again, at once the first time, then now and then.
+        """The store has failed: reopen it, at once the first time, then now and then.
 
-        Trying takes the longer the more there is to recover; it gets a quarter of the time at most. The
-        engine is closed and opened in a thread: on a full disk its closing alone waits for a second.
+        A try takes longer with more to recover; tries get at most a quarter of the time. The engine is closed
+        and opened in a thread: on a full disk closing alone waits for a second.
         """
         assert self._loop is not None
         started = self._clock.mono()
@@ -466,5 +465,5 @@ class App:
 
 
 def _of_the_store(failure: Exception | None) -> ShardsError | None:
-    """Whatever has failed on the disk is the store's failure."""
+    """The failure as the store's: every failure of the disk is one."""
     return failure if failure is None or isinstance(failure, ShardsError) else StoreFailed(str(failure))

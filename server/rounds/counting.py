@@ -1,9 +1,9 @@
-"""Keeps the counts of slices by time (shards/cells.py): saves what has changed, counts slices that have none.
+"""Keeps the cells of slices (shards/cells.py) current: saves changed ones, and counts slices without any.
 
-A slice that was opened by this server, or saved as it is, has them. Others are counted one after the other,
-the nearest first, in steps of COUNT_ROWS rows between which the loop turns: after a kill, and for data of an
-older version. Ten million messages take some ten seconds of processor time, spread over some minutes; a
-restart in between goes on with the slices that are not saved. A slice with unreadable rows is left alone.
+A slice that this server opened, or whose saved cells are current, has them. Others, after a kill or in data
+of an older version, are counted one after the other, nearest first, in steps of COUNT_ROWS rows between which
+the loop turns. Ten million messages take some ten seconds of processor time, spread over some minutes; after
+a restart the slices that are not saved remain to be counted. A slice with unreadable rows is skipped.
 """
 
 import asyncio
@@ -23,22 +23,23 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 5
 COUNT_ROWS = 500
 COUNT_STEPS = 400
-"""Steps in each interval, of less than 1 ms each: a twentieth of the time."""
+"""Steps per interval, of less than 1 ms each: a twentieth of the time."""
 
 
 class Counting:
-    """The counts by time of one server's slices."""
+    """The cells of one server's slices."""
 
     def __init__(self, ask: Ask, writer: Writer, opened: Opened) -> None:
         self._ask = ask
         self._writer = writer
         self._opened = opened
         self._next_ms = 0
-        """Where saving goes on."""
+        """Where saving continues."""
         self._left_alone: set[Home] = set()
 
     async def look(self) -> None:
-        """Count for a while, then save for a while. Nothing while the store fails: rows may be missing."""
+        """Count for a while, then save for a while. Does nothing while the store fails: rows may be
+        missing."""
         if self._writer.broken is not None:
             return
         try:
@@ -55,7 +56,7 @@ class Counting:
         self._next_ms = save(commit, self._next_ms)
 
     def _step(self) -> bool:
-        """Count some rows; whether there is more to count."""
+        """Count some rows. Returns whether there is more to count."""
         if self._writer.is_deciding or self._writer.broken is not None:
             return True  # not all rows can be read
         piece = self._uncounted()
@@ -68,7 +69,7 @@ class Counting:
         return True
 
     def _uncounted(self) -> Slice | None:
-        """The nearest slice ahead that is to be counted."""
+        """The nearest slice ahead that must be counted."""
         opened = self._opened
         if len(opened.directory) > CELLED_MAX or len(self._left_alone) > CELLED_MAX:
             return None

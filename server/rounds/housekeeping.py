@@ -1,21 +1,19 @@
-"""Housekeeping: what has to be done now and then, each a bounded step, driven by APScheduler.
+"""Housekeeping: periodic chores in bounded steps, driven by APScheduler.
 
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
-  - behind: groups and endpoints that keep old slices are moved on, or given up; what sessions have undone of
-    slices that go next is counted, or becomes dead letters;
+  - behind: move groups and endpoints that hold old slices on, or give up their messages; count sessions'
+    unfinished messages of the next slices, or make them dead letters;
   - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: forget what dropped slices had given away (server/jobs/leavings.py), and retained messages that
-    have expired;
+  - sweep: delete the names of dropped slices (server/jobs/leavings.py), and expired retained messages;
   - dead: drop dead letters whose retention is over;
-  - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
+  - jobs: abort those whose lease is over, start the server's own if there is work.
 
-Retention and session expiry count server running time, so a server that was down for a month drops nothing
-that it has not had the time to deliver, and no session that it has not been there for. The chores run by
-running time too (timetable.py).
+Retention and session expiry count server running time, so a server that was down for a month drops neither
+messages that it had no time to deliver, nor sessions. The chores run by running time too (timetable.py).
 
-Every chore is a coroutine and so runs on the loop: APScheduler runs a plain function in a thread, where it
-would read what the loop changes meanwhile. What blocks goes to a thread by itself (server/jobs/workers.py).
+Every chore is a coroutine, so it runs on the loop: APScheduler runs a plain function in a thread, where it
+would read what the loop changes. Blocking work goes to a thread explicitly (server/jobs/workers.py).
 """
 
 import asyncio
@@ -56,14 +54,14 @@ LAUNCH_INTERVAL_S = 60
 
 
 LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
-"""What could not run in time, while a simulated clock stepped through a month, runs once, later."""
+"""A chore that could not run in time, while a simulated clock moved over a month, runs once, later."""
 
 
 Chore = Callable[[], Awaitable[None]]
 
 
 def _given_up_at_the_stop(work: Chore) -> Chore:
-    """The scheduler cancels what is under way when it ends, and would log that as an error."""
+    """Ignore cancellation at the scheduler's end, which it would log as an error."""
 
     @wraps(work)
     async def run() -> None:
@@ -100,7 +98,7 @@ class Housekeeping:
         self._running = asyncio.Lock()
 
     def start(self, *more: tuple[Chore, float]) -> None:
-        """`more`: what else is to be done, each so often, s."""
+        """`more`: further chores, each with its interval, s."""
         every: list[tuple[Chore, float]] = [
             *more,
             (self._run_logged, INTERVAL_S),
@@ -126,7 +124,7 @@ class Housekeeping:
         self.tell_figures()
 
     async def run_due(self) -> None:
-        """Everything once, never twice at a time. Raises what the store raises."""
+        """Run everything once, never twice at a time. Raises what the store raises."""
         async with self._running:
             await self._run_all()
         await self._forget()
@@ -154,7 +152,7 @@ class Housekeeping:
         await self._leavings.walk()
 
     async def _forget_logged(self) -> None:
-        """On its own: expiring under a heavy load takes minutes."""
+        """By itself: expiring under a heavy load takes minutes."""
         try:
             await self._forget()
         except (ShardsError, Busy) as error:
@@ -171,8 +169,8 @@ class Housekeeping:
             await self._ask(seal)
 
     async def _look_behind(self) -> None:
-        """Groups and endpoints that keep slices whose retention is over are moved over what is not for them;
-        what they have not done for too long, or while the disk is nearly full, becomes dead letters."""
+        """Move groups and endpoints that hold slices beyond retention over messages that are not theirs.
+        Unfinished messages that are too old, or held while the disk is nearly full, become dead letters."""
         floor, slices = self._core.floor, self._core.config.slices
         end = self._expiries.end_of(slices.retention_ms)
         if end is None:
@@ -198,7 +196,7 @@ class Housekeeping:
         try:
             free = (await asyncio.to_thread(disk_usage, store.dir)).free
         except OSError:
-            return False  # the store says so itself
+            return False  # the store reports this itself
         return free < store.min_free
 
     async def _expire(self) -> None:
@@ -207,7 +205,8 @@ class Housekeeping:
             log.info("retention: %d slices dropped, up to %d", len(gone), gone[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
-        """End sessions, groups and endpoints in steps. The writer looks again: a client may be back."""
+        """Delete expired sessions, groups and endpoints in steps. The writer checks again: a client may be
+        back."""
         clients, sessions, groups = self._core.clients, self._core.sessions, self._core.groups
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
         over += [group for group in groups if not group.is_endpoint and groups.is_over(group)]
@@ -219,14 +218,14 @@ class Housekeeping:
             await self._webhooks.end_expired(endpoints)
 
     async def _sweep_retained(self) -> None:
-        """Delete a step's worth of expired retained messages, so that they no longer count."""
+        """Delete a step's worth of expired retained messages, which no longer count then."""
         retained = self._core.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
             await self._ask(lambda commit: retained.drop_expired(commit, topics))
 
     async def _sweep_dead(self) -> None:
-        """Drop dead letters whose retention is over, a step at a time."""
+        """Drop expired dead letters, a step at a time."""
         letters, running_ms = self._core.dead_letters, self._core.writer.running_ms
         while letters.are_over(running_ms):
             gone: int = await self._ask(

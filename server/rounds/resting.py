@@ -1,17 +1,16 @@
-"""When the process has worked and comes to rest, it gives back the memory that the work has left behind.
+"""Idle trim: after work, an idle process frees memory that it no longer needs.
 
-After a million messages, sent in batches, 39 MiB more are resident than before, after three million 45.
-Little of it follows what is pending. It is rows that have filled a part of a memtable, and what has been
-freed and the C library keeps for what comes next. So when the process has used a second of processor time
-and then next to none for a second, what the engine has in memory goes into tables, its cache of blocks is
-emptied, and the C library gives back each page that is free: 11 MiB are left of the 39, 17 of the 45. Of a
-replay of 100,000 nothing is left, of 12 MiB. With that the log is empty, and a start after a kill has nothing
-to read.
+After a million messages, sent in batches, the process is 39 MiB larger than before, after three million 45.
+Little of it depends on pending messages: it is rows in partly filled memtables, and freed memory that the C
+library keeps. So when the process has used a second of processor time, and then almost none for a second, the
+engine flushes its memtables and empties its block cache, and the C library returns all free pages: 11 MiB
+remain of the 39, 17 of the 45. After a replay of 100,000 messages none of 12 MiB remains. The log is empty
+then, and a start after a kill has nothing to read.
 
-Both are done in a thread, without the interpreter's lock: 70 to 230 ms of the one after a million messages,
-1 to 4 ms of the other. The rows would have been written some time; with work that pauses again and again
-there are more small files to compact, one for each second of work. Where the C library has no `malloc_trim`
-(musl, macOS), only the engine's part is given back.
+Both run in a thread, without the interpreter's lock: 70 to 230 ms for the engine after a million messages, 1
+to 4 ms for the C library. The rows would have been written some time anyway; work with frequent pauses makes
+more small files to compact, one for each second of work. If the C library has no `malloc_trim` (musl, macOS),
+only the engine's part is freed.
 """
 
 import logging
@@ -27,13 +26,13 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 REST_S = 0.05
-"""Processor time between two looks, of all threads, compactions too: less is rest."""
+"""Maximum processor time between two looks of an idle process, of all threads, including compactions."""
 WORK_S = 1.0
-"""Processor time since the last rest that is worth another."""
+"""Processor time since the last trim that makes another worthwhile."""
 
 
 class Rest:
-    """Has memory given back after work."""
+    """Trims memory after work."""
 
     def __init__(self, store: Store, workers: Workers, used_s: Callable[[], float]) -> None:
         """`used_s`: processor time of the process, s."""
@@ -43,7 +42,7 @@ class Rest:
         self._seen_s = self._rested_s = used_s()
 
     async def look(self) -> None:
-        """To be called each LOOK_S."""
+        """Call it each LOOK_S."""
         used_s = self._used_s()
         since_s, self._seen_s = used_s - self._seen_s, used_s
         if since_s < REST_S and used_s - self._rested_s > WORK_S:
@@ -59,7 +58,7 @@ class Rest:
 
 
 def trim() -> None:
-    """Have the C library give back what is free; where it cannot, nothing happens."""
+    """Have the C library return free pages, if it can."""
     give_back = getattr(CDLL(None), "malloc_trim", None)
     if give_back is not None:
         give_back(0)

@@ -1,11 +1,11 @@
-"""Time travel for tests: walk a simulated clock through every due instant up to a target.
+"""Time travel for tests: moves a simulated clock through every due instant up to a target.
 
-The clock stands still until it is told. `advance` sets it to the first due instant, waits until all that
-is due there has been dispatched and written, goes to the next one, and so on: nothing counts as missed and
-nothing is late, however far the step.
+The clock stands still otherwise. `advance` sets it to the first due instant, waits until everything due there
+has been dispatched and written, goes to the next one, and so on. So nothing is missed and nothing is late,
+however far the step.
 
-Housekeeping runs on the way, every half minute of simulated time as on a real day, but at most 100 times a
-walk. Running time, from which retention counts, passes with the simulated clock.
+Housekeeping runs on the way, every half minute of simulated time as usual, but at most 100 times per move.
+Running time, which retention counts, passes with the simulated clock.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ STOPS = 100
 
 
 class Simulation:
-    """The walks of one server."""
+    """Moves of one server's simulated clock."""
 
     def __init__(
         self, core: Core, ask: Ask, quiet: Callable[[], Awaitable[None]], housekeeping: Housekeeping
     ) -> None:
-        """`quiet`: waits until all that is due has been dispatched and written."""
+        """`quiet`: waits until everything due has been dispatched and written."""
         self._core = core
         self._ask = ask
         self._quiet = quiet
@@ -38,7 +38,7 @@ class Simulation:
         self._walking = asyncio.Lock()
 
     async def advance(self, by_ms: int) -> int:
-        """Move the clock by `by_ms`; the time it shows then, ms. A second walk waits for the first.
+        """Move the clock by `by_ms`. Returns its new time, ms. A second move waits for the first.
 
         Raises NotSimulated, TimeError beyond the year 9999, and what the store and the housekeeping raise.
         """
@@ -61,15 +61,15 @@ class Simulation:
             self._core.writer.ran(clock.now_ms - start_ms)
             await self._housekeeping.run_due()
             if clock.now_ms >= target_ms:
-                # Where the clock stands is on disk before anybody is told: it never goes back, whatever
+                # The clock's time is on disk before the caller gets it: it never goes back, whatever
                 # kills the server.
                 await self._ask(lambda commit: None)
                 return target_ms
 
     async def _reach(self, by_ms: int) -> None:
-        """One durable bound for the whole walk, instead of one sync for every two seconds of it.
+        """Write one durable bound for the whole move, instead of a sync for every two seconds of it.
 
-        No farther than the walk goes: after a kill, no message up to there can be cancelled.
+        Not beyond the target: after a kill, no message up to the bound can be cancelled.
         """
         horizon = self._core.horizon
         behind_ms = horizon.clock_ms - self._core.clock.wall_ms()
@@ -80,7 +80,7 @@ class Simulation:
             horizon.ahead_ms = BOUND_MS
 
     async def _step(self, clock: SimulatedClock, to_ms: int) -> None:
-        """Through every due instant up to `to_ms`."""
+        """Move through every due instant up to `to_ms`."""
         while (due_ms := self._next_due(to_ms)) is not None:
             clock.now_ms = max(clock.now_ms, due_ms)
             await self._quiet()
@@ -88,7 +88,7 @@ class Simulation:
         await self._quiet()
 
     def _next_due(self, target_ms: int) -> int | None:
-        """The first instant up to `target_ms` at which something is due; what is held comes first."""
+        """The first instant up to `target_ms` at which something is due; held messages come first."""
         now, reader = self._core.horizon.position, self._core.reader
         held = (at_of(place) for place, _, value in reader.held() if not is_stub(value))
         first = next(held, None)

@@ -1,13 +1,13 @@
-"""APScheduler by running time: its jobs keep their intervals, whatever the wall clock does.
+"""APScheduler by running time: jobs keep their intervals, whatever the wall clock does.
 
 APScheduler notes the wall time at which each job runs next. If the clock is set back by two hours, every job
-rests for two hours; if it is set ahead by a year, APScheduler counts each run that fell into that year. So
-before it looks what is due, this scheduler compares the wall clock with the monotonic one. If the difference
-has changed, the wall clock was set, and the next time of every job moves along:
+pauses for two hours; if it is set ahead by a year, APScheduler counts each run that fell into that year. So
+before it checks what is due, this scheduler compares the wall clock with the monotonic one. If the difference
+has changed, the wall clock was set, and the next time of every job is shifted:
 
     next run 12:00:30, at 12:00:10 the clock is set back to 10:00:10      next run 10:00:30, 20 s from now
 
-It looks at least each LOOK_S. Steps below STEP_S wait until they have become one.
+It checks at least every LOOK_S. Steps below STEP_S are ignored until they add up to one.
 """
 
 from collections.abc import Callable
@@ -25,20 +25,20 @@ class Timetable(AsyncIOScheduler):  # type: ignore[misc]
     def __init__(
         self, wall: Callable[[], float], mono: Callable[[], float], defaults: dict[str, object]
     ) -> None:
-        """`wall`: the clock that APScheduler reads, s; `mono`: one that only elapses. `defaults`: of jobs."""
+        """`wall`: the clock that APScheduler reads, s; `mono`: a monotonic one. `defaults`: of jobs."""
         super().__init__(timezone=UTC, job_defaults=defaults)
         self._wall = wall
         self._mono = mono
         self._ahead_s = wall() - mono()
 
     def _process_jobs(self) -> float:
-        """What every scheduler does when it wakes: run what is due; for how many seconds to sleep."""
+        """Run due jobs on waking; returns the seconds to sleep."""
         self._follow()
         wait_s: float | None = super()._process_jobs()
         return LOOK_S if wait_s is None else min(wait_s, LOOK_S)
 
     def _follow(self) -> None:
-        """Move what comes next by as much as the wall clock was set."""
+        """Shift all next times by the step of the wall clock."""
         step_s = self._wall() - self._mono() - self._ahead_s
         if abs(step_s) < STEP_S:
             return

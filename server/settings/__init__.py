@@ -1,12 +1,12 @@
-"""What can be set, and how a value is read.
+"""Settings: their definitions, and how values are read.
 
-    times.py   times as people write them: text to UTC ms and back
-    kinds.py   how a value of config.toml is read and shown
+    times.py   times as text: to UTC ms and back
+    kinds.py   kinds of values of config.toml: reading and showing
     memory.py  the parts of `limits.memory`
-    removed.py  settings that went, and what took their place
-    config.py  what can be set, with its default and in words
-    reading.py  where each value is from
-    watch.py   files of keys and certificates, read again when they change
+    removed.py  removed settings, and their replacements
+    config.py  all settings with defaults and descriptions
+    reading.py  values from defaults, file, environment and options
+    watch.py   rereads files of keys and certificates when they change
 
 Each imports only what stands above it.
 """

@@ -1,11 +1,11 @@
-"""What can be set: every setting with its kind, default, bounds, and in words what it does.
+"""All settings: kind, default, bounds and description of each.
 
     retention_ms: int = _key(MS, "7d")      retention = "7d" of [slices], Config().slices.retention_ms
     (text below it)                         its comment in config.toml, its row in docs/settings.md
 
-Both files are made from this one: `python -m tests.support.tables`. An attribute has the name of its key; a
-duration adds its unit (`retention` -> `retention_ms`, `keep_alive` -> `keep_alive_s`). Sizes are bytes. An
-attribute that is no key is a part of `limits.memory`, or fixed; here it is as large as it gets.
+Both files are generated from this one: `python -m tests.support.tables`. An attribute has the name of its
+key; a duration adds its unit (`retention` -> `retention_ms`, `keep_alive` -> `keep_alive_s`). Sizes are
+bytes. An attribute without a key is a part of `limits.memory`, or fixed; here it has its maximum.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,25 +40,25 @@ from .kinds import (
 from .memory import MEMORY, UNITS, Memory
 
 ACK_MS_MAX = 12 * 3_600_000
-"""How long somebody may keep a message unacked."""
+"""Maximum time for which a client may keep a message unacked."""
 POST_MS_MIN, POST_MS_MAX = 1_000, 1_800_000
-"""How long a post may take where its endpoint says so: it holds a place of that endpoint alone."""
+"""Bounds of an endpoint's timeout: a post holds only a place of its endpoint."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
-"""How long nothing may come of a leader: two heartbeats at least."""
+"""Bounds of the time without a record of the leader: at least two heartbeats."""
 POSTS_MAX = 100
-"""Posts to an endpoint at a time: so many bodies are signed in one go."""
+"""Maximum concurrent posts of an endpoint: this many bodies are signed at once."""
 POSTS = 10
-"""The same where the endpoint does not say, and posts to one origin of full URLs."""
+"""Default concurrent posts of an endpoint, and those of an origin of full URLs."""
 ENDPOINT_POSTS_MAX, URL_POSTS_MAX = 1_000, 100
-"""Posts at a time to all endpoints, of which each keeps its own; to all full URLs."""
+"""Maximum concurrent posts to all endpoints, and to all full URLs."""
 GROUP_ATTEMPTS = 20
-"""Deliveries to a group after which a message is dead, where `sessions.max_attempts` is "auto"."""
+"""Deliveries to a group after which a message is dead, if `sessions.max_attempts` is "auto"."""
 
 T = TypeVar("T")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used. `key` is `section.key`, a section, or the path of the file."""
+    """An invalid setting. `key` is `section.key`, a section, or the path of the file."""
 
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(f"{key}: {detail}")
@@ -177,7 +177,7 @@ class Store:
 
     @property
     def backups_dir(self) -> Path:
-        """Where backups may be made."""
+        """Directory for backups."""
         return Path(self.backups) if self.backups else Path(self.dir).absolute().parent / "backups"
 
 
@@ -257,7 +257,7 @@ class Sessions:
 
     @property
     def group_attempts(self) -> int:
-        """The same to a group."""
+        """The same for a group."""
         return GROUP_ATTEMPTS if self.max_attempts is None else self.max_attempts
 
 
@@ -440,23 +440,24 @@ class Config:
 
     @property
     def has_keys(self) -> bool:
-        """Whether anybody has a key or a password."""
+        """Whether there are keys or passwords."""
         return bool(self.auth.keys_file or self.mqtt.password_file)
 
     @property
     def open_beyond(self) -> tuple[tuple[str, Address], ...]:
-        """Listeners that other machines can reach, and where nobody has to show a key, with their keys."""
+        """Listeners that other machines can reach without a key, with their keys in config.toml."""
         http = () if self.auth.keys_file else (("http.listen", self.http.listen),)
         mqtt = (("mqtt.listen", one) for one in self.mqtt.listen if self.lets_anybody(one))
         return tuple((key, one) for key, one in (*http, *mqtt) if not one.is_loopback)
 
     @property
     def connections(self) -> int:
-        """The most that may be open: of clients; to receivers of webhooks, where as many rest as are used."""
+        """Maximum open sockets: of clients, and to receivers of webhooks, of which as many are idle as in
+        use."""
         return self.limits.connections + self.http.connections + 2 * (ENDPOINT_POSTS_MAX + URL_POSTS_MAX)
 
     def lets_anybody(self, listener: Address) -> bool:
-        """Whether who shows no key may come in by a listener of MQTT."""
+        """Whether clients without a key may use an MQTT listener."""
         allowed = self.mqtt.allow_anonymous
         if isinstance(allowed, tuple):
             return any(is_same(listener, one) for one in allowed)

@@ -1,7 +1,7 @@
-"""Kinds of settings: how a value of config.toml is read, and how `--check` shows it.
+"""Kinds of settings: reading a value of config.toml, and showing it in `--check`.
 
-A kind is a pair of functions. `read` takes what TOML gives (text, number, flag, list) or the text of an
-environment variable, for which every kind has a form in text, and raises ValueError saying what was expected:
+A kind is a pair of functions. `read` takes a TOML value (text, number, flag, list) or the text of an
+environment variable, for which every kind has a text form. It raises ValueError with what was expected:
 
     duration    604_800, "7d", "90s", "1h30m", "PT15M"      -> ms
     size        65_536, "64KiB", "16MiB"                    -> bytes; binary units only
@@ -26,7 +26,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class KindError(ValueError):
-    """A value that is not of its kind; the message says what is."""
+    """A value of the wrong kind; the message says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Kind(Generic[T]):
 
 
 def where(host: object, port: object) -> str:
-    """An address as URLs have it: one of IPv6 in brackets."""
+    """An address as in URLs: IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; port 0 is any free one. `scheme` is mqtt, mqtts, ws or wss, or empty."""
+    """An address to listen at; port 0: any free one. `scheme` is mqtt, mqtts, ws or wss, or empty."""
 
     host: str
     port: int
@@ -134,12 +134,12 @@ def _read_name(value: object) -> str:
 
 
 def without_password(url: str) -> str:
-    """An address as it may be shown."""
+    """A URL without its password, for display."""
     return re.sub(r"(?<=://)([^/@]*?):[^/@]*@", r"\1:***@", url)
 
 
 def _read_log(value: object) -> str:
-    """The address of a cluster's log; empty: there is none."""
+    """Read the URL of a cluster's log; empty: none."""
     text = _read_text(value)
     if text and not text.startswith(LOGS):
         raise ValueError(f"must be empty or begin with {', '.join(LOGS)}")
@@ -147,7 +147,7 @@ def _read_log(value: object) -> str:
 
 
 def _read_filters(value: object) -> tuple[str, ...]:
-    """A list of topic filters; from a variable a JSON list, or filters with commas between them."""
+    """Read topic filters; in a variable a JSON list, or filters separated by commas."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -158,7 +158,7 @@ def _read_filters(value: object) -> tuple[str, ...]:
 
 
 def _read_origins(value: object) -> tuple[str, ...]:
-    """A list of origins as browsers send them, or "*"; from a variable as JSON, or with commas between."""
+    """Read origins as browsers send them, or "*"; in a variable as JSON, or separated by commas."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -173,7 +173,7 @@ def _read_origins(value: object) -> tuple[str, ...]:
 
 
 def _read_hosts(value: object) -> tuple[str, ...]:
-    """A list of names, with a port or without, or "*"; from a variable as JSON, or with commas between."""
+    """Read names, with or without a port, or "*"; in a variable as JSON, or separated by commas."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -188,7 +188,7 @@ def _read_hosts(value: object) -> tuple[str, ...]:
 
 
 def _read_networks(value: object) -> tuple[Network, ...]:
-    """A list of addresses and networks; from a variable as JSON, or with commas between."""
+    """Read addresses and networks; in a variable as JSON, or separated by commas."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -209,7 +209,7 @@ def _read_address(value: object) -> Address:
 
 
 def _read_listeners(value: object) -> tuple[Address, ...]:
-    """One address, several with commas between them, or a list; each with a scheme or without (mqtt)."""
+    """Read one address, several separated by commas, or a list; each with or without a scheme (mqtt)."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith('["') else [part.strip() for part in value.split(",")]
     if not isinstance(value, list) or not value:
@@ -226,7 +226,7 @@ def _read_listener(value: object) -> Address:
 
 
 def _read_anonymous(value: object) -> "bool | tuple[Address, ...] | None":
-    """True, false, or on which of the listeners; None: what is usual."""
+    """Read true, false, or listeners; None: the default rule."""
     if value == "auto":
         return None
     try:
@@ -298,12 +298,12 @@ def _some_ms(value: object) -> int:
 
 
 def _read_attempts(value: object) -> int | None:
-    """A number, or None: what is usual."""
+    """Read a number; None: the default."""
     return None if value == "auto" else _bounded(_read_int(value), 0, None)
 
 
 def _read_backoff(value: object) -> tuple[int, ...]:
-    """A list of durations; from a variable as JSON, or with commas between."""
+    """Read durations; in a variable as JSON, or separated by commas."""
     if isinstance(value, str):
         value = json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",")]
     if not isinstance(value, list) or not 0 < len(value) <= BACKOFF_STEPS_MAX:

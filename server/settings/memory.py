@@ -1,15 +1,15 @@
-"""`limits.memory`, one number, and the part of it that each cache, queue and table may take.
+"""Divides `limits.memory` into the parts of caches, queues and tables.
 
-A part has a share of what is left beside the fixed ones, but no less than `least` and no more than `most`.
-What bounds it are attributes of the configuration that nobody sets: each is as large as the part, divided by
-what one unit takes (measured), up to a bound of its own:
+A part has a share of what the fixed parts leave, at least `least` and at most `most`. Its bounds are
+attributes of the configuration without a key: each is the part's size divided by the measured size of one
+unit, up to a maximum of its own:
 
     limits.memory = 1 GiB, 144 MiB are fixed       880 MiB are left
-    queued     152 / 1,024 of them, 130 MiB        limits.queued_bytes   32 MiB, of which there are 4 copies
+    queued     152 / 1,024 of these, 130 MiB       limits.queued_bytes   32 MiB, of which there are 4 copies
     wheel       64 / 1,024, 55 MiB                 wheel.max_entries     43,000 of 1,342 bytes
 
-`limits.sessions` and `limits.connections` are settings, which the parts may make smaller. A caller of
-`Config(...)` sets all of them by hand, and has the most where it does not.
+`limits.sessions` and `limits.connections` are settings; the parts may reduce them. A caller of `Config(...)`
+sets all of them by hand; the default is the maximum.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,19 @@ from .kinds import Kind, KindError, read_size, show_size
 
 MIB = 1 << 20
 SHARES = 1_024
-"""What the shares of all parts come to at most; what is missing is nobody's."""
+"""Sum of all parts' shares at most; the rest is unused."""
 MANY = 1 << 40
-"""No bound: the setting is one."""
+"""No bound: the setting is the bound."""
 MEMORY_MIN = 256 * MIB
 MACHINE_SHARE, CGROUP_SHARE = 4, 2
-"""`auto` is one part in so many: the system's cache of files serves the database beside it."""
+"""`auto` is one part in this many of the machine or cgroup: the system's file cache serves the database
+beside it."""
 CGROUP_FILES = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of version 2 and version 1, as a process in a container finds them."""
+"""Files of cgroup versions 2 and 1, as in a container."""
 
 
 class Memory(NamedTuple):
-    """Bytes, and why so many. 0: not known yet."""
+    """Bytes, and the reason. 0: not known yet."""
 
     bytes: int
     why: str
@@ -41,7 +42,7 @@ class Memory(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What one costs of its part, bytes, and the most there may be."""
+    """Bytes of one unit in its part, and the maximum number."""
 
     each: int
     most: int
@@ -58,7 +59,7 @@ class Part(NamedTuple):
     what: str
 
     def bytes_of(self, free: int) -> int:
-        """Its size where so much is left beside the fixed parts."""
+        """Its bytes if the fixed parts leave `free`."""
         return min(max(free * self.share // SHARES, self.least * MIB), self.most * MIB)
 
 
@@ -169,7 +170,7 @@ def sizes(total: int) -> Iterator[tuple[Part, int]]:
 
 
 def bounds_of(total: int) -> dict[str, int]:
-    """`section.attribute` -> what the parts of so many bytes make of it."""
+    """`section.attribute` -> its bound with `total` bytes."""
     return {
         name: min(size // unit.each, unit.most)
         for part, size in sizes(total)
@@ -178,7 +179,7 @@ def bounds_of(total: int) -> dict[str, int]:
 
 
 def told(memory: Memory) -> list[str]:
-    """All parts for `--check`: name, MiB, what for."""
+    """All parts for `--check`: name, MiB, purpose."""
     lines = [(part.name, f"{size // MIB:,}", part.what) for part, size in sizes(memory.bytes)]
     lines.append(("in all", f"{sum(size for _, size in sizes(memory.bytes)) // MIB:,}", f"of {memory}"))
     names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
@@ -186,7 +187,7 @@ def told(memory: Memory) -> list[str]:
 
 
 def automatic(root: Path, machine_bytes: int) -> Memory:
-    """What `auto` is where `root` is the root of the file system and the machine has so much RAM."""
+    """The value of `auto`. `root`: root of the file system; `machine_bytes`: RAM of the machine."""
     allowed = [size for file in CGROUP_FILES if (size := _limit(root / file)) is not None]
     whole, parts, where = machine_bytes, MACHINE_SHARE, "a quarter of"
     if allowed and min(allowed) < machine_bytes:
@@ -197,7 +198,7 @@ def automatic(root: Path, machine_bytes: int) -> Memory:
 
 
 def _limit(file: Path) -> int | None:
-    """Bytes that a cgroup may use; None: any number, or there is no such file."""
+    """Maximum bytes of a cgroup; None: no limit, or no such file."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,13 +1,12 @@
-"""Where each value is from: the default, the file, the environment, the command line, the later the stronger.
+"""Reads values from defaults, file, environment and command line; later ones override.
 
-All pass through the same reader, so that `FASTI__STORE__MIN_FREE=8MiB` and `min_free = "8MiB"` are the same
-wish:
+All use the same readers, so that `FASTI__STORE__MIN_FREE=8MiB` and `min_free = "8MiB"` are equal:
 
     [slices]                            Config.slices.retention_ms == 604_800_000
     retention = "7d"                    origins["slices.retention"] == "file"
 
-A key that is not known is an error, as is a value out of its bounds: a setting that is silently not applied
-is worse than a server that does not start. One that went is a warning.
+An unknown key is an error, and so is a value out of bounds: a silently ignored setting is worse than a server
+that does not start. A removed setting is a warning.
 """
 
 import os
@@ -26,11 +25,11 @@ from .removed import REMOVED
 ENV_PREFIX = "FASTI__"
 EVERYWHERE = ("0.0.0.0", "::", "")
 CLUSTER_KEY_MIN = 16
-"""Characters of the nodes' key."""
+"""Minimum characters of the nodes' key."""
 
 
 def found() -> Memory:
-    """`limits.memory` of this machine, or of the cgroup that the process is in."""
+    """`limits.memory` for this machine, or for the process's cgroup."""
     return automatic(Path("/"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -40,11 +39,11 @@ def load(
     overrides: Mapping[str, object],
     found: Callable[[], Memory] = found,
 ) -> tuple[Config, dict[str, str]]:
-    """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
-    Settings that went have one too, if they are said (`remarks`).
+    """The configuration, and the origin of each `section.key`: "default", "file", "env FASTI__…" or "option".
+    Removed settings that are present have one too (`remarks`).
 
-    `overrides` maps `section.key` to the value of a command-line option, None where it was not given.
-    `found`: what `limits.memory` is where it is "auto". Raises ConfigError naming the key.
+    `overrides` maps `section.key` to a command-line option's value, None if absent. `found`: the value of
+    `limits.memory` "auto". Raises ConfigError naming the key.
     """
     wishes: dict[str, tuple[object, str]] = {}
     for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
@@ -61,7 +60,7 @@ def load(
 
 
 def divided(config: Config, memory: Memory) -> Config:
-    """The configuration with parts of so much memory."""
+    """The configuration with the parts of this memory."""
     config = replace(config, limits=replace(config.limits, memory=memory))
     for name, bound in bounds_of(memory.bytes).items():
         section, _, attribute = name.partition(".")
@@ -72,7 +71,7 @@ def divided(config: Config, memory: Memory) -> Config:
 
 
 def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """What there is to say of settings that went, and of those that `limits.memory` has no room for."""
+    """Warnings about removed settings, and about those that `limits.memory` has no room for."""
     bounds = bounds_of(config.limits.memory.bytes)
     return [
         f"{name} ({origins[name]}) was removed and is ignored: {instead}"
@@ -86,7 +85,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
 
 
 def table(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """One line per key for `--check`: name, value, origin, in columns."""
+    """A line for each key for `--check`: name, value, origin, in columns."""
     rows = [
         (name, kind.show(getattr(getattr(config, name.partition(".")[0]), attribute)), origins[name])
         for name, attribute, kind in keys()
@@ -179,13 +178,13 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
 
 
 def _capped(config: Config) -> Config:
-    """No session outlives what is kept for it."""
+    """Cap session expiry: no session outlives the messages kept for it."""
     expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
     return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
 
 
 def _certified(config: Config) -> Config:
-    """MQTT over TLS has the certificate of HTTP where it has none of its own."""
+    """Give MQTT over TLS HTTP's certificate if it has none of its own."""
     http, mqtt = config.http, config.mqtt
     if mqtt.tls_cert or mqtt.tls_key or not any(one.scheme in ("mqtts", "wss") for one in mqtt.listen):
         return config
@@ -215,7 +214,7 @@ def _check_cluster(config: Config) -> None:
 
 
 def _check_together(config: Config) -> None:
-    """Raise ConfigError for values that are fine each and not together."""
+    """Raise ConfigError for values that are invalid together."""
     limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
     if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
         raise ConfigError("store.backups", f"must not lie in store.dir ({data})")

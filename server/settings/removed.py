@@ -1,4 +1,4 @@
-"""Settings that went in the release before, and what took their place: they are warned of, not refused."""
+"""Settings removed in the last release, and their replacements: they cause a warning, not an error."""
 
 from .memory import UNITS
 
@@ -40,4 +40,4 @@ REMOVED = {
         and not name.startswith("store.")
     },
 }
-"""`section.key` -> what took its place."""
+"""`section.key` -> its replacement."""

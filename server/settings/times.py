@@ -1,10 +1,10 @@
-"""Times as people write them, and as the server answers with them: text to UTC ms and back.
+"""Times as text, in requests and answers: to UTC ms and back.
 
-Two kinds come in. A wish for an *instant* (`deliver_at`) is RFC 3339 with an offset, or a local time with a
-zone in brackets; without either it names no instant and is refused. A wish for a *delay* (`deliver_in`) is an
-ISO 8601 period, the short form that people type, or a number of seconds. Nothing here reads a clock.
+There are two kinds. An *instant* (`deliver_at`) is RFC 3339 with an offset, or a local time with a zone in
+brackets; without either it names no instant and is refused. A *delay* (`deliver_in`) is an ISO 8601 period,
+the short form that people type, or a number of seconds. Nothing here reads a clock.
 
-The rule for fractions follows from "never early": what does not fit into whole ms is rounded up.
+"Never early" decides about fractions: they are rounded up to whole ms.
 
     2026-11-21T08:00:00.1230001Z          08:00:00.124 UTC
     2027-03-28T03:30[Europe/Bucharest]    01:30 UTC, 04:30 there: the clocks skip 03:00 to 04:00
@@ -27,7 +27,7 @@ from typing import NoReturn
 from zoneinfo import ZoneInfo
 
 NEVER_TEXT = "never"
-"""In the place of a delay, where there may be none: what failed does not come again."""
+"""In place of a delay, where allowed: a failed message is not retried."""
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
 
@@ -44,8 +44,8 @@ _INSTANT = re.compile(
     re.ASCII,
 )
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,64}(?:/[A-Za-z0-9_+-]{1,64}){0,3}", re.ASCII)
-"""Names of zones have three parts at most, and `posix/` before it. The library goes a folder, or a package,
-deeper for each, as many as there are."""
+"""Names of zones have at most three parts, after an optional `posix/`. The library goes a folder, or a
+package, deeper for each part, without a limit."""
 _NUMBER = r"\d{1,15}(?:[.,]\d{1,9})?"
 _SECONDS = re.compile(r"\d{1,15}(?:\.\d{1,9})?", re.ASCII)
 _SHORT = re.compile(
@@ -61,7 +61,7 @@ _PERIOD = re.compile(
 
 
 class TimeError(ValueError):
-    """A time or a delay that cannot be taken; the message says why."""
+    """An invalid time or delay; the message says why."""
 
 
 def parse_deliver_at(text: str) -> int:
@@ -85,9 +85,9 @@ def parse_deliver_at(text: str) -> int:
 
 
 def wall_time(text: str) -> bytes:
-    """`text` as stored, if it is a local wall time with its zone and nothing else; else empty.
+    """The stored form of `text`, if it is a local wall time with only a zone; else empty.
 
-    Only that can mean another instant one day. With an offset, or in UTC, an instant was said.
+    Only such a time can mean another instant later. With an offset, or in UTC, the instant is fixed.
     """
     if text[-1:] != "]":
         return b""
@@ -125,7 +125,7 @@ def _refuse_year() -> NoReturn:
 
 
 def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
-    """Seconds that `local` is ahead of UTC."""
+    """Offset of `local` from UTC, s."""
     if zone is None:
         if offset is None:
             raise TimeError(
@@ -205,7 +205,7 @@ def _parse_delay_text(text: str) -> int:
 
 
 def _sum_ms(parts: Iterable[tuple[str | None, int]]) -> int:
-    """The sum of (number, its unit in ms), exact in integers, rounded up once."""
+    """The sum of (number, its unit in ms), in exact integers, rounded up once."""
     total_e9 = 0
     for number, unit_ms in parts:
         if number:
@@ -217,7 +217,7 @@ def _sum_ms(parts: Iterable[tuple[str | None, int]]) -> int:
 def format_ms(at_ms: int) -> str:
     """UTC ms as RFC 3339 with ms: `2026-11-21T08:00:00.123Z`. For 0 to INSTANT_MS_MAX.
 
-    On the path of every 201. Neighbouring answers share their minute, whose text is remembered: 1.1 µs, where
+    On the path of every 201. Neighbouring answers share their minute, whose text is cached: 1.1 µs, where
     `datetime.isoformat` and `time.gmtime` took 3.5 in the same run.
     """
     minute, rest_ms = divmod(at_ms, 60_000)
@@ -227,5 +227,5 @@ def format_ms(at_ms: int) -> str:
 
 @lru_cache(maxsize=4_096)
 def _minute_text(minute: int) -> str:
-    """`2026-11-21T08:00:`; a pure function, so the memory of it is no state."""
+    """`2026-11-21T08:00:`. Cached: the function is pure, so this is no module state."""
     return (_EPOCH + timedelta(minutes=minute)).isoformat()[:17]

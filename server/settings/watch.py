@@ -1,14 +1,14 @@
-"""Files of keys, rules and certificates, read again when they change or when somebody says so.
+"""Rereads files of keys, rules and certificates when they change, or on request.
 
-Every LOOK_S the files are looked at (a few system calls); those that are others now, and have been for one
-look, are read in a thread and put in place on the loop, and whoever holds what they allow looks at it again
-(`review`), before anything else is read. A file that is being written is not read: of half a file keys are
-missing, or the rules of one, which would then allow every topic. What cannot be used leaves all as it was,
-and the log says once what is wrong with it. It may be nothing that the files say (no descriptors were left),
-and they would never be others: so what failed is tried again, or a key that was revoked would stay.
+Every LOOK_S it checks the files (a few system calls). Files that have changed, and were stable for one look,
+are read in a thread and put in place on the loop. Then connections are checked again (`review`), before
+anything else is read. A file that is being written is not read: in half a file keys are missing, or the rules
+of one, which would then allow every topic. If files cannot be used nothing changes, and the log says once
+why. The error may not be in the files (no descriptors were left), so that they would never change. So a
+failed read is tried again; otherwise a revoked key would stay valid.
 
-    12:00:00   keys.toml is another           it may be half written
-    12:00:02   it is as it was at 12:00:00    read; connections by a key that is gone end
+    12:00:00   keys.toml has changed          it may be half written
+    12:00:02   it is as at 12:00:00           read; connections of removed keys are closed
 """
 
 import asyncio
@@ -21,60 +21,61 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 RETRY_LOOKS = 5
-"""After so many looks what could not be used is tried again."""
+"""Number of looks after which a failed read is tried again."""
 
 Stamps = tuple[tuple[int, int, int, int] | None, ...]
-"""Of each file what tells it from another that takes its place; None: it is not there."""
+"""Identity of each file's content; None: missing."""
 
 
 class Watched(Protocol):
-    """What has been read from files."""
+    """A thing read from files."""
 
     name: str
-    """What it is, for the log."""
+    """Its name in the log."""
     paths: tuple[Path, ...]
     stamps: Stamps
-    """Of the files when they were read for the first time, taken before."""
+    """The files' stamps from just before they were first read."""
 
     def again(self) -> Callable[[], None]:
-        """Read them, in any thread; what comes back puts it in place, on the loop. OSError, ValueError."""
+        """Read them, in any thread; returns a function that puts the result in place, on the loop. OSError,
+        ValueError."""
 
 
 class Watch:
-    """Looks after the files of everything that is `watched`."""
+    """Watches the files of everything `watched`."""
 
     def __init__(self, watched: Sequence[Watched], review: Callable[[], None]) -> None:
-        """`review`: called when something is another now."""
+        """`review`: called after a change."""
         self._watched = watched
         self._review = review
         self._told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._read = [one.stamps for one in watched]
-        """What the files were when they were read, be it in vain."""
+        """Stamps at the last read, even if it failed."""
         self._seen = list(self._read)
-        """What they were at the last look."""
+        """Stamps at the last look."""
         self._faults = [""] * len(watched)
-        """What is wrong with them, if something is."""
+        """The current error of each, if any."""
         self._looks = [0] * len(watched)
-        """Since they were read."""
+        """Looks since the last read."""
 
     def start(self) -> None:
-        """Begin to look, if there is anything to look at."""
+        """Start watching, if there are files."""
         if any(one.paths for one in self._watched):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def hurry(self) -> None:
-        """Read the files now, whether they look changed or not."""
+        """Read the files now, changed or not."""
         self._told.set()
 
     async def look(self, *, is_told: bool) -> None:
-        """Read what has changed and stands still; `is_told`: read all of it anyway."""
+        """Read what has changed and is stable; `is_told`: read everything."""
         for at, one in enumerate(self._watched):
             now = stamps_of(one.paths)
             is_still, self._seen[at] = now == self._seen[at], now
@@ -104,7 +105,7 @@ class Watch:
 
 
 async def _read_again(one: Watched, known: str) -> str:
-    """What is wrong with it, empty: it is in place. `known`: what the log says already."""
+    """Reread one. Returns its error; empty: done. `known`: the error already logged."""
     try:
         put = await asyncio.to_thread(one.again)
         put()
@@ -120,7 +121,7 @@ async def _read_again(one: Watched, known: str) -> str:
 
 
 def stamps_of(paths: Sequence[Path]) -> Stamps:
-    """What the files are now. A few system calls."""
+    """Stamps of the files now. A few system calls."""
     return tuple(map(_stamp, paths))
 
 
