@@ -5,8 +5,8 @@
     python -m spark expire --server http://127.0.0.1:8080 --archive /backups/archive
 
 Exit codes: 0 done, or nothing to do; 1 refused or failed, with one line that says why; 2 usage; 3 the server
-cannot be reached. With `--job` the job is there already and its token in FASTI_JOB_TOKEN: so the server
-starts this program.
+cannot be reached. With `--job` the job exists already and its token is in FASTI_JOB_TOKEN: the server starts
+this program so.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def _given(remote: Remote, job_id: str) -> "Job":
 
 
 def _check_machine(master: str | None) -> None:
-    """Before a job is made: what would keep it from being done."""
+    """Before a job is made: check what it needs."""
     if find_spec("pyspark") is None:
         raise SparkError("pyspark is not installed: `make spark`, or pip install 'fasti-server[spark]'")
     if not (master or "").startswith("sc://") and not has_java(os.environ):

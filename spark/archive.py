@@ -1,16 +1,17 @@
-"""The Parquet archive: one slice of the past into files by day, exactly once however often it is tried.
+"""The Parquet archive: writes a past slice into files by day, exactly once however often it is tried.
 
     DIR/date=2026-12-01/1796083200000-0.parquet        slice start (ms) and generation
-    DIR/_manifests/1796083200000-0.json                written last: what the slice's files are
+    DIR/_manifests/1796083200000-0.json                written last: lists the slice's files
 
-A slice and its generation name a set of rows for ever, so a file's name follows from what is in it. Each
-file is written under another name, synced, renamed, and the directory synced; the manifest comes after all of
-them. So whatever is interrupted, the next try writes the same files again over what is there, and a slice
-whose manifest is there and true is left alone. A manifest that tells of other rows under the same name is
-of another server: nothing of it is overwritten (`ArchiveClash`).
+A slice and its generation name a set of rows for ever, so a file's name follows from its content. Each file
+is written under another name, synced, renamed, and the directory synced; the manifest comes last. So after
+any interruption the next try writes the same files again, and skips a slice with a correct manifest. A
+manifest with other rows under the same name belongs to another server: nothing of it is overwritten
+(`ArchiveClash`).
 
-Rows stand in position order. What a move left is not archived: the message is where it was moved to. Nor is
-a retry: the message was written before. What was cancelled is, without its payload. Memory: one row group.
+Rows are in position order. Stubs of moves are not archived: the message is where it was moved to. Nor are
+retries: the message was written before. Cancelled messages are archived without payload. Memory: one row
+group.
 """
 
 import hashlib
@@ -64,7 +65,7 @@ Manifest = dict[str, Any]
 
 
 class Extent(NamedTuple):
-    """Which rows a slice has, as far as that can be told by looking at keys."""
+    """Rows of a slice, as far as keys alone show."""
 
     rows: int
     first: str
@@ -72,7 +73,7 @@ class Extent(NamedTuple):
 
 
 def archive_slice(snapshot: Snapshot, home: Home, folder: Path, node: int) -> Manifest:
-    """Make sure that a slice is in the archive; its manifest. Raises ArchiveClash, OSError."""
+    """Make sure that a slice is in the archive; returns its manifest. Raises ArchiveClash, OSError."""
     piece = piece_of(snapshot, home)
     known = read_manifest(folder, home)
     if known is not None:
@@ -95,7 +96,7 @@ def piece_of(snapshot: Snapshot, home: Home) -> Slice:
 
 
 def extent_of(snapshot: Snapshot, piece: Slice) -> Extent:
-    """By a scan of the slice."""
+    """Scan the slice."""
     rows, first, last = 0, None, None
     for place, _, _ in snapshot.reader.read(before(piece.start_ms), before(piece.end_ms)):
         first = place if first is None else first
@@ -129,13 +130,13 @@ def manifest_path(folder: Path, home: Home) -> Path:
 
 
 def clear_unfinished(folder: Path, home: Home) -> None:
-    """Remove what interrupted tries have left of a slice. Not to be called while one is under way."""
+    """Remove what interrupted tries left of a slice. Do not call it during a try."""
     for path in folder.glob(f"*/.{name_of(home)}.*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def _write(snapshot: Snapshot, piece: Slice, folder: Path, node: int) -> Manifest:
-    """The files, one day after the other, then the manifest."""
+    """Write the files, one day after the other, then the manifest."""
     files, seen = [], _Seen()
     journal = Journal(snapshot.store)
     for day in range(piece.start_ms // DAY_MS, (piece.end_ms - 1) // DAY_MS + 1):
@@ -164,7 +165,7 @@ def _write(snapshot: Snapshot, piece: Slice, folder: Path, node: int) -> Manifes
 
 
 class _Seen:
-    """Counts the rows that go through."""
+    """Counts the rows that pass."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -182,7 +183,7 @@ class _Seen:
 
 
 class _Replacing:
-    """A file that is there whole, or as it was: written beside, synced, renamed, the directory synced."""
+    """A file that is either complete or unchanged: written beside, synced, renamed, the directory synced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,7 +209,7 @@ class _Replacing:
 def _write_file(
     path: Path, batches: Iterator[list[Row]], snapshot: Snapshot, journal: Journal, node: int
 ) -> dict[str, Any]:
-    """A day's file; empty if there is nothing for it."""
+    """Write a day's file; returns its entry, empty if there are no rows."""
     first = next(batches, None)
     if first is None:
         return {}
@@ -254,7 +255,7 @@ def _table(rows: list[Row], snapshot: Snapshot, journal: Journal, node: int) -> 
 
 
 def _is_true(folder: Path, file: dict[str, Any]) -> bool:
-    """Whether a file of a manifest is there, as it was written."""
+    """Whether a file of a manifest exists as it was written."""
     path = folder / file["path"]
     if not path.is_file() or path.stat().st_size != file["bytes"]:
         return False

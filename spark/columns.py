@@ -1,9 +1,9 @@
 """Rows of the timeline as Arrow columns, for the archive and for the table.
 
-A batch of rows (position, shard number, stored value), in position order, becomes one list a column; what is
-written by the thousand in Python would be the whole cost, so each column is one comprehension.
+A batch of rows (position, shard number, stored value), in position order, becomes one list per column. Python
+code per value would be the whole cost, so each column is one comprehension.
 
-What state a message is in says shards/state.py, row by row, with the journal of dispatch turns read along.
+shards/state.py decides the state of each message, with the journal of dispatch turns read along.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ HEADERS = pa.map_(pa.string(), pa.string())
 
 
 class Batch:
-    """Some rows, decoded. Columns are made as they are asked for."""
+    """Decoded rows. Columns are made on request."""
 
     def __init__(self, rows: Sequence[Row], node: int) -> None:
         self.rows = rows
@@ -37,7 +37,7 @@ class Batch:
         return pa.array([of(record) for record in self.records], kind)
 
     def text(self, of: Callable[[Record], bytes]) -> pa.Array:
-        """A column of UTF-8 that is stored as bytes."""
+        """A column of UTF-8 stored as bytes."""
         return pa.array([of(record) for record in self.records], pa.binary()).cast(pa.string())
 
     def id(self) -> pa.Array:
@@ -64,13 +64,13 @@ class Batch:
         return pa.array([one[0] for one in both], HEADERS), pa.array([one[1] for one in both], pa.string())
 
     def payload(self) -> pa.Array:
-        """Null for what was cancelled."""
+        """Null for cancelled messages."""
         return pa.array([None if one.stub else one.payload for one in self.records], pa.binary())
 
     def states(
         self, horizon: Position, journal: Journal, *, with_time: bool
     ) -> tuple[list[State], list[int | None]]:
-        """(states, when dispatch came to each as far as that is known), as `state_of` says them."""
+        """(states, dispatch times as far as known), from `state_of`."""
         both = [
             state_of(place, record, horizon, journal, is_held=number == HELD_SHARD, with_time=with_time)
             for (place, number, _), record in zip(self.rows, self.records, strict=True)
@@ -84,7 +84,7 @@ def times(values_ms: Sequence[int | None], kind: pa.DataType = TIME) -> pa.Array
 
 
 def batches(rows: Iterator[Row], most_rows: int, most_bytes: int) -> Iterator[list[Row]]:
-    """The rows in lists, bounded in number and bytes (by `STEP` rows more)."""
+    """The rows in lists, bounded in number and bytes (plus at most `STEP` rows)."""
     batch: list[Row] = []
     size = 0
     while some := list(islice(rows, STEP)):

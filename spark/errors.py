@@ -1,4 +1,4 @@
-"""What can go wrong in this room, and with which code the program then ends."""
+"""Errors of this room, and the program's exit code for each."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,8 @@ class SparkError(Exception):
 
 
 class Refused(SparkError):
-    """The server refused: `status` and `slug` of the problem; `details` say what is wrong in the request."""
+    """A refusal of the server: `status` and `slug` of the problem; `details`: what is wrong in the
+    request."""
 
     def __init__(self, status: int, slug: str, detail: str, details: Sequence[str] = ()) -> None:
         super().__init__("; ".join([f"{slug}: {detail}" if slug else detail, *details]))
@@ -19,17 +20,17 @@ class Refused(SparkError):
 
 
 class Unreachable(SparkError):
-    """Nobody answers at that address."""
+    """No answer from that address."""
 
     code = 3
 
 
 class NotAStore(SparkError):
-    """A directory that cannot be read as a timeline; the message says what to do instead."""
+    """A directory that is not a readable timeline; the message says what to do instead."""
 
 
 class LeaseLost(SparkError):
-    """The server has given the job up while it was worked on."""
+    """The server aborted the job during the work."""
 
 
 class ArchiveClash(SparkError):

@@ -1,6 +1,6 @@
-"""The Spark stage of an expiry: slices behind retention into the archive, one or some small ones a task.
+"""The Spark stage of an expiry: archives slices behind retention, one or some small ones per task.
 
-Without an archive a task only counts: the server drops nothing that was not read whole.
+Without an archive a task only counts: the server drops only slices that were read completely.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SAID = ("start_ms", "generation", "rows", "archived", "files")
 
 
 def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
-    """Read all slices of a job, and write them if there is an archive; the `slices` to commit."""
+    """Read all slices of a job, and archive them if there is an archive. Returns the `slices` to commit."""
     uri, node = job.checkpoint, job.node
     if archive:
         prepare(job, archive)
@@ -37,7 +37,7 @@ def prepare(job: Job, archive: str) -> None:
 
 
 def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> Lines:
-    """In a task: some slices, one after the other; what the server is told of each."""
+    """In a task: process some slices, one after the other. Returns the report on each."""
     with opened_snapshot(uri) as snapshot:
         if archive:
             return [_archived(snapshot, piece, archive, node) for piece in pieces]
@@ -55,5 +55,5 @@ def _counted(snapshot: Snapshot, piece: Span) -> Line:
 
 
 def archived_count(folder: Path, job: Job) -> int:
-    """How many slices of a job have their manifest."""
+    """Number of a job's slices with a manifest."""
     return sum(manifest_path(folder, piece.home).exists() for piece in job.slices)

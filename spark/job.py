@@ -1,7 +1,7 @@
-"""A job as the server describes it: which slices, where the checkpoint lies, how far it may go.
+"""A job as the server describes it: its slices, its checkpoint, its bounds.
 
-The checkpoint is a URI and stays one up to the place that opens files: a later cluster will hand out
-others than `file://`. Times are Unix ms.
+The checkpoint stays a URI until its files are opened: a later cluster will use other schemes than `file://`.
+Times are Unix ms.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .errors import NotAStore
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A shard to read. `count` is 0 where the server does not say it."""
+    """A shard to read. `count` is 0 if the server does not give it."""
 
     home: Home
     number: int
@@ -31,7 +31,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A slice: [start, end) and the shards that its rows are in."""
+    """A slice: [start, end) and the shards with its rows."""
 
     start_ms: int
     end_ms: int
@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `token` is empty where the server keeps it to itself."""
+    """A job. `token` is empty if the server keeps it."""
 
     id: str
     kind: str
@@ -62,7 +62,7 @@ class Job:
 
 
 def job_from(body: Mapping[str, Any], token: str = "") -> Job:
-    """A job out of the JSON of the server. `token`: the one that the caller has been given."""
+    """A job from the server's JSON. `token`: the caller's."""
     one = body.get("slice")
     pieces = body.get("slices") or ([one] if one else [])
     return Job(
@@ -92,7 +92,7 @@ def _source(body: Mapping[str, Any]) -> Source:
 
 
 def path_of(uri: str) -> Path:
-    """Where a `file://` URI points, or a plain path. Raises NotAStore for another scheme."""
+    """The path of a `file://` URI, or a plain path. Raises NotAStore for another scheme."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))

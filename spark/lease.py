@@ -1,8 +1,7 @@
-"""Keeps a job's lease while Spark works: renewed every few seconds by a thread, with the progress.
+"""Keeps a job's lease while Spark works: a thread renews it every few seconds, with the progress.
 
-The server gives up a job that it has not heard of for as long as its lease; a renewal that it refuses says
-that it has done so already. Then there is nothing left to work for: the main thread is interrupted, wherever
-it waits for Spark, and finds out here why (`why`).
+The server aborts a job that was not renewed within its lease, and then refuses renewals. The work is useless
+then: the main thread is interrupted, wherever it waits for Spark, and finds the reason in `why`.
 """
 
 import signal
@@ -19,7 +18,7 @@ Progress = Callable[[], tuple[int, int] | None]
 
 
 class Lease:
-    """Holds while entered."""
+    """Keeps the lease while entered."""
 
     def __init__(self, remote: Remote, job: Job, *, every_s: float = EVERY_S) -> None:
         self._remote = remote
@@ -33,11 +32,11 @@ class Lease:
         """Why it was lost; empty: it was not."""
 
     def follow(self, progress: Progress) -> None:
-        """Tell the server from now on how far it is: `progress` says (done, total)."""
+        """Report progress from now on: `progress` gives (done, total)."""
         self._progress = progress
 
     def begin_commit(self) -> None:
-        """All is handed over next: what happens to the lease from now on is the server's business."""
+        """The commit follows: losing the lease from now on does not interrupt."""
         self._is_committing = True
 
     def __enter__(self) -> "Lease":

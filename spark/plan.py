@@ -1,20 +1,20 @@
-"""Where to cut an overfull slice, and what each piece then holds: from sketches of its shards. Pure.
+"""Cut points of an overfull slice, and counts of each piece, from sketches of its shards. Pure.
 
-A *sketch* has an entry for rising milliseconds: how many rows lie from there up to the next one, how many of
-them are live, and their bytes. A millisecond that alone holds as much as a step has an entry of its own, so
-that it can be cut off on both sides; others share one. Sketches of several shards are added up, its rows
-counted where an entry starts: a cut is off by less than two steps a shard, two in `POINTS` of all rows.
+A *sketch* has entries at rising milliseconds: the rows from there up to the next entry, how many of them are
+live, and their bytes. A millisecond with as many rows as a step has its own entry, so that it can be cut on
+both sides; others share one. Sketches of several shards are added up, with rows counted at an entry's start:
+a cut is off by less than two steps per shard, two in `POINTS` of all rows.
 
-The counts of the pieces are exact all the same. Of each sketch only the entry that a cut falls into has rows
-on both sides of it; those behind the cut (`beyond`) are read again, about one row in `POINTS` for each cut.
+The counts of the pieces are exact all the same. In each sketch only the entry at a cut has rows on both
+sides; those behind the cut (`beyond`) are read again, about one row in `POINTS` for each cut.
 
     at     0  10  20  30        parts=2: rows before each entry are 0, 30, 40, 90 of 100, the middle is 50:
     rows  30  10  50  10        40 is nearest, so the cut is at 20: 40 rows and 60
 
-A cut is a millisecond, so messages with the same one stay together. The nearest entries to the quantiles are
-the answer if no child is then more than `WITHIN` larger than another. Where equal dues make that miss, a
-search over all entries looks for children that all lie within 9 % of the mean; if there are none, nearest it
-is, with fewer children where two quantiles fall on one millisecond.
+A cut is a millisecond, so messages of the same millisecond stay together. The entries nearest to the
+quantiles are used if then no child is more than `WITHIN` larger than another. If equal dues prevent that, a
+search over all entries looks for children all within 9 % of the mean. If there are none, the nearest entries
+are used, with fewer children if two quantiles fall on one millisecond.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ from shards.record import is_stub
 from timeline.slices import Counts
 
 POINTS = 4_096
-"""Entries of a sketch, at most twice that."""
+"""Number of entries of a sketch, at most twice that."""
 MERGED_POINTS = 16_384
 WITHIN = 1.2
 PARTS_MAX = 256
@@ -42,7 +42,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Sketch(NamedTuple):
-    """`rows[i]` rows have at[i] <= at < at[i + 1]; so have `live` and `bytes`."""
+    """`rows[i]` rows have at[i] <= at < at[i + 1]; likewise `live` and `bytes`."""
 
     at: Numbers
     rows: Numbers
@@ -58,20 +58,20 @@ EMPTY = Sketch(*(np.empty(0, np.int64) for _ in Sketch._fields))
 
 
 class Beyond(NamedTuple):
-    """Rows of a sketch with low <= at < high, in its entry that the cut at `low` falls into."""
+    """Rows of a sketch with low <= at < high, in the entry that contains the cut at `low`."""
 
     low: int
     high: int
 
 
 def sketch(rows: Iterable[Row], points: int = POINTS) -> Sketch:
-    """Of rows, those of each shard in order. Memory: its distinct milliseconds, 32 bytes each."""
+    """The sketch of rows, each shard's in order. Memory: its distinct milliseconds, 32 bytes each."""
     runs = [_counted(run) for run in _runs(rows)]
     return coarse(merged(runs), points) if runs else EMPTY
 
 
 def merged(sketches: Iterable[Sketch]) -> Sketch:
-    """Added up: an entry for each ms that any of them has."""
+    """The sum of sketches: an entry for each ms that any of them has."""
     some = [one for one in sketches if len(one.at)]
     if not some:
         return EMPTY
@@ -83,7 +83,7 @@ def merged(sketches: Iterable[Sketch]) -> Sketch:
 
 
 def coarse(fine: Sketch, points: int) -> Sketch:
-    """With about `points` entries; one that holds more than its share stays alone."""
+    """The sketch reduced to about `points` entries; one with more than its share stays alone."""
     step = max(1, fine.total // points)
     if step == 1:
         return fine
@@ -96,12 +96,13 @@ def coarse(fine: Sketch, points: int) -> Sketch:
 
 
 def parts_for(count: int, split_above: int) -> int:
-    """How many children: half full each, so that they are not soon overfull again."""
+    """Number of children: half full each, so that they are not soon overfull again."""
     return 1 if count <= split_above else min(PARTS_MAX, max(2, ceil(2 * count / split_above)))
 
 
 def cut_points(sketches: Iterable[Sketch], parts: int) -> list[int]:
-    """The starts of all children but the first, rising, ms. None if there is nothing to cut: one instant."""
+    """The starts of all children except the first, rising, ms. Empty if there is nothing to cut: one
+    instant."""
     whole = coarse(merged(sketches), MERGED_POINTS)
     parts = min(parts, len(whole.at))
     if parts < 2:
@@ -114,7 +115,7 @@ def cut_points(sketches: Iterable[Sketch], parts: int) -> list[int]:
 
 
 def beyond(one: Sketch, cuts: list[int], end_ms: int) -> list[Beyond]:
-    """What has to be read again of a sketch: for each cut that falls into an entry, the rows behind it."""
+    """Rows of a sketch to read again: for each cut within an entry, those behind it."""
     ends = np.append(one.at[1:], end_ms)
     found = []
     for cut in cuts:
@@ -127,7 +128,7 @@ def beyond(one: Sketch, cuts: list[int], end_ms: int) -> list[Beyond]:
 def pieces(
     sketches: Iterable[Sketch], again: Iterable[tuple[Beyond, Counts]], cuts: list[int]
 ) -> list[Counts]:
-    """What each piece holds. `again`: what was found in all that is `beyond` a cut."""
+    """Counts of each piece. `again`: counts of all that is `beyond` a cut."""
     below = np.zeros((len(cuts) + 2, 3), np.int64)
     for one in sketches:
         bounds = np.searchsorted(one.at, [*cuts], "left")
@@ -141,13 +142,14 @@ def pieces(
 
 
 def spread(bounds: Numbers, chosen: list[int]) -> float:
-    """The largest child by the smallest. `bounds`: rows before each entry, and all; `chosen`: of them."""
+    """Size of the largest child divided by the smallest. `bounds`: rows before each entry, and all; `chosen`:
+    of them."""
     sizes = np.diff(bounds[[0, *chosen, len(bounds) - 1]])
     return float(sizes.max() / sizes.min())
 
 
 def _nearest(bounds: Numbers, parts: int) -> list[int]:
-    """The inner bound that is closest to each quantile."""
+    """The inner bound closest to each quantile."""
     targets = bounds[-1] * np.arange(1, parts) / parts
     high = np.clip(np.searchsorted(bounds, targets), 1, len(bounds) - 1)
     closest = np.where(targets - bounds[high - 1] <= bounds[high] - targets, high - 1, high)
@@ -157,7 +159,7 @@ def _nearest(bounds: Numbers, parts: int) -> list[int]:
 def _balanced(bounds: Numbers, parts: int) -> list[int] | None:
     """Inner bounds with every child within a factor sqrt(WITHIN) of the mean; None if there are none.
 
-    Forward: which bounds can end the k-th child. Back: one that could be the start of it.
+    Forward: the possible ends of the k-th child. Back: a possible start of each.
     """
     mean = bounds[-1] / parts
     least, most = mean / sqrt(WITHIN), mean * sqrt(WITHIN)
@@ -186,7 +188,7 @@ def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _counted(run: list[Row]) -> Sketch:
-    """The distinct milliseconds of some rows."""
+    """The sketch of rows by distinct millisecond."""
     columns = np.frombuffer(b"".join([key for key, _ in run]), np.uint8).reshape(len(run), -1)
     padded = np.zeros((len(run), 8), np.uint8)
     padded[:, 2:] = columns[:, AT_BYTES]

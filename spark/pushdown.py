@@ -1,11 +1,10 @@
-"""From what is wanted of the table to what need not be read. Pure: options or Spark's filters in, bounds out.
+"""Filter pushdown: which rows of the table need not be read. Pure: options or Spark's filters in, bounds out.
 
-What is known of a row with `due` and `at`, and of the stored bound B (at least T when the last group was
-written):
+Known about a row's `due` and `at`, and about the stored bound B (at least T when the last group was written):
 
     at >= due           always: a message is placed at its due, or at T when it is late
-    at == due           for at > B: nothing was placed beyond T but at its due (a step of the clock below 1 s
-                        places at T + 1 ms; B is 2 s beyond T)
+    at == due           for at > B: beyond T messages are placed only at their due (a step of the clock below
+                        1 s places at T + 1 ms; B is 2 s beyond T)
 
 So `due >= y` means at >= y, and `due <= x` means at <= max(x, B).
 """
@@ -49,20 +48,20 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What all filters together let through. None: any."""
+    """What all filters together accept. None: any."""
 
     due: Range = Range()
     at: Range = Range()
     slice: Range = Range()
     topics: frozenset[str] | None = None
     starts: tuple[str, ...] = ()
-    """The topic starts with each of them."""
+    """The topic starts with each of these."""
     states: frozenset[str] | None = None
     filters: tuple[str, ...] = ()
     """The topic matches each of these MQTT filters."""
 
     def at_range(self, bound_ms: int) -> Range:
-        """Which `at` rows can have. `bound_ms`: the stored bound."""
+        """The possible range of `at`. `bound_ms`: the stored bound."""
         return self.at.within(Range(self.due.low, max(self.due.high, bound_ms)))
 
     def wants_topic(self, topic: str) -> bool:
@@ -75,7 +74,7 @@ class Wanted:
         return self.topics is not None or bool(self.starts or self.filters)
 
     def topic_filters(self) -> list[str] | None:
-        """MQTT filters that match at least every topic that is wanted; None: no topic is unwanted."""
+        """MQTT filters that match at least every wanted topic; None: every topic is wanted."""
         if self.topics is not None:
             return sorted(self.topics)
         if self.filters:
@@ -90,14 +89,14 @@ NOTHING_SAID = Wanted()
 
 
 OPTIONS = frozenset({"path", "node", "due_from", "due_to", "slice", "topic", "state"})
-"""Of a read, as Spark hands them on: in small letters."""
+"""Options of a read, as Spark passes them: in lower case."""
 
 
 def wanted_by(options: Mapping[str, str]) -> Wanted:
-    """Of the options of a read. Raises ValueError, naming the option.
+    """Parse the options of a read. Raises ValueError naming the option.
 
-    `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, and itself outside; `topic`: an
-    MQTT filter; `state`: one or several, with commas.
+    `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, exclusive; `topic`: an MQTT
+    filter; `state`: one or several, separated by commas.
     """
     unknown = sorted(options.keys() - OPTIONS)
     if unknown:
@@ -138,7 +137,7 @@ def _instant(options: Mapping[str, str], name: str) -> int | None:
 
 
 def wanted_from(filters: Iterable[Filter], wanted: Wanted = NOTHING_SAID) -> Wanted:
-    """`wanted` and all of `filters`; what is not understood lets everything through."""
+    """`wanted` combined with all of `filters`; a filter that is not understood accepts everything."""
     for one in filters:
         wanted = _with(wanted, one)
     return wanted
@@ -169,7 +168,7 @@ def _values(one: Filter, known: frozenset[str] | None) -> frozenset[str] | None:
 
 
 def _range(one: Filter) -> Range:
-    """In whole ms, rounded so that nothing is lost."""
+    """The range in whole ms, rounded outward."""
     if isinstance(one, In):
         instants = [value for value in map(_ms, one.value) if value is not None]
         return Range(min(instants)[0], max(instants)[1]) if len(instants) == len(one.value) > 0 else Range()
@@ -187,7 +186,7 @@ def _range(one: Filter) -> Range:
 
 
 def _ms(value: object) -> tuple[int, int] | None:
-    """(the ms at or before, the one at or after); None for what is no instant in UTC."""
+    """(the ms at or before, the ms at or after); None for anything but an instant in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     since = value - EPOCH

@@ -1,7 +1,7 @@
-"""The hand-over with a running server, over HTTP: create, renew, commit, abort.
+"""Job calls to a running server over HTTP: create, renew, commit, abort.
 
-Every answer that is no success is one of two errors: `Refused` with the problem that the server named, or
-`Unreachable`. A commit whose answer is lost is asked about before it is sent again.
+Every failure is one of two errors: `Refused` with the server's problem, or `Unreachable`. If the answer to a
+commit is lost, the job's state is checked before it is sent again.
 """
 
 import json
@@ -20,15 +20,15 @@ from .job import Job, job_from
 
 TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 1_800.0
-"""The server may have to count what has come since, or to drop much."""
+"""The server may have to count new rows, or to drop many slices."""
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Before each further try of a commit that nobody answered."""
+"""Pauses before further tries of an unanswered commit."""
 
 Body = dict[str, Any]
 
 
 class Remote:
-    """One server. `key`: an API key, or empty."""
+    """A server. `key`: an API key, or empty."""
 
     def __init__(self, url: str, key: str = "") -> None:
         parts = urlsplit(url)
@@ -36,11 +36,11 @@ class Remote:
             raise Unreachable(f"{url!r} is no address of a server, as http://127.0.0.1:8080 is")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # A proxy for the web has no business between a job and its server.
+        # Web proxies do not apply between a job and its server.
         self._open = build_opener(ProxyHandler({})).open
 
     def create(self, kind: str, **wish: object) -> Job:
-        """A job that this program runs. `wish`: slice, parts."""
+        """Create a job that this program runs. `wish`: slice, parts."""
         given = {name: value for name, value in wish.items() if value is not None}
         return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
 
@@ -56,7 +56,7 @@ class Remote:
         self.call("POST", _path(job.id, "abort"), {"token": job.token, "detail": detail})
 
     def commit(self, job: Job, found: Mapping[str, object]) -> None:
-        """Hand in what the job found. Tries again while nobody answers. Raises Refused, Unreachable."""
+        """Send the job's result. Retries while there is no answer. Raises Refused, Unreachable."""
         body = {"token": job.token, **found}
         for pause_s in (*PAUSES_S, None):
             try:
@@ -66,7 +66,7 @@ class Remote:
                     raise
                 time.sleep(pause_s)
             except Refused as error:
-                # It may have been done by the try whose answer was lost.
+                # The try whose answer was lost may have done it.
                 if error.status == 409 and self.get(job.id).state == DONE:
                     return
                 raise
@@ -74,7 +74,7 @@ class Remote:
                 return
 
     def slices(self) -> Iterator[Body]:
-        """Every slice; each with `split_above` of the server."""
+        """Every slice; each with the server's `split_above`."""
         cursor = ""
         while True:
             page = self.call("GET", f"/v1/slices?limit=1000{cursor}")
@@ -85,7 +85,7 @@ class Remote:
             cursor = f"&cursor={quote(str(page['next']))}"
 
     def call(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Body:
-        """One call; the parsed answer. Raises Refused, Unreachable."""
+        """Make a call; returns the parsed answer. Raises Refused, Unreachable."""
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, "Content-Type": "application/json", "Accept": "application/json"}
         request = Request(self.url + path, data, headers, method=method)
@@ -104,7 +104,7 @@ class Remote:
 
 
 def _refusal(status: int, raw: bytes) -> Refused:
-    """The problem in an answer, if it is one."""
+    """The error for an answer, with its problem if it has one."""
     try:
         problem = json.loads(raw)
         slug = str(problem["type"]).removeprefix("/problems/")

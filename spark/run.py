@@ -1,9 +1,9 @@
-"""The two jobs from the first call to the last word: what is asked of the server and what of Spark.
+"""The two jobs from first to last call: steps on the server, and steps in Spark.
 
     split     sketch every shard -> cut points -> count the pieces -> commit
     expire    write every slice, or only count it -> commit
 
-Whatever goes wrong is told to the server, which then forgets the job: no state of the timeline depends on it.
+Any error is reported to the server, which then forgets the job: no state of the timeline depends on it.
 """
 
 import re
@@ -33,7 +33,7 @@ Stage = Callable[[Remote, Job, SparkSession, Lease], str]
 
 
 def run_split(remote: Remote, job: Job, master: str | None) -> str:
-    """What was done, in words."""
+    """Run a split; returns a summary."""
     return _run(remote, job, master, _split)
 
 
@@ -45,7 +45,7 @@ def run_expire(remote: Remote, job: Job, master: str | None, archive: str) -> st
 
 
 def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
-    """One job in a session of its own. Raises SparkError; the server has then been told."""
+    """Run a job in its own session. Raises SparkError, after reporting it to the server."""
     if job.state in ENDED:
         return f"job {job.id} is {job.state} already"
     with Lease(remote, job) as lease:
@@ -101,8 +101,8 @@ def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease, archi
 
 
 def told_to_end(error: BaseException) -> BaseException | None:
-    """The signal that an error came from: a call of Spark that a signal cuts off leaves a gateway of which
-    the next call, at the end of the session, may fail."""
+    """The signal behind an error: a Spark call interrupted by a signal leaves a gateway whose next call, at
+    the end of the session, may fail."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt | SystemExit):
         seen = seen.__cause__ or seen.__context__
@@ -110,7 +110,7 @@ def told_to_end(error: BaseException) -> BaseException | None:
 
 
 def words_of(error: BaseException) -> str:
-    """One line that says why: of an error out of a task the line of the task's own exception."""
+    """One line that says why: for an error in a task the line of the task's own exception."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return "the job was told to end"
     lines = str(error).splitlines()

@@ -1,9 +1,9 @@
 """A Spark session that can run this room's tasks: here, on a standalone cluster, or through Spark Connect.
 
-Tasks are Python functions of these rooms, so every worker needs them. Workers on this machine are told where
-they lie; to others they are sent as an archive (`addArtifacts`), which both kinds of session can do. What is
-compiled (pyarrow, numpy, rocksdict, msgspec) has to be installed there, and the checkpoint has to be
-reachable under the same path: one machine, or a shared file system.
+Tasks are Python functions of these rooms, so every worker needs the rooms. Workers on this machine find them
+by path; others get them as an archive (`addArtifacts`), which both kinds of session can do. Compiled packages
+(pyarrow, numpy, rocksdict, msgspec) must be installed there, and the checkpoint must be reachable under the
+same path: one machine, or a shared file system.
 """
 
 import os
@@ -20,7 +20,7 @@ from .java import Java
 
 LOCAL = "local[2]"
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a JVM that lives a minute and sees no rows: half of its processor time went into optimising itself."""
+"""For a JVM that lives a minute and sees no rows: half of its processor time was spent optimising itself."""
 ROOMS = ("timeline", "shards", "spark")
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
@@ -37,10 +37,10 @@ SETTINGS = {
 
 @contextmanager
 def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
-    """A session on `master`: local[n], spark://…, sc://…. None: what spark-submit says, else `LOCAL`.
+    """A session on `master`: local[n], spark://…, sc://…. None: spark-submit's, else `LOCAL`.
 
-    Stopped at the end, unless there was one already, which is then used. Raises NoJava, but for sc://, which
-    needs none here.
+    It is stopped at the end. An existing session is used instead, and not stopped. Raises NoJava, except for
+    sc://, which needs no Java here.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -80,7 +80,7 @@ def _started(address: str, name: str) -> SparkSession:
 
 
 def see_rooms() -> None:
-    """Let processes that are started from now on find these rooms."""
+    """Let child processes find these rooms from now on."""
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(ROOT) not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, known)])
@@ -88,9 +88,9 @@ def see_rooms() -> None:
 
 @contextmanager
 def sent_rooms(session: SparkSession) -> Iterator[None]:
-    """Send these rooms to the workers, unless spark-submit has done so already (`--py-files`).
+    """Send these rooms to the workers, unless spark-submit has done so (`--py-files`).
 
-    Workers fetch the archive when they first need it: it is there as long as the context.
+    Workers fetch the archive on first use: it exists as long as the context.
     """
     if not ROOT.is_dir():
         yield
@@ -103,7 +103,7 @@ def sent_rooms(session: SparkSession) -> Iterator[None]:
 
 
 def pack_rooms(archive: Path) -> None:
-    """All Python of these rooms as an archive that can be imported from."""
+    """Pack all Python of these rooms into an importable archive."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for room in ROOMS:
             for path in sorted((ROOT / room).rglob("*.py")):

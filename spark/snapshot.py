@@ -1,9 +1,9 @@
-"""A timeline at rest, opened to be read: a checkpoint, a backup, or the data of a stopped server.
+"""Opens a timeline at rest, read-only: a checkpoint, a backup, or the data of a stopped server.
 
-The binding writes a small file of its own into every directory that it opens, read-only or not, which fails
-on a read-only file system and is a race between two tasks of one checkpoint. So a directory of links to the
-files is opened instead, with a copy of that one file; it goes away with the snapshot, and what was pointed at
-stays as it was, byte for byte.
+The binding writes a small file into every directory that it opens, read-only or not. That fails on a
+read-only file system, and is a race between two tasks on one checkpoint. So a directory of links to the files
+is opened instead, with a copy of that one file. It is deleted with the snapshot, and the original stays
+unchanged, byte for byte.
 """
 
 import shutil
@@ -30,7 +30,7 @@ ANY_NUMBER = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read of a timeline: rows through `reader`, and where dispatch stood."""
+    """A timeline at rest: rows through `reader`, and the stored cursor."""
 
     store: Store
     reader: Reader
@@ -39,7 +39,7 @@ class Snapshot:
 
 @contextmanager
 def opened_store(uri: str) -> Iterator[Store]:
-    """The tables of a checkpoint. Raises NotAStore, naming what to do."""
+    """The tables of a checkpoint. Raises NotAStore, which says what to do."""
     path = path_of(uri)
     check_readable(path)
     with TemporaryDirectory(prefix="fasti-read-") as folder:
@@ -58,7 +58,7 @@ def opened_store(uri: str) -> Iterator[Store]:
 
 @contextmanager
 def opened_snapshot(uri: str) -> Iterator[Snapshot]:
-    """The same with its directory. Raises NotAStore also for another format."""
+    """The tables with the directory. Raises NotAStore also for another format."""
     with opened_store(uri) as store:
         try:
             if format_of(store) is None:
@@ -74,7 +74,7 @@ def opened_snapshot(uri: str) -> Iterator[Snapshot]:
 
 
 def check_readable(path: Path) -> None:
-    """Raises NotAStore unless there is a timeline that nobody writes to."""
+    """Raise NotAStore unless there is a timeline that no process writes to."""
     if not (path / "CURRENT").is_file():
         raise NotAStore(f"{path} is no fasti data directory, backup or checkpoint")
     if is_open(path):

@@ -1,8 +1,8 @@
-"""The Spark stages of a split: sketch the shards, then look at the few rows about each cut.
+"""The Spark stages of a split: sketch the shards, then read the few rows around each cut.
 
-Sketching is the one scan of the slice: every row of the checkpoint is read once, some shards a task, and a
-task gives back one sketch of them (plan.py). When the cuts are known the rows of the entries that they fall
-into are read again, which makes the counts of the pieces exact. Nothing is written.
+Sketching is the one scan of the slice: every row of the checkpoint is read once, some shards per task, and
+each task returns one sketch (plan.py). When the cuts are known, the rows of their entries are read again,
+which makes the counts of the pieces exact. Nothing is written.
 """
 
 from base64 import b64decode, b64encode
@@ -23,12 +23,12 @@ from .tasks import Line, Lines, each, grouped
 
 
 def groups_of(piece: Span) -> list[list[Source]]:
-    """The shards of a slice, as the tasks take them."""
+    """The shards of a slice, grouped by task."""
     return grouped(piece.sources, lambda source: source.count)
 
 
 def sketches(session: SparkSession, job: Job) -> list[Sketch]:
-    """Of each group of shards of the job's slice, within the slice."""
+    """Sketches of each group of shards of the job's slice, within the slice."""
     (piece,) = job.slices
     uri = job.checkpoint
 
@@ -39,7 +39,7 @@ def sketches(session: SparkSession, job: Job) -> list[Sketch]:
 
 
 def counted(session: SparkSession, job: Job, found: Sequence[Sketch], cuts: list[int]) -> list[Counts]:
-    """What each piece holds. `found`: the sketches."""
+    """Counts of each piece. `found`: the sketches."""
     (piece,) = job.slices
     uri = job.checkpoint
     wanted = [
@@ -61,13 +61,13 @@ def counted(session: SparkSession, job: Job, found: Sequence[Sketch], cuts: list
 
 
 def sketch_sources(uri: str, piece: Span, sources: Sequence[Source]) -> Sketch:
-    """In a task: of some shards within a slice."""
+    """In a task: the sketch of some shards within a slice."""
     with opened_store(uri) as store:
         return sketch(row for source in sources for row in _rows(store, piece, source))
 
 
 def count_sources(uri: str, sources: Sequence[Source], spans: Sequence[Beyond]) -> list[Counts]:
-    """In a task: what some shards hold in each of these spans."""
+    """In a task: counts of some shards in each of these spans."""
     with opened_store(uri) as store:
         return [
             count(
@@ -91,6 +91,6 @@ def sketch_from(line: Line) -> Sketch:
 
 
 def _rows(store: Store, span: Span, source: Source) -> Iterator[Row]:
-    """The rows of a shard that lie within a span, in key order."""
+    """Rows of a shard within a span, in key order."""
     start, end = span_range(source.prefix, span.start_ms, span.end_ms)
     return store.scan(Table.MESSAGES, start, end)

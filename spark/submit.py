@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # The folder of this file is on the path, where its modules would hide others.
+    # This file's folder is on the path, where its modules would hide others.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
     sys.path.append(str(Path(__file__).resolve().parents[1]))
     runpy.run_module("spark", run_name="__main__", alter_sys=True)

@@ -6,14 +6,14 @@ DIR is a checkpoint, a backup, or the data of a stopped server.
     rows = session.read.format("fasti").option("topic", "orders/#").option("state", "pending").load(DIR)
     rows.groupBy("topic").count()
 
-A row a message, as it stands: what a move left is not shown. A partition has several small slices or some
-shards of a large one, and reads them one after the other; a batch of rows goes to Spark as Arrow. What is
-asked for by options (pushdown.py) keeps slices, shards and stretches of them from being read and other rows
-from being sent.
+Each message is a row in its current state; stubs of moves are not shown. A partition has several small slices
+or some shards of a large one, and reads them one after the other; a batch of rows goes to Spark as Arrow.
+With options (pushdown.py) only matching slices, shards and ranges of them are read, and only matching rows
+are sent.
 
-The same can be got from `where`: `register(session, pushdown=True)`. It is not the rule because Spark 4.3
-keeps what it pushed down last with the *relation*, not with the scan: after `t.where(…)`, a plain `t.count()`
-counts what that `where` left, and two scans of `t` in one query both read what the later one asked for. With
+`register(session, pushdown=True)` does the same for `where`. It is not the default because Spark 4.3 keeps
+the last pushed filters with the *relation*, not with the scan: after `t.where(…)`, a plain `t.count()` counts
+only what that `where` accepted, and two scans of `t` in one query both use the later filters. With
 `pushdown=True` each `load` may be used for one filtered scan only. tests/spark/test_table.py shows both.
 
 Messages in the table `held` (the clock was set back) are pending; they have no slice and no shard yet.
@@ -72,15 +72,15 @@ ARROW = pa.schema(
 
 
 def register(session: SparkSession, *, pushdown: bool = False) -> None:
-    """Make the format known to a session. `pushdown`: also by `where`; see above what that costs."""
+    """Register the format in a session. `pushdown`: also for `where`; see above for its limits."""
     if pushdown:
         session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     session.dataSource.register(PushingSource if pushdown else FastiSource)
 
 
 class FastiSource(DataSource):
-    """Options: `path`, a directory or file:// URI; `node`, the number of the server's node (0); what
-    `wanted_by` reads."""
+    """Options: `path`, a directory or file:// URI; `node`, the server's node number (0); and those of
+    `wanted_by`."""
 
     @classmethod
     def name(cls) -> str:
@@ -100,7 +100,7 @@ class FastiSource(DataSource):
 
 
 class PushingSource(FastiSource):
-    """The same with the filters of `where`."""
+    """The source with pushed-down filters of `where`."""
 
     def reader(self, schema: StructType) -> "PushingReader":  # noqa: ARG002
         return PushingReader(*self.read_options())
@@ -115,7 +115,7 @@ class Run:
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """The work of one task."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         super().__init__(None)
@@ -141,7 +141,7 @@ class FastiReader(DataSourceReader):
 
 
 class PushingReader(FastiReader):
-    """Spark looks at every row again: here its filters only say what need not be read."""
+    """Spark checks every row again: here its filters only reduce reading."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
         self._wanted = wanted_from(filters, self._wanted)
@@ -149,7 +149,7 @@ class PushingReader(FastiReader):
 
 
 def parts(snapshot: Snapshot, wanted: Wanted) -> list[Part]:
-    """Runs of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
+    """Partitions of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
     made: list[Part] = []
     runs: list[Run] = []
     room = PARTITION_ROWS
@@ -163,7 +163,7 @@ def parts(snapshot: Snapshot, wanted: Wanted) -> list[Part]:
 
 
 def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
-    """(run, rows in it) of everything that the filters leave."""
+    """(run, its rows) of everything that the filters accept."""
     low, high = _stretch(snapshot, wanted)
     filters = wanted.topic_filters()
     structures = None if filters is None else snapshot.reader.structures.overlapping(filters)
@@ -186,7 +186,7 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
 
 
 def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
-    """The bounds [low, high) that a wanted row's position lies in."""
+    """The range [low, high) of a wanted row's position."""
     within = wanted.at_range(snapshot.cursor.bound_ms)
     low = before(min(max(within.low, 0), AT_MAX))
     high = before(min(max(within.high, -1) + 1, AT_MAX))
@@ -200,7 +200,7 @@ def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
 
 
 def read_part(snapshot: Snapshot, part: Part, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
-    """What one task gives."""
+    """The batches of one task."""
     for run in part.runs:
         yield from _read(snapshot, run, wanted, node)
 
@@ -230,7 +230,7 @@ def _sent(
 
 
 def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
-    """Without what a move left, and what can be told at a glance."""
+    """Rows without stubs of moves, and without obviously unwanted ones."""
     no_stubs = wanted.states is not None and CANCELLED not in wanted.states
     only_stubs = wanted.states is not None and wanted.states <= {CANCELLED}
     due = wanted.due if wanted.due != Range() else None

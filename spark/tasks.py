@@ -1,8 +1,7 @@
-"""Work over a list of things as Spark tasks: one task each, one line of JSON back from each.
+"""Work over a list as Spark tasks: one task per item, each returning a line of JSON.
 
-`range(n)` in n partitions makes exactly one task per thing, on every kind of cluster; what a task is to do
-travels in its closure. Rows of messages never come near the JVM: tasks read and write files, and what is
-collected is small.
+`range(n)` in n partitions makes exactly one task per item, on every kind of cluster; the work of a task is in
+its closure. Rows of messages never enter the JVM: tasks read and write files, and results are small.
 """
 
 import json
@@ -23,7 +22,7 @@ SCHEMA = "number long, line string"
 def grouped(
     things: Sequence[Thing], rows_of: Callable[[Thing], int], most: int = TASK_ROWS
 ) -> list[list[Thing]]:
-    """Neighbours together, up to `most` rows: each task opens the checkpoint once."""
+    """Group neighbours, up to `most` rows: each task opens the checkpoint once."""
     groups: list[list[Thing]] = []
     room = 0
     for thing in things:
@@ -37,7 +36,7 @@ def grouped(
 
 
 def each(session: SparkSession, things: Sequence[Thing], work: Callable[[Thing], Made]) -> list[Made]:
-    """`work(thing)` for each, in their order. `work` may be run twice for a thing: a task is tried again."""
+    """`work(thing)` for each, in order. `work` may run twice for a thing: a failed task is tried again."""
     if not things:
         return []
 
