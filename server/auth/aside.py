@@ -51,8 +51,8 @@ class Threads:
 def step_back() -> None:
     """Lower the priority of the calling thread below the loop's, where threads have their own priorities.
 
-    On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Only for work that lets go
-    of the interpreter: for what holds it the loop would have to wait.
+    On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Use it only for work that
+    releases the interpreter. Otherwise the loop would wait for a thread that gets no processor time.
     """
     if sys.platform == "linux":
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Where a node that does not lead is reached: the same sockets at which a leader serves.
+"""Listeners of a node that does not lead: at the same sockets at which a leader serves.
 
-They are bound once. Where port 0 was configured, the node keeps the one that the system gave.
+They are bound once. If port 0 is configured the node keeps the port that the system gave.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Doors:
     ) -> None:
         """Raises KeysFileError."""
         self.config = config
-        """With the ports at which it listens, once it has been opened."""
+        """With the actual ports, once it has been opened."""
         self.ports = Ports()
         self._tls = http_tls, mqtt_tls
         self._leader = leader
@@ -81,7 +81,7 @@ class Doors:
         self._away = away_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"), ports)
         await self._away.open()
         await self._front.open()
-        # Another each time: while this node leads the server's watch looks after the same certificates.
+        # A new one each time: while this node leads the server's watch handles the same certificates.
         self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
         self._watch.start()
 

@@ -76,11 +76,11 @@ class Ports:
         return known
 
     def at(self, address: Address) -> list[socket.socket]:
-        """The sockets that are kept there."""
+        """The sockets kept for an address."""
         return self._kept.get(address, [])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the sockets."""
         for listening in [one for opened in self._kept.values() for one in opened]:
             listening.close()
         self._kept.clear()
@@ -116,13 +116,13 @@ class Acceptor:
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._own: list[socket.socket] = []
-        """Those that no port keeps."""
+        """Sockets that are not kept."""
         self._openings: set[asyncio.Task[None]] = set()
         self._introducing: set[asyncio.Task[None]] = set()
         self._spare: int | None = None
 
     async def open(self, address: Address, begin: Begin, context: Context | None) -> int:
-        """Listen; the port. Raises OSError."""
+        """Listen; returns the port. Raises OSError."""
         opened = self._ports.at(address)
         if not opened:
             opened = await _bound(address)

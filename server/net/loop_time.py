@@ -9,10 +9,10 @@ still begin: RESERVE_S is for those.
     turn 1   A reads, A reads, A reads | A, A, A wait   C reads (of the reserve)
     turn 2   A reads, A reads, A reads | ...
 
-What was read is worked off later in the turn: messages are placed, dispatched and sent. So the length of
-whole turns is measured. While several owners are there and turns are longer than LOOP_S, the part shrinks,
-and with it what each piece of a turn may take: reading, deciding (engine/writer.py), dispatch, reading on,
-sending (rounds/app.py), and what may wait between them (delivery/publishing.py).
+Reading causes more work later in the turn: messages are placed, dispatched and sent. So the length of whole
+turns is measured. While there are several owners and turns are longer than LOOP_S, the part shrinks. It
+scales the time of each piece of a turn: reading, deciding (engine/writer.py), dispatch, replay, sending
+(rounds/app.py), and the queue between them (delivery/publishing.py).
 
 A client of another owner waits for one turn, some 10 ms, however many connections A has. A lone owner has the
 whole turn: with a smaller share the same requests made more and smaller group commits (1.1 times the
@@ -43,9 +43,9 @@ SMALL = 1024
 LOOP_S = 0.006
 """Target length of a turn, with all work caused by what was read in it."""
 SHARED = 0.9
-"""Maximum `part` while there are several owners."""
+"""Maximum part while there are several owners."""
 LEAST = 0.1
-"""Minimum `part`, however long turns are."""
+"""Minimum part, however long turns are."""
 SHARED_S = 1.0
 """An owner counts as alone when no other has come for this long."""
 BUSY_S = 0.001

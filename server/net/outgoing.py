@@ -58,14 +58,14 @@ class Outgoing:
     """The connections that wait to write; those with answers come first."""
 
     def __init__(self, mono: Callable[[], float], part: Part) -> None:
-        """`part`: of PIECE_S and PIECE_BYTES."""
+        """`part`: factor for PIECE_S and PIECE_BYTES."""
         self._mono = mono
         self._part = part
         self._answers = Line()
         self._deliveries = Line()
         self._is_planned = False
         self.is_filling = False
-        """There is more to dispatch at once; set by whoever does that, each time."""
+        """There is more to dispatch at once; set by dispatch, each time."""
         self._bytes_left = 0
         """Bytes left in this turn."""
 
@@ -81,7 +81,7 @@ class Outgoing:
         self._plan()
 
     def flush(self) -> None:
-        """Those whose turn it is, now."""
+        """Write the connections whose turn it is."""
         now_s, for_s = self._mono(), PIECE_S * self._part.now
         self._bytes_left = int(PIECE_BYTES * self._part.now)
         of_answers = ANSWERS if self._deliveries else 1.0
@@ -91,9 +91,9 @@ class Outgoing:
         self._write(self._deliveries, left, now_s + for_s)
 
     def _write(self, line: "Line", most: int, until_s: float) -> int:
-        """How many have written."""
+        """Write from one queue; returns the number of connections."""
         count, waiting = 0, min(len(line), most)
-        while count < waiting and line:  # who writes may press another, which then waits elsewhere
+        while count < waiting and line:  # a write may press another connection, which then waits elsewhere
             count += 1
             try:
                 self._bytes_left -= line.take().flush()
