@@ -1,4 +1,4 @@
-"""`fasti-server`: run the server, or look at a stopped server's data.
+"""`fasti-server`: run the server, or work on a stopped server's data.
 
     fasti-server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
                  [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
@@ -8,10 +8,10 @@
     fasti-server leave --data DIR
     fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
-Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
-configuration, a data directory in use, of another format or of a cluster.
+Exit codes: 0 ended in order; 1 the data is damaged or the server could not continue; 2 wrong usage or
+configuration, or a data directory that is in use, of another format or of a cluster.
 
-What one command needs and the others do not is imported where that one begins: a start is mostly imports.
+Imports for a single command are made where it begins: most of a start is imports.
 """
 
 import argparse
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 SWITCH_S = 0.001
-"""How long a thread that waits for the interpreter lets the loop go on. The loop lets go of it for a moment
-with each callback and has it again before the thread wakes, which then begins to wait anew: with Python's
-5 ms, and shorter callbacks, a sync took 100 ms more, and a POST 150 to 400 ms beside a flood (35 to 70 now).
+"""How long a thread that wants the interpreter lets the loop keep it. The loop releases it briefly in each
+callback and has it again before the thread wakes, which then begins to wait again: with Python's 5 ms, and
+shorter callbacks, a sync took 100 ms more, and a POST 150 to 400 ms beside a flood (35 to 70 now).
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command; returns its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.clock_start is not None and options.clock != "simulated":
@@ -103,7 +103,7 @@ def _offline(options: argparse.Namespace, config: Config, path: Path) -> int:
 
 
 def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
-    # There is no garbage among what is imported, and looking for it takes a seventh of the time.
+    # Imported modules contain no garbage, and collecting takes a seventh of the start.
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     from .run import serve
@@ -115,7 +115,7 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
 
 
 def _check(config: Config, origins: Mapping[str, str]) -> int:
-    """Every setting with its origin; the files of certificates and keys are looked at too."""
+    """Print every setting with its origin; checks the files of certificates and keys, too."""
     from .auth.aside import at_once
     from .auth.keyring import Keyring
     from .engine.clock import SystemClock
@@ -135,7 +135,7 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
 
 
 def _keys(options: argparse.Namespace, config: Config) -> int:
-    """On the keys file alone: the server may run."""
+    """Run `keys`, on the keys file alone: the server may be running."""
     from .auth import commands as keys
 
     file = options.file or config.auth.keys_file

@@ -1,17 +1,16 @@
-"""Which form of the hot modules runs: their sources, or what mypyc has compiled of them.
+"""Chooses the form of the hot modules: their sources, or modules compiled by mypyc.
 
-A compiled module does not lie beside its source, where an old one would silently win over an edited
-source. It lies in a folder of its own, with a note (`compiled.json`) of the sources that all of the
-folder was compiled from:
+A compiled module is not beside its source, where an old one would silently win over an edited source. It is
+in a separate folder, with a note (`compiled.json`) about the sources of the whole folder:
 
     compiled/           beside this file, in a wheel that was built with FASTI_COMPILE=1
-    FASTI_FAST=DIR      what `make fast` has made of a checkout
-    FASTI_PURE=1        the sources run, whatever there is
+    FASTI_FAST=DIR      made by `make fast` from a checkout
+    FASTI_PURE=1        the sources run in any case
 
-The note holds one digest of every source in timeline/, shards/ and server/, since constants and the
-shapes of classes are compiled into who uses them. If the sources are others now, the process does not
-start: neither old code nor some of each. For the same reason it is all or nothing: where a module of the
-list has been imported before the server was, the sources run.
+The note has one digest over every source in timeline/, shards/ and server/, since constants and class layouts
+are compiled into their users. If the sources have changed the process does not start, so that old and new
+code never mix. For the same reason it is all or nothing: if a listed module was imported before the server,
+the sources run.
 
 `choose` is called when `server` is imported, before anything that may be compiled. Spark's jobs, which
 never import the server, run the sources."""
@@ -30,14 +29,14 @@ from typing import Literal
 ROOMS = ("timeline", "shards", "server")
 NOTE = "compiled.json"
 SUFFIX = EXTENSION_SUFFIXES[0]
-"""Of files for this Python: .cpython-311-x86_64-linux-gnu.so"""
+"""Suffix of files for this Python: .cpython-311-x86_64-linux-gnu.so"""
 
 
 class Compiled(MetaPathFinder):
-    """Finds the compiled modules, before anything else is asked."""
+    """Finds the compiled modules before all other finders."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
-        """`names`: of the modules, with their packages."""
+        """`names`: the modules, and their packages."""
         self._files = {name: folder / (name.replace(".", "/") + SUFFIX) for name in names}
 
     def find_spec(
@@ -49,9 +48,9 @@ class Compiled(MetaPathFinder):
 
 
 def choose(environ: Mapping[str, str], root: Path) -> None:
-    """Have the compiled modules found, if there are any and nobody wants the sources.
+    """Install the finder of compiled modules, if there are any and FASTI_PURE is not set.
 
-    `root`: what the rooms lie in. Raises ImportError if they are not of these sources, or for another Python.
+    `root`: the folder of the rooms. Raises ImportError if they are from other sources, or for another Python.
     """
     named = environ.get("FASTI_FAST")
     folder = Path(named) if named else root / "server" / "compiled"
@@ -63,7 +62,7 @@ def choose(environ: Mapping[str, str], root: Path) -> None:
 
 
 def _names(folder: Path, root: Path) -> list[str]:
-    """What is compiled there. Raises ImportError."""
+    """The compiled modules. Raises ImportError."""
     instead = "or set FASTI_PURE=1 to run the sources"
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
@@ -77,7 +76,7 @@ def _names(folder: Path, root: Path) -> list[str]:
 
 
 def digest_of(root: Path) -> str:
-    """Of every source in the rooms: hexadecimal digits."""
+    """Digest of every source in the rooms: hexadecimal digits."""
     digest = sha256()
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
@@ -88,5 +87,5 @@ def digest_of(root: Path) -> str:
 
 
 def form() -> Literal["pure", "compiled"]:
-    """What runs: "pure" or "compiled"."""
+    """The running form: "pure" or "compiled"."""
     return "compiled" if any(isinstance(finder, Compiled) for finder in sys.meta_path) else "pure"

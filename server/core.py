@@ -1,7 +1,7 @@
 """The server's parts, built and connected, without a loop, a thread or a socket.
 
-Everything that decides anything is below here and runs to its end without waiting, so that a test can
-drive the whole of it step by step. `server/rounds/app.py` puts it on an event loop.
+All decisions are below here and run to the end without waiting, so that a test can drive all of it step by
+step. `server/rounds/app.py` runs it on an event loop.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ OPEN = Open()
 
 
 def _nothing() -> None:
-    """Nobody has to know."""
+    """Nothing to do."""
 
 
 class Core:
@@ -83,8 +83,8 @@ class Core:
         gather: int = 1,
         traces: Traces | None = None,
     ) -> None:
-        """`wake`: there is something to do. `auth`: who may do what. `chance`: from 0 up to 1, each time.
-        `failing`, `gather`: of the writer. `traces`: where spans are made; None: nowhere.
+        """`wake`: called when there is work. `auth`: rights. `chance`: a random number in [0, 1). `failing`,
+        `gather`: of the writer. `traces`: makes spans; None: none.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -93,7 +93,7 @@ class Core:
         self.node = NODE
         self.traces = traces
         self.part = Part()
-        """Set by whoever measures turns; read by whoever does a piece of one."""
+        """Set by the measurement of turns, read by each piece of a turn."""
         self._build_engine(store, wake, failing, auth, gather)
         self._build_places(wake, auth)
         self._build_dispatch()
@@ -107,7 +107,7 @@ class Core:
             self.schedules.errand,
             self.mending.errand,
         )
-        """What is asked of the writer in steps."""
+        """Requests to the writer in steps."""
         self._build_doors(wake, auth)
         self._is_beating = False
         self.sessions.load()
@@ -124,9 +124,9 @@ class Core:
         auth: Auth,
         gather: int,
     ) -> None:
-        """The timeline with its wheel and tail, the writer, and what feeds both of them."""
+        """The timeline with its wheel and tail, the writer, and their feeders."""
         config, clock = self.config, self.clock
-        # Asked by requests alone, when all parts are there.
+        # Called only by requests, when all parts exist.
         self.opened = timeline_of(
             config, clock, store, auth, lambda group, found: self.deliveries.is_undone(group, found)
         )
@@ -157,7 +157,7 @@ class Core:
         self.loader = Loader(self.reader, self.wheel, self.horizon)
 
     def _build_places(self, wake: Callable[[], None], auth: Auth) -> None:
-        """Who gets messages: sessions and groups, what they wait for, and how topics lead to them."""
+        """Receivers: sessions and groups, their queues, and the router of topics."""
         config, clock = self.config, self.clock
         limits, settings = config.limits, config.sessions
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
@@ -204,7 +204,7 @@ class Core:
         )
 
     def _build_dispatch(self) -> None:
-        """How messages reach places when they are due, or at once."""
+        """Delivery to places when messages are due, or at once."""
         config, clock, writer = self.config, self.clock, self.writer
         self.dispatch = Dispatch(
             self.horizon,
@@ -231,7 +231,7 @@ class Core:
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
-        """What becomes of deliveries, wills, and how a place that was away reads on."""
+        """Settling of deliveries, wills, and replay for returning places."""
         config, clock, writer = self.config, self.clock, self.writer
         self.dead_letters = DeadLetters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
         obituaries = Obituaries(self.owners, self.publishing)
@@ -308,7 +308,7 @@ class Core:
         )
 
     def _build_doors(self, wake: Callable[[], None], auth: Auth) -> None:
-        """What clients ask for, by whatever protocol."""
+        """Clients' requests, whatever the protocol."""
         config, clock = self.config, self.clock
         self.subscriptions = Subscriptions(
             config,
@@ -351,7 +351,7 @@ class Core:
     def heartbeat(self, *, is_due: bool = False) -> None:
         """Keep the durable bound ahead of the clock.
 
-        `is_due`: a group is wanted whatever the wall clock shows.
+        `is_due`: write a group whatever the wall clock shows.
         """
         self.horizon.observe(self.clock.wall_ms())
         self.leases.begin_turn()
@@ -363,7 +363,7 @@ class Core:
         def beaten(_: object) -> None:
             self._is_beating = False
 
-        # Also while the writer is never idle: plain publishes pass it without a group that renews the bound.
+        # Also if the writer is never idle: plain publishes pass without a group that would renew the bound.
         self._is_beating = True
         try:
             self.writer.submit(lambda commit: None, beaten, cost=0)
@@ -371,7 +371,7 @@ class Core:
             self._is_beating = False
 
     def step(self) -> None:
-        """Take what waited for its time, and ask the writer for what there is to do."""
+        """Do work whose time has come, and ask the writer for what is to be done."""
         self.cursors.step()
         self.groups.step()
         self.wills.step()
@@ -382,12 +382,12 @@ class Core:
             errand.step()
 
     def wait_s(self) -> float:
-        """Seconds until `step`, or a call for messages, has something to do, as far as is known."""
+        """Seconds until `step`, or a call for messages, has work, as far as is known."""
         timed = self.cursors.wait_s(), self.groups.wait_s(), self.pull.wait_s()
         return min(*timed, *(errand.wait_s() for errand in self.errands))
 
     def review(self) -> None:
-        """Keys and rules are others now: they hold for what is handed out from here on."""
+        """Keys or rules have changed: apply them to all further deliveries."""
         self.sessions.review()
         self.groups.review()
         self.owners.forget()
@@ -411,7 +411,7 @@ class Core:
 def timeline_of(
     config: Config, clock: Clock, store: Store, auth: Auth = OPEN, is_undone: IsUndone = always
 ) -> Opened:
-    """The store's timeline, opened as the configuration says. Raises WrongFormat, Corrupt, StoreFailed."""
+    """Open the store's timeline as configured. Raises WrongFormat, Corrupt, StoreFailed."""
     caps = Caps(
         messages=config.shards.cap_messages,
         bytes=config.shards.cap_bytes,

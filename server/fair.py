@@ -7,8 +7,8 @@ own bound in the keys file.
 goes first, so that an owner that asks for little does not wait for those that always ask. An owner that comes
 again within the same round goes last. (As FQ-CoDel does with new and old flows, RFC 8290.)
 
-`Part` says how much of its usual time each piece of a turn of the loop may take. server/net/loop_time.py sets
-it, and whoever does a piece reads it.
+`Part` is the factor for the usual time of each piece of a turn of the loop. server/net/loop_time.py sets it,
+and each piece reads it.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -17,13 +17,14 @@ from typing import Generic, Protocol, TypeVar, cast
 from timeline.shares import may_take
 
 NEW_IN_A_ROW = 16
-"""Owners that come may go first so often: one that is always new would else keep others from their turns."""
+"""Maximum new owners that go first in a row: otherwise owners that are always new would keep others
+waiting."""
 
 One = TypeVar("One")
 
 
 class Part:
-    """What each piece of a turn may take of its usual time: 1.0, or less while several owners are there."""
+    """Factor for the usual time of each piece of a turn: 1.0, or less while there are several owners."""
 
     __slots__ = ("now",)
 
@@ -32,33 +33,33 @@ class Part:
 
 
 class Bounds(Protocol):
-    """Bounds of owners, as the keys file has them now."""
+    """Bounds of owners, from the current keys file."""
 
     @property
     def is_open(self) -> bool:
-        """Nobody is asked for a key, so all is one owner's."""
+        """Whether no keys are needed, so that there is only one owner."""
 
     def bound_of(self, owner: str, name: str) -> int:
-        """An owner's own bound of that name; 0: it has none."""
+        """An owner's own bound of that name; 0: none."""
 
 
 class Share:
-    """What each owner holds of one bound."""
+    """Each owner's part of one bound."""
 
     def __init__(self, name: str, most: int, what: str, bounds: Bounds, by: str = "") -> None:
-        """`name`: of the bound, in the keys file. `most`: what all may hold together; 0: no bound that is
-        shared. `what`: what is counted, for people. `by`: the setting that it is from; empty: its own."""
+        """`name`: of the bound, in the keys file. `most`: maximum of all together; 0: no shared bound.
+        `what`: the counted things, in words. `by`: the setting of the bound; empty: its own."""
         self._name = name
         self._by = by or f"limits.{name}"
         self._most = most
         self._what = what
         self._bounds = bounds
         self._held: Counter[str] = Counter()
-        """By owner; one that holds nothing is not kept."""
+        """By owner; owners with nothing have no entry."""
         self.taken = 0
 
     def refusal(self, owner: str) -> str:
-        """Why the owner may not take one more; empty: it may. `owner`: the name of a key; empty: nobody's."""
+        """Why the owner may not take one more; empty: it may. `owner`: the name of a key; empty: none."""
         mine, own = self._held[owner], self._bounds.bound_of(owner, self._name)
         if own and mine >= own:
             return f"key '{owner}' has {mine} {self._what}, its limit is {own}"
@@ -73,7 +74,7 @@ class Share:
         return f"{who} {mine} {self._what}, the rest of {self._by} is reserved for others"
 
     def add(self, owner: str, count: int = 1) -> None:
-        """Add `count` to what the owner has; it may be negative."""
+        """Add `count` to the owner's; it may be negative."""
         count = max(count, -self._held[owner])
         self.taken += count
         self._held[owner] += count
@@ -81,12 +82,12 @@ class Share:
             del self._held[owner]
 
     def move(self, before: str, after: str, count: int = 1) -> None:
-        """What one owner has had is another's."""
+        """Move `count` from one owner to another."""
         self.add(before, -count)
         self.add(after, count)
 
     def clear(self) -> None:
-        """Nobody holds anything."""
+        """Reset: no owner has anything."""
         self._held.clear()
         self.taken = 0
 
@@ -96,13 +97,13 @@ class FairQueue(Generic[One]):
 
     def __init__(self) -> None:
         self._new: OrderedDict[str, deque[One]] = OrderedDict()
-        """Owners that have had no turn in this round, in the order of their coming. None is empty."""
+        """Owners without a turn in this round, in order of arrival. No queue is empty."""
         self._old: OrderedDict[str, deque[One]] = OrderedDict()
-        """Those that have had one; the one whose turn is next comes first. Some are empty: they stay until
-        the round has come to them."""
+        """Owners that have had one, the next first. Some queues are empty: they stay until the round reaches
+        them."""
         self._count = 0
         self._in_a_row = 0
-        """New owners that have had their first turn since an old one had one."""
+        """First turns of new owners since the last turn of an old one."""
 
     def __len__(self) -> int:
         return self._count
@@ -112,7 +113,7 @@ class FairQueue(Generic[One]):
         return owner in self._new or bool(self._old.get(cast("str", owner)))
 
     def add(self, owner: str, one: One) -> None:
-        """Let it wait behind what its owner has waiting."""
+        """Queue an item behind its owner's others."""
         line = self._old.get(owner)
         if line is None:
             line = self._new.setdefault(owner, deque())
@@ -120,7 +121,7 @@ class FairQueue(Generic[One]):
         self._count += 1
 
     def take(self) -> tuple[str, One]:
-        """The next one and its owner, who goes behind the other owners. Raises KeyError if nothing waits."""
+        """Take the next item and its owner, who goes behind the others. Raises KeyError if nothing waits."""
         is_new = bool(self._new) and (self._in_a_row < NEW_IN_A_ROW or not self._old)
         self._in_a_row = self._in_a_row + 1 if is_new else 0
         lines = self._new if is_new else self._old

@@ -1,4 +1,4 @@
-"""Commands on a stopped server's data: look, check, repair."""
+"""Commands on a stopped server's data: inspect, verify, repair."""
 
 import os
 from contextlib import suppress
@@ -34,9 +34,9 @@ from .reports.inspecting import inspection_of, lines_of, summary_lines, summary_
 def inspect(
     path: Path, max_slices: int, *, split_above: int = 0, is_json: bool = False, is_summary: bool = False
 ) -> int:
-    """Print slices, shards and sessions, as text or one object of JSON, whole or in sums; 0.
+    """Print slices, shards and sessions, as text or one JSON object, complete or as a summary. Returns 0.
 
-    `split_above`: with more rows a slice is called overfull.
+    `split_above`: a slice with more rows is overfull.
     """
     store = _open_existing(path, is_read=True)
     try:
@@ -55,10 +55,11 @@ def inspect(
 
 
 def verify(path: Path, max_slices: int, *, repair: bool) -> int:
-    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1.
+    """Check derived data against the rows, and that everything can be read. Returns 0 if all is well or
+    repaired, else 1.
 
-    What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone;
-    SharedData: what is of a cluster is not repaired.
+    If the directory is damaged nothing is repaired. Raises Corrupt if it is lost, SharedData for data of a
+    cluster.
     """
     store = _open_existing(path, is_read=not repair, for_repair=repair)
     try:
@@ -106,11 +107,11 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
         others = [damage for damage in damages if damage not in lost_shards]
         _repair(store, others, faults, max_slices, is_adopted=bool(lost))
         wrong = _repair_pointers(store, max_slices)
-        # After all else: what is lost is not pending, what was a stray is.
+        # Last: lost messages are not pending, adopted strays are.
         owners_now = verify_owners(store, read_directory(store, max_slices), cursor.horizon)
         if owners_now:
             repair_owners(store, owners_now)
-        store.flush()  # what is there now is what counts as synced
+        store.flush()  # from now on the repaired state counts as synced
     count = len(damages) + len(faults) + len(lost) + len(lone) + len(wrong) + len(owners)
     left = [str(one) for one in lost if not one.is_mendable] + [str(one) for one in lone if one.has_rows]
     _say(f"{count} faults" if count else "nothing wrong")
@@ -120,7 +121,7 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
 
 
 def _repair_pointers(store: RocksStore, max_slices: int) -> list[Pointer]:
-    """Once all messages that can be there are; what was wrong."""
+    """Repair pointers, once all messages are in place. Returns the wrong ones."""
     directory = read_directory(store, max_slices)
     directory.floor = stored_cursor(store, 0).floor
     wrong = list(pointers(store, directory))
@@ -134,7 +135,7 @@ def _repair_pointers(store: RocksStore, max_slices: int) -> list[Pointer]:
 def _repair(
     store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int, *, is_adopted: bool
 ) -> None:
-    """What can be read is kept; the rest is gone."""
+    """Keep what can be read; drop the rest."""
     stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
     if any(stretch.is_cut for stretch in stretches):
         raise StoreFailed("nothing is repaired: readable rows would be lost, see the log")
@@ -143,7 +144,7 @@ def _repair(
         unreadable.append(Table.MESSAGES)
     lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
     if faults:
-        # First: once a lost structure's row has gone, its number may be given again.
+        # First: once a lost structure's row is gone its number may be reused.
         repair_counts(store, faults)
     for table in unreadable:
         store.rewrite(table)
@@ -151,7 +152,7 @@ def _repair(
     if damages:
         repair_rows(store, damages)
     if is_adopted or Table.MESSAGES in unreadable:
-        # Rows were read round damage from both ends, or by who borrows them: the counts need not agree.
+        # Rows were read around damage from both ends, or by borrowers: the counts may differ.
         again = verify_counts(store, read_directory(store, max_slices))
         repair_counts(store, again)
         lost += sum(f.shard.count - f.counted.count for f in again if Table.MESSAGES in unreadable)
@@ -160,7 +161,7 @@ def _repair(
 
 
 def leave(path: Path) -> int:
-    """Make data of a cluster's node data of its own: rows without a log; 0."""
+    """Turn data of a cluster's node into standalone data: rows without a log. Returns 0."""
     store = _open_existing(path)
     try:
         place = place_in_log(store)
@@ -176,7 +177,7 @@ def leave(path: Path) -> int:
 
 
 def _say_whose(store: RocksStore) -> None:
-    """Whether the data is of a cluster, if that can be read."""
+    """Print whether the data belongs to a cluster, if that can be read."""
     with suppress(Corrupt):
         place = place_in_log(store)
         if place is not None:
@@ -184,8 +185,8 @@ def _say_whose(store: RocksStore) -> None:
 
 
 def _check_own(store: RocksStore, instead: str) -> None:
-    """Raises SharedData, which says what to do instead."""
-    with suppress(Corrupt):  # what cannot be read is found by the command
+    """Raise SharedData, which says what to do instead."""
+    with suppress(Corrupt):  # the command itself finds what cannot be read
         try:
             check_own(store)
         except SharedData as error:
@@ -193,16 +194,16 @@ def _check_own(store: RocksStore, instead: str) -> None:
 
 
 def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = False) -> RocksStore:
-    """`is_read`: that is all, so a directory that cannot be written will do."""
+    """`is_read`: only read, so a read-only directory works."""
     check_swapped(path)
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
     read_only = is_read and not os.access(path, os.W_OK)
-    if read_only and is_open(path):  # a lock cannot be taken there, but seen
+    if read_only and is_open(path):  # no lock can be taken there, but a lock can be seen
         raise StoreLocked(f"{path} is open in another process")
     store = RocksStore(path, read_only=read_only, for_repair=for_repair)
     try:
-        with suppress(Corrupt):  # what cannot be read is found by the command
+        with suppress(Corrupt):  # the command itself finds what cannot be read
             format_of(store)
     except WrongFormat:
         store.close()

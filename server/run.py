@@ -1,4 +1,4 @@
-"""The process: listeners, signals, and the order in which things begin and end."""
+"""The process: listeners, signals, and the order of start and stop."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Process(Protocol):
-    """What runs until it is told to stop: a server alone, or a node."""
+    """What runs until it is told to stop: a standalone server, or a node."""
 
     stopping: asyncio.Event
     exit_code: int
@@ -43,10 +43,11 @@ class Process(Protocol):
 
 
 def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, umask: int) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises.
+    """Run until SIGTERM or SIGINT; returns the exit code. Raises ConfigError, and what opening the store
+    raises.
 
-    `start_ms`: where a simulated clock begins, unless it stood later; None: at the machine's time.
-    `umask`: of whoever started the process, for its jobs.
+    `start_ms`: start of a simulated clock, unless it was later before; None: the machine's time. `umask`: the
+    process's at its start, for its jobs.
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
@@ -61,7 +62,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, um
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             if config.cluster.log:
-                from .cluster.node import Node  # a node alone imports none of it
+                from .cluster.node import Node  # a standalone server imports none of it
 
                 return runner.run(_serve(Node(config, http_tls, mqtt_tls, traces)))
             server = _alone(config, http_tls, mqtt_tls, traces, is_simulated=is_simulated, start_ms=start_ms)

@@ -1,4 +1,4 @@
-"""A server with its listeners: in which order things begin and end."""
+"""A server with its listeners: order of start and stop."""
 
 import asyncio
 import gc
@@ -39,24 +39,24 @@ log = logging.getLogger(__name__)
 
 STOP_S = 5.0
 INSIDE = Address("127.0.0.1", 0)
-"""Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
+"""Plain HTTP for the server's own jobs, if HTTP has TLS."""
 REVIEW_S = 0.005
-"""How long the subscriptions of all sessions are looked through at a time."""
+"""Maximum time of one step through the subscriptions of all sessions."""
 HANDLERS_S = 0.5
-"""How long handlers may go on, twice, once their connections have been ended."""
+"""How long handlers may run, twice, after their connections have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What a server has more while it leads other nodes."""
+    """Additional parts of a server while it leads a cluster."""
 
     lease: Lease
     lost: Callable[[], None]
-    """Called when it leads no longer."""
+    """Called when it no longer leads."""
     before_doors: Callable[[], Awaitable[None]]
-    """To be waited for before it listens."""
+    """Awaited before it listens."""
     ports: Ports
-    """Where the node listens, whether it leads or not."""
+    """The node's sockets, in every state."""
     routes: Sequence[web.RouteDef]
     figures: Collector
 
@@ -75,7 +75,7 @@ class Server:
         *,
         traces: Traces | None = None,
     ) -> None:
-        """`term`: for as long as it leads; None: it is alone. `traces`: as for the core."""
+        """`term`: while it leads a cluster; None: standalone. `traces`: as for the core."""
         self.config = config
         self.stopping = asyncio.Event()
         self.exit_code = 0
@@ -128,7 +128,7 @@ class Server:
         self._reviewing: Iterator[None] = iter(())
 
     async def start(self) -> None:
-        """Catch up with the timeline, then listen: MQTT first, which HTTP tells of."""
+        """Catch up with the timeline, then listen: first MQTT, which HTTP reports."""
         await self.app.start()
         if self.exit_code:
             return
@@ -149,7 +149,7 @@ class Server:
         http_port = await self._acceptor.open(http, begin, context)
         at = f"{_reachable(http.host)}:{http_port}"
         if tls is not None and self.config.spark.enabled != "off":
-            # The server's own jobs come to it by an address, which is in nobody's certificate.
+            # The server's own jobs connect to an address that no certificate names.
             inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
@@ -157,7 +157,7 @@ class Server:
             (self._last_use.note, NOTE_S), (self._rest.look, LOOK_S), (self.app.counting.look, INTERVAL_S)
         )
         self._watch.start()
-        self._review()  # the files may have changed while nobody was there
+        self._review()  # the files may have changed before
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
@@ -168,7 +168,7 @@ class Server:
         _announce(where(http.host, http_port), listening, has_tls=tls is not None, has_keys=has_keys)
 
     def _told_start(self, listening: Sequence[dict[str, object]]) -> None:
-        """What runs, where, and whether keys are asked for, in one line of the log."""
+        """Log version, listeners and whether keys are needed, in one line."""
         at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
         version, data = server_version(), Path(self.config.store.dir).absolute()
         is_open = not self.app.keyring.has_keys
@@ -202,11 +202,11 @@ class Server:
         await self._links.close(Cause.STOPPING if self._term is None else Cause.MOVED, STOP_S)
 
     def hang_up(self) -> None:
-        """SIGHUP: read again what can be read again."""
+        """SIGHUP: reread files."""
         self._watch.hurry()
 
     def _review(self) -> None:
-        """Keys or certificates are others now: who came by one that counts no more is ended."""
+        """Keys or certificates have changed: close connections of those no longer valid."""
         for link in self._links:
             link.review()
         self.app.core.review()
@@ -214,7 +214,7 @@ class Server:
         self._go_on_reviewing(self._reviewing)
 
     def _go_on_reviewing(self, steps: Iterator[None]) -> None:
-        """For a bounded time, and then the others have their turn; not if it has been begun anew."""
+        """Continue for a bounded time, then let others have their turn; not if it has been restarted."""
         loop = asyncio.get_running_loop()
         until = loop.time() + REVIEW_S
         if steps is self._reviewing:
@@ -224,17 +224,17 @@ class Server:
                     break
 
     def _lose(self) -> None:
-        """It leads no longer: MQTT's clients go before what was under way is answered with a failure.
+        """It no longer leads: close MQTT connections before running requests are answered with a failure.
 
-        The log may have it all the same. Without an answer a client sends it again, to the next leader, who
-        knows; and there are some that take a PUBREC for granted, whatever it says.
+        The log may have their messages all the same. Without an answer a client sends them again, to the next
+        leader, which knows; and some clients ignore the reason of a PUBREC.
         """
         assert self._term is not None
         if not self._is_lost:
             self._is_lost = True
             for link in self._links:
                 link.close(Cause.MOVED)
-            self.app.streams.stop()  # figures of one that leads no longer are nobody's
+            self.app.streams.stop()  # figures of a node that no longer leads are useless
             self._term.lost()
 
     def _fatal(self) -> None:
@@ -243,17 +243,17 @@ class Server:
 
 
 def _reachable(host: str) -> str:
-    """Where a process of this machine finds what listens at `host`."""
+    """The address at which a process of this machine reaches `host`."""
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
 
 
 def _settle_garbage_collector() -> None:
-    """What is there now stays; look at what comes less often.
+    """Freeze all current objects, and collect new ones less often.
 
     The wheel and the tail hold up to 100,000 objects that live for seconds and contain no cycles. Visiting
-    them at the default pace costs a drain 5 to 8 % of its time.
+    them at the default rate costs a drain 5 to 8 % of its time.
     """
     gc.collect()
     gc.freeze()
@@ -261,7 +261,7 @@ def _settle_garbage_collector() -> None:
 
 
 def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool, has_keys: bool) -> None:
-    """Where the server listens and one line to try, for people and for scripts."""
+    """Print the listeners and a command to try, for people and for scripts."""
     first, *more = listening
     key = "-H 'authorization: Bearer KEY' " if has_keys else ""
     others = "".join(f" {at['transport']}={where(at['host'], at['port'])}" for at in more)

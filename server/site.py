@@ -1,8 +1,8 @@
-"""The HTTP side put together: which parts of the app each resource uses, what every request passes through.
+"""Builds the HTTP side: the parts of the app that each resource uses, and the middlewares of every request.
 
-That is, from the outside in: the count of answers, CORS, problems made of exceptions, keys, the bound on
-bodies, keys again when a body has come, the route. The resources themselves (server/http) know the parts that
-they are given, and not the app.
+From the outside in: the count of answers, CORS, problems for exceptions, keys, the bound on bodies, keys
+again when a body has arrived, the route. The resources themselves (server/http) know only the parts that they
+get, not the app.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ from .rounds.app import App
 def build_site(
     app: App, admission: Admission, listening: Sequence[dict[str, object]], more: Sequence[web.RouteDef] = ()
 ) -> web.Application:
-    """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it. `more`: routes
-    that are not the app's."""
+    """The application that serves `app`. `listening`: MQTT's listeners, for /v1/info. `more`: routes that are
+    not the app's."""
     core = app.core
     ask, metrics, hooks = app.ask, app.metrics, app.webhooks
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
@@ -159,7 +159,7 @@ def build_site(
 def build_desk(
     app: App, admission: Admission, server: web.Server, time: LoopTime, crowd: Crowd[Front]
 ) -> Desk:
-    """Where connections begin; `server` serves what the site answers. On a running loop."""
+    """The listener of connections; `server` runs the site. Call it on a running loop."""
     core = app.core
     config = core.config
     others = partial(Protocol, server, loop=asyncio.get_running_loop())
@@ -183,24 +183,24 @@ def build_desk(
 
 
 def leasing_of(app: App) -> Leasing:
-    """Calls for leases, as `app` has them done."""
+    """The calls for leases of `app`."""
     core = app.core
     return Leasing(core.pull, core.groups, core.subscriptions, core.config, node=core.node)
 
 
 def read_side(app: App) -> Timeline:
-    """The timeline of `app` as calls read it."""
+    """The timeline of `app`, read only."""
     core = app.core
     return Timeline(core.opened, core.writer.journal, node=core.node)
 
 
 def _patient(route: web.RouteDef) -> web.RouteDef:
-    """Whoever waits with its body hears from the admission control."""
+    """A route whose clients get "100 Continue" from admission control."""
     return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
 
 
 def count_answers(metrics: Metrics) -> Middleware:
-    """Outermost."""
+    """Outermost middleware: counts answers."""
 
     @web.middleware
     async def counting(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -208,7 +208,7 @@ def count_answers(metrics: Metrics) -> Middleware:
         response = await handler(request)
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        # What is streamed takes as long as its client wants.
+        # A stream takes as long as its client wants.
         took_ms = int((monotonic() - began) * 1_000) if isinstance(response, web.Response) else None
         metrics.answered(request.method if path else "", path, response.status, took_ms)
         return response

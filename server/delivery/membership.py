@@ -346,8 +346,8 @@ class Membership:
         return self._by_text.get(group.text) is not group
 
     def end(self, group: Group, reason: str) -> None:
-        """It is there no more; who was a member is none. What it leaves undone becomes dead letters with that
-        reason, or is dropped."""
+        """Delete the group; its members leave. Its unfinished messages become dead letters with that reason,
+        or is dropped."""
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]

@@ -669,7 +669,7 @@ class Program:
         return found
 
     async def requeue_to(self) -> None:
-        """Another place gets what one has given up; also if the one is there no more."""
+        """Another place gets what one has given up, also if that one has gone."""
         await self.world.settle()
         if not (letters := self._letters(is_open=None)):
             return

@@ -136,7 +136,7 @@ def test_a_process_that_is_told_so_runs_the_sources(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
-    """A module that is there no more: compiled ones, which know all sources, would refuse to run with it."""
+    """A module that has gone: the compiled ones, which know all sources, would refuse to run with it."""
     text = "[build-system]\nrequires = []\n[project]\nname = 'rooms'\nversion = '1'\n"
     (tmp_path / "pyproject.toml").write_text(text + "[tool.setuptools]\npackages = ['timeline']\n")
     room = tmp_path / "timeline"

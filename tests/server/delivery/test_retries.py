@@ -324,7 +324,7 @@ class DeadLetters(RuleBasedStateMachine):
         self.owed: dict[str, list[str]] = {name: [] for name in SESSIONS}
         """What is in flight or still to come, in order."""
         self.dead: list[tuple[str, str]] = []
-        """(session, payload) in the order of dying."""
+        """(session, payload) in the order of death."""
         self.waiting: list[tuple[int, str, str]] = []
         """(due, session, payload) of what has been sent again."""
 

@@ -217,7 +217,7 @@ async def test_lists_and_filters(server: Running, monkeypatch: pytest.MonkeyPatc
     assert await act(server, "requeue", filter={"topic": "#"}) == {"matched": 5, "changed": 5}
     await server.app.quiet()
     payloads = [message.record.payload for message in link_of(server, "w").sent]
-    assert payloads == [b"0", b"1", b"3", b"5", b"6"], "in the order of dying"
+    assert payloads == [b"0", b"1", b"3", b"5", b"6"], "in the order of death"
 
 
 async def test_of_a_session_that_is_gone_nothing_is_sent_again(server: Running) -> None:
