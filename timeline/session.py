@@ -427,18 +427,18 @@ class Session:
         flights[packet_id] = flight = Flight(packet_id, position, shard, qos)
         return flight
 
-    def launch_run(self, spots: Iterable[tuple[Position, int]], qos: int) -> list[int]:
-        """`launch` of several, by (position, shard): their packet ids."""
+    def launch_run(self, spots: Iterable[tuple[Position, int]], qos: int) -> list[Flight]:
+        """`launch` of several, by (position, shard)."""
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
-        launched: list[int] = []
+        launched: list[Flight] = []
         for place, shard in spots:
             while True:
                 packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
                 if packet_id not in flights and packet_id not in retired:
                     break
-            flights[packet_id] = Flight(packet_id, place, shard, qos)
-            launched.append(packet_id)
+            flights[packet_id] = flight = Flight(packet_id, place, shard, qos)
+            launched.append(flight)
         self._last_id = packet_id
         return launched
 

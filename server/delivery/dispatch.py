@@ -343,8 +343,7 @@ class Dispatch(Rider):
             given = 0
             if subscriber.session.tailing:
                 try:
-                    if subscriber.offer_run(run, subscriptions):
-                        continue
+                    given = subscriber.offer_run(run, subscriptions)
                     while given < len(messages) and subscriber.offer(messages[given], subscriptions):
                         given += 1
                 except Exception:

@@ -44,11 +44,16 @@ class Pace:
             self._at_s = now_s
         return self._tokens >= WHOLE
 
-    def spend(self) -> None:
-        """Take a token."""
+    @property
+    def tokens(self) -> int:
+        """How many messages may be given now."""
+        return int(self._tokens + 1.0 - WHOLE) if self.has_token else 0
+
+    def spend(self, count: int = 1) -> None:
+        """Take tokens."""
         if self._tokens >= self._burst:
             self._at_s = self._mono()  # what is full does not fill
-        self._tokens -= 1.0
+        self._tokens -= count
 
     @property
     def wake_s(self) -> float:

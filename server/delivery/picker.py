@@ -1,4 +1,4 @@
-"""Picker: chooses a member of a shared subscription for each message, by least outstanding requests.
+"""Picker: chooses a member of a shared subscription for each message or run, by least outstanding requests.
 
 The member that has the least in proportion to what it has *shown* it can take: SHOWN_FIRST at first, one more
 with each ack, its window at most. More than that nobody is given, so that one that has stalled, however large
@@ -14,15 +14,20 @@ eight of them for each message took 2.5.
     lent 3 of 16     share 0.19, turn 43
     lent 9 of 40     share 0.23, turn 40
 
+A backlog is given out in runs. The next member gets several messages in a row, as many as it would get one by
+one. They fill it up to the *level*: the share that the members have when the whole run is given out.
+
+    10 messages    lent 0 of 16 and 4 of 16     level 0.44: 7 in a row, and 3
+
 A member without room is taken out when it is come to, and put in again when it acks, drains or connects. One
 whose client does not take a message of its size, or may not have it, is passed over for it; LOOKED_AT are,
 before one who takes everything, UNABLE_MAX otherwise. Only when none would take it, it goes to one
 nevertheless, where it is dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
+from itertools import chain, islice
 
 from timeline.session import Flight, Subscription
 
@@ -35,6 +40,10 @@ UNABLE_MAX = 100
 """Members that are asked for one message whether their clients take its size, where nobody takes all."""
 STALE_MAX = 16
 """Stale heap entries tolerated before a rebuild, in addition to one per member."""
+ROUNDING = 1e-6
+"""Error of a computed number of messages."""
+PART_MIN = 4
+"""Messages of a run for each member, at least. Fewer are given one by one."""
 
 Place = tuple[float, int, Subscriber]
 """(share, turn, member). No two of a line are equal in share and turn: told apart by these, as a tuple has no
@@ -67,6 +76,13 @@ class Line:
         if len(heap) > 2 * len(places) + STALE_MAX:
             self._heap = list(places.values())
             heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def places(self) -> Iterable[Place]:
+        """In no order."""
+        return self._places.values()
 
     def discard(self, member: Subscriber) -> None:
         """The member stands here no more."""
@@ -138,8 +154,38 @@ class Picker:
             self._shown[member] = min(self._shown.get(member, SHOWN_FIRST) + count, member.session.window)
             self._line_up(member, self._line_of(member))
 
+    def room(self, most: int) -> int:
+        """How many messages members may have room for, up to `most`. Looks at `most` members."""
+        room = 0
+        for place in islice(chain(self._usual.places(), self._picky.places()), most):
+            if _is_free(place[2]):
+                room += self._room(place[2])
+                if room >= most:
+                    return most
+        return room
+
+    def level(self, count: int) -> float:
+        """The share that members reach when `count` messages go one by one to the one with the least.
+
+        0.0: each would get so few that they are given one by one.
+        """
+        if count < PART_MIN * (len(self._usual) + len(self._picky)):
+            return 0.0
+        lent, shown = count, 0
+        for share, _, member in sorted([*self._usual.places(), *self._picky.places()]):
+            if share * shown >= lent:
+                break
+            lent += self._lent_to(member)
+            shown += self._shown_by(member)
+        return lent / shown if shown else 0.0
+
+    def portion(self, member: Subscriber, level: float) -> int:
+        """How many messages in a row the next one gets, to reach the level; 0: it has reached it."""
+        wanted = level * self._shown_by(member) - self._lent_to(member)
+        return min(max(1, int(wanted + ROUNDING)), self._room(member)) if wanted > ROUNDING else 0
+
     def gave(self, member: Subscriber) -> None:
-        """The member has been given a message: it waits for its next turn."""
+        """The member has been given messages: it waits for its next turn."""
         self._turn += 1
         self._line_of(member).put((self._share(member), self._turn, member))
 
@@ -198,9 +244,20 @@ class Picker:
     def _share(self, member: Subscriber) -> float:
         """How much of what it has shown that it can take it has."""
         lent = self._lent.get(member)
-        if lent is None:
-            return 0.0
-        return len(lent) / (self._shown.get(member) or min(SHOWN_FIRST, member.session.window))
+        return 0.0 if lent is None else len(lent) / self._shown_by(member)
+
+    def _lent_to(self, member: Subscriber) -> int:
+        lent = self._lent.get(member)
+        return 0 if lent is None else len(lent)
+
+    def _shown_by(self, member: Subscriber) -> int:
+        """How much it has shown that it can take."""
+        return self._shown.get(member) or min(SHOWN_FIRST, member.session.window)
+
+    def _room(self, member: Subscriber) -> int:
+        """How many more it may be given, as far as that is known."""
+        left = self._shown_by(member) - self._lent_to(member)
+        return min(left, member.session.window - len(member.session.flights))
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client may have a message, and takes one of this size."""

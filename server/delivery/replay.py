@@ -37,7 +37,7 @@ from ..observe.logs import by, shown
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .membership import Membership
-from .message import Message
+from .message import SHARED_MS, Message
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
@@ -373,21 +373,28 @@ class Replay:
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
         size, most = 0, _most(subscriber)
-        for place, message, found in self._stretch(subscriber, read, horizon):
+        for place, messages, found in self._stretch(subscriber, read, horizon, left):
             read = place
-            rows -= 1
-            if place <= subscriber.reread and message is not None:
-                message = message if self._retries.may_read(subscriber, message) else None
-            if message is not None:
-                if run and (found is not by or message.qos != run[0].qos or not message.is_usual):
+            rows -= len(messages) or 1
+            if messages and messages[0].position <= subscriber.reread:
+                messages = [one for one in messages if self._may_read(subscriber, one)]
+            if messages:
+                first = messages[0]
+                is_another = bool(run) and (
+                    found is not by
+                    or first.qos != run[0].qos
+                    or not first.is_usual
+                    or len(run) + len(messages) > most
+                )
+                if is_another:
                     if not self._send(subscriber, run, by):
                         return False
                     run, size, most = [], 0, _most(subscriber)
-                run.append(message)
+                run += messages
                 by = found
-                size += message.body_bytes
-                left -= 1
-                if len(run) >= most or size >= RUN_BYTES or not message.is_usual:
+                size += sum([message.body_bytes for message in messages])
+                left -= len(messages)
+                if len(run) >= most or size >= RUN_BYTES or not first.is_usual:
                     if not self._send(subscriber, run, by):
                         return False
                     run, size, most = [], 0, _most(subscriber)
@@ -405,49 +412,60 @@ class Replay:
     ) -> bool:
         """Send messages in their order; False: there was no room for one, and what is before it is read."""
         is_again = run[0].position <= subscriber.reread
-        if len(run) > 1 and subscriber.offer_run(Run(run), subscriptions):
-            subscriber.session.read = run[-1].position
-            for message in run:
-                self._note_caught(message, subscriptions)
-                if is_again:
-                    self._retries.end_former(subscriber, message)
-            return True
-        for message in run:
-            if not subscriber.offer(message, subscriptions):
-                subscriber.session.read = Position(message.position - 1)
-                return False
-            subscriber.session.read = message.position
-            self._note_caught(message, subscriptions)
+        session = subscriber.session
+        given = subscriber.offer_run(Run(run), subscriptions) if len(run) > 1 else 0
+        if given:
+            session.read = run[given - 1].position
+        for number, message in enumerate(run):
+            if number >= given:
+                if not subscriber.offer(message, subscriptions):
+                    session.read = Position(message.position - 1)
+                    return False
+                session.read = message.position
+            if message.shard < 0 and not is_owed(message, subscriptions):
+                self._spill.caught(message.position)
             if is_again:
                 self._retries.end_former(subscriber, message)
         return True
 
-    def _note_caught(self, message: Message, subscriptions: tuple[Subscription, ...]) -> None:
-        if message.shard < 0 and not is_owed(message, subscriptions):
-            self._spill.caught(message.position)
+    def _may_read(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether it is to be sent a message that it may have had before it was set back."""
+        return message.position > subscriber.reread or self._retries.may_read(subscriber, message)
 
     def _stretch(
-        self, subscriber: Subscriber, read: Position, horizon: Position
-    ) -> Iterator[tuple[Position, Message | None, tuple[Subscription, ...]]]:
+        self, subscriber: Subscriber, read: Position, horizon: Position, left: int
+    ) -> Iterator[tuple[Position, Sequence[Message], tuple[Subscription, ...]]]:
         """The next positions behind `read`, each with the message if the subscriber is to get it, and the
-        subscriptions that it comes by."""
+        subscriptions that it comes by; of a run in the tail the last position, and the run. `left`: messages
+        at most."""
         wall_ms = self._wall_ms()
         if self._tail.covers(read):
-            for place, message in self._tail.after(read, TURN_ROWS):
-                deliver_to = b"" if message.is_usual else message.record.deliver_to
-                found = self._wanted(subscriber, place, message.topic, deliver_to)
-                is_wanted = (
-                    found
-                    and not _is_missed(subscriber, message)
-                    and (message.is_usual or self._is_wanted(message, wall_ms))
-                )
-                yield place, message.as_of(wall_ms) if is_wanted else None, found
+            rows = self._tail.after(read, TURN_ROWS)
+            at = 0
+            while at < len(rows):
+                some = rows[at : at + max(1, min(left, _most(subscriber)))]
+                at += len(some)
+                run, found = self._run(subscriber, some, wall_ms)
+                if run:
+                    left -= len(run)
+                    yield some[-1][0], run, found
+                    continue
+                for place, message in some:
+                    deliver_to = b"" if message.is_usual else message.record.deliver_to
+                    found = self._wanted(subscriber, place, message.topic, deliver_to)
+                    is_wanted = (
+                        found
+                        and not _is_missed(subscriber, message)
+                        and (message.is_usual or self._is_wanted(message, wall_ms))
+                    )
+                    left -= bool(is_wanted)
+                    yield place, (message.as_of(wall_ms),) if is_wanted else (), found
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             layout = usual(value)
             if layout is not None:
                 found = self._wanted(subscriber, place, value[layout[2] : layout[3]], b"")
-                yield place, Message(place, shard, None, wall_ms, value, layout) if found else None, found
+                yield place, (Message(place, shard, None, wall_ms, value, layout),) if found else (), found
                 continue
             try:
                 found = ()
@@ -459,9 +477,31 @@ class Replay:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
                 whole = None
             if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
-                yield place, None, ()
+                yield place, (), ()
             else:
-                yield place, whole, found
+                yield place, (whole,), found
+
+    def _run(
+        self, subscriber: Subscriber, rows: Sequence[tuple[Position, Message]], wall_ms: int
+    ) -> tuple[list[Message], tuple[Subscription, ...]]:
+        """All messages of these rows of the tail, if they are one run that the subscriber gets; else none."""
+        place, first = rows[0]
+        qos, since_ms = first.qos, wall_ms - SHARED_MS
+        run = [
+            message
+            for _, message in rows
+            if message.is_usual
+            and message.qos == qos
+            and (qos or message.shard >= 0)
+            and message.due_ms + message.late_ms > since_ms
+        ]
+        by = self._wanted(subscriber, place, first.topic, b"")
+        if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:
+            return [], by
+        for topic in {message.topic for message in run}:
+            if self._wanted(subscriber, place, topic, b"") is not by:
+                return [], by
+        return run, by
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
@@ -501,10 +541,7 @@ class Replay:
 
 def _most(subscriber: Subscriber) -> int:
     """How many messages are read before they are sent: no more than there may be room for."""
-    if subscriber.is_group:
-        return 1
-    session = subscriber.session
-    return max(1, min(RUN_MAX, session.window - len(session.flights)))
+    return max(1, min(RUN_MAX, subscriber.spare))
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

@@ -4,8 +4,9 @@ What a client has published in one go, and what a session that was away reads on
 same subscribers. Of such a run a subscriber's room is looked at once, and its bytes are made once for all
 whose deliveries have the same form. With ten subscribers a delivery takes half of what it takes by itself.
 
-All or nothing: where there is no room for the whole of a run, or something is peculiar about a subscriber,
-its messages are offered one by one.
+A session takes a whole run or nothing. A group (shared.py) divides a run among its members. Messages that
+were not taken are offered one by one: there was no room for them, or something is peculiar about the
+subscriber.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,12 @@ RUN_MAX = 128
 class Run:
     """Messages that are all usual and of one QoS, in position order."""
 
-    __slots__ = ("messages", "qos", "spots", "wire")
+    __slots__ = ("lease_ms", "messages", "qos", "spots", "wire")
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], lease_ms: int = 0) -> None:
+        """`lease_ms`: ack timeout that a member of a group is told; 0: none."""
         self.messages = messages
+        self.lease_ms = lease_ms
         self.qos = messages[0].qos
         self.spots: list[tuple[Position, int]] = [(one.position, one.shard) for one in messages]
         """(position, shard) of each."""

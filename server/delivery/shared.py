@@ -8,7 +8,8 @@ it has: another gets it at once. Of one that fails the message comes again later
 may finish it all the same. QoS 2 belongs to the member's session alone from the moment it is sent
 (MQTT-4.8.2): it is resent to that client, or to nobody.
 
-The `Picker` (picker.py) chooses the member for each message.
+The `Picker` (picker.py) chooses the member for each message. Of a backlog, which comes in runs (run.py), it
+chooses one for several in a row: they are lent, sent and later acked together.
 
 A group stays when its members have gone: it keeps its place for as long as was said (`sessions.expiry_max`
 else), counted from when the last connection of a member ended, and what falls due meanwhile is the next
@@ -32,7 +33,7 @@ from .message import Message
 from .pace import Pace, Paces
 from .picker import Picker
 from .router import is_delivered
-from .run import Run
+from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
 from .terms import UNSAID, Keeping, in_force
@@ -236,8 +237,35 @@ class Group(Subscriber):
         self._lend(message, member, own, qos, flight, 1)
         return True
 
-    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
-        return False  # a member is chosen for each
+    @property
+    def spare(self) -> int:
+        return min(self._allowed, self.picker.room(RUN_MAX))
+
+    @property
+    def _allowed(self) -> int:
+        """How many messages the group may give now, whoever has room for them."""
+        left = self.session.window - len(self.session.flights)
+        return left if self.pace is None else min(left, self.pace.tokens)
+
+    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:  # noqa: ARG002
+        """Lend messages of a run, to each member some in a row."""
+        picker, messages = self.picker, run.messages
+        if self.session.finished or self.all_returned.failing >= self.all_returned.most:
+            return 0
+        given, most, level = 0, min(len(messages), self._allowed), 0.0
+        while given < most:
+            member = picker.next(messages[given])
+            if member is None:
+                break
+            count = picker.portion(member, level)
+            if count <= 0:
+                level = picker.level(most - given)
+                count = picker.portion(member, level)
+            count = min(count, most - given)
+            if count <= 0 or not self._lend_run(messages[given : given + count], member):
+                break
+            given += count
+        return given
 
     def resend(
         self,
@@ -405,6 +433,38 @@ class Group(Subscriber):
         self._leases.resume(self, member, lent, loan, term_ms)
         if flight.number:
             self._leases.name(self, member, lent, loan, flight.number)
+
+    def _lend_run(self, messages: Sequence[Message], member: Subscriber) -> bool:
+        """`_lend` of several, for the first time; False, and nothing done: offer them one by one."""
+        own = self.members[member]
+        qos = min(messages[0].qos, own.qos)
+        term_ms = self.in_force.ack_timeout_ms if qos else 0
+        run = Run(messages, term_ms)
+        if own.identifier or (member.is_inside and not qos) or not member.takes_run(run, qos):
+            return False
+        if member.rights is not None:
+            for topic in {message.topic for message in messages}:
+                if not member.may_receive(topic):
+                    return False
+        self.delivered += len(messages)
+        self.dirty.add(self)
+        if self.pace is not None:
+            self.pace.spend(len(messages))
+        flights: Sequence[Flight] = ()
+        if qos:
+            launched = self.session.launch_run(run.spots, 1)
+            flights = member.borrow_run(run, self.text, launched, self._leases.turn_s)
+            self.lent.setdefault(member, {}).update([(lent.packet_id, lent) for lent in flights])
+            if own.lease_ms != term_ms:
+                own.lease_for(term_ms)
+            if term_ms:
+                self._leases.give_run(self, member, flights, term_ms)
+        self.picker.gave(member)
+        try:
+            member.send_run(run, qos, flights)
+        except Exception:
+            member.cut_off()  # as in `_lend`
+        return True
 
     def _lend(
         self,

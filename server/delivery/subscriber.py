@@ -115,7 +115,8 @@ class Link(Protocol):
         """Whether all of a run goes out as it is, and there is room behind it. False: send one by one."""
 
     def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
-        """All of a run that it takes, for the first time; by no more than one subscription, a plain one.
+        """All of a run that it takes, for the first time; by no more than one subscription, one that says
+        nothing but the run's lease.
 
         `packet_ids`: none at QoS 0.
         """
@@ -373,32 +374,36 @@ class Subscriber:
         link.send(message, qos, packet_id, subscriptions, 1)
         return True
 
-    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> bool:
-        """Send all of a run that these subscriptions match; False, and nothing done: offer one by one."""
-        link, session, first = self.link, self.session, subscriptions[0]
+    @property
+    def spare(self) -> int:
+        """How many messages there may be room for."""
+        return self.session.window - len(self.session.flights)
+
+    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:
+        """Send messages of a run that these subscriptions match, from its first one on: how many. Those that
+        are left are to be offered one by one."""
+        first = subscriptions[0]
         qos = min(first.qos, run.qos)
-        if (
-            link is None
-            or qos == 2
-            or self.gate
-            or self.doubt
-            or not first.is_plain
-            or first.no_local
-            or len(subscriptions) > 1
-            or not link.has_room
-        ):
+        if not first.is_plain or first.no_local or len(subscriptions) > 1 or not self.takes_run(run, qos):
+            return 0
+        self.dirty.add(self)
+        self.send_run(run, qos, self.session.launch_run(run.spots, 1) if qos else ())
+        return len(run.spots)
+
+    def takes_run(self, run: Run, qos: int) -> bool:
+        """Whether all of a run can be sent, and nothing is peculiar about this subscriber."""
+        link, session = self.link, self.session
+        if link is None or qos == 2 or self.gate or self.doubt or not link.has_room:
             return False
-        launched: Sequence[int] = ()
         if qos and (session.max_bytes or len(session.flights) + len(run.spots) > session.window):
             return False
-        if not link.takes_run(run, qos):
-            return False
-        if qos:
-            launched = session.launch_run(run.spots, 1)
+        return link.takes_run(run, qos)
+
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
+        """Send a run that it takes. `flights`: its own, none at QoS 0."""
+        assert self.link is not None
         self.delivered += len(run.spots)
-        self.dirty.add(self)
-        link.send_run(run, qos, launched)
-        return True
+        self.link.send_run(run, qos, [flight.packet_id for flight in flights])
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         if self.is_gate_full:
@@ -482,6 +487,15 @@ class Subscriber:
         if qos == 2:
             self.is_entangled = True
         return flight
+
+    def borrow_run(self, run: Run, share: str, lent: Sequence[Flight], since_s: float) -> Sequence[Flight]:
+        """`borrow` of a run at QoS 1 that it takes. `lent`: the group's own flights."""
+        flights = self.session.launch_run(run.spots, 1)
+        for flight, own in zip(flights, lent, strict=True):
+            flight.loan = loan = Loan(share, own)
+            loan.since_s = since_s
+        self.dirty.add(self)
+        return flights
 
     def send_shared(
         self,

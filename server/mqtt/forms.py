@@ -133,16 +133,18 @@ _PUBACK = Struct(">BBHBB").pack
 
 def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
     """(head, tail) for a first delivery without subscription identifiers; kept in `message.wire`."""
+    if qos != 1:
+        lease_ms = 0
     form = lease_ms << 8 | level << 3 | qos << 1 | retain
     wire = message.wire
     if wire is None:
         wire = message.wire = {}
     found = wire.get(form)
     if found is None:
-        if message.is_usual and not lease_ms:
+        if message.is_usual:
             tail = message.payload
             if level == 5:
-                tail = _told(message, node, tail) if message.asked_ms else b"\0" + tail
+                tail = _told(message, node, tail, lease_ms) if message.asked_ms or lease_ms else b"\0" + tail
             found = joined(message.topic, tail, qos, retain)
         else:
             found = _unusual_parts(message, level, qos, retain, node, lease_ms)
@@ -155,27 +157,25 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
 
     At QoS 1 every second of three pieces is to be put in, which differs from one subscriber to the other.
     """
-    form = level << 3 | qos << 1
+    form, lease_ms = level << 3 | qos << 1, run.lease_ms
     found = run.wire.get(form)
     if found is None:
-        pieces: list[bytes] = []
-        add = pieces.append
-        total = 2 * len(run.messages) if qos else 0
-        topic = head = b""
-        size = -1
+        heads, tails = [], []
+        known: dict[tuple[bytes, int], bytes] = {}
         for message in run.messages:
             tail = message.payload
             if level == 5:
-                tail = _told(message, node, tail) if message.asked_ms else b"\0" + tail
-            if len(tail) != size or message.topic != topic:
-                topic, size = message.topic, len(tail)
-                head, tail = joined(topic, tail, qos, False)
-            add(head)
-            if qos:
-                add(b"")
-            add(tail)
-            total += len(head) + size
-        found = run.wire[form] = pieces, total
+                tail = _told(message, node, tail, lease_ms) if message.asked_ms or lease_ms else b"\0" + tail
+            kind = message.topic, len(tail)
+            head = known.get(kind)
+            if head is None:
+                head = known[kind] = joined(message.topic, tail, qos, False)[0]
+            heads.append(head)
+            tails.append(tail)
+        step = 3 if qos else 2
+        pieces = [b""] * (step * len(heads))
+        pieces[::step], pieces[step - 1 :: step] = heads, tails
+        found = run.wire[form] = pieces, sum(map(len, pieces)) + (2 * len(heads) if qos else 0)
     return found
 
 
@@ -186,28 +186,35 @@ def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: i
         properties += user_property("fasti-attempt", str(message.attempts_before + 1))
         if message.tries:
             properties += user_property("fasti-tries", tries_text(message.tries))
-    if lease_ms and qos == 1 and level == 5:
+    if lease_ms and level == 5:
         properties += _lease_property(lease_ms)
     return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
 
 
-def _told(message: Message, node: int, payload: bytes) -> bytes:
-    """The properties of a message that is usual and has a due, with their length, and the payload.
+def _told(message: Message, node: int, payload: bytes, lease_ms: int) -> bytes:
+    """The properties of a message that is usual and has a due or a lease, with their length, and the payload.
 
     What `common_properties` gives, in one go, which takes half as long. But for the seq the messages of one
     millisecond have the same.
     """
+    if not message.asked_ms:
+        lease = _lease_property(lease_ms)
+        return varint(len(lease)) + lease + payload
     place = message.position
     opening, closing = _of_millisecond(
-        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms
+        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms, lease_ms
     )
     return opening + hexlify((place & SEQ_MAX).to_bytes(_SEQ_BYTES, "big")) + closing + payload
 
 
 @lru_cache(1024)
-def _of_millisecond(at_ms: int, shard: int, node: int, due_ms: int, late_ms: int) -> tuple[bytes, bytes]:
+def _of_millisecond(
+    at_ms: int, shard: int, node: int, due_ms: int, late_ms: int, lease_ms: int
+) -> tuple[bytes, bytes]:
     """What stands before the seq, and behind it."""
     closing = _due_property(due_ms) + _late_property(late_ms)
+    if lease_ms:
+        closing += _lease_property(lease_ms)
     opening = varint(_ID_BYTES + len(closing)) + _ID + b"%012x%04x%04x" % (at_ms, shard, node)
     return opening, closing
 

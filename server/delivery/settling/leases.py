@@ -19,7 +19,7 @@ lease of the same message has another number, also after a restart, when the ser
 leases.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
@@ -73,6 +73,18 @@ class Leases:
         if queue is None:
             queue = self._queues[term_ms] = {}
         queue[loan.lease] = (group, member, lent)
+
+    def give_run(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], term_ms: int) -> None:
+        """`give` of what has just been lent."""
+        lease, now_s = self._given, self._clock.mono()
+        until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
+        for lent in run:
+            loan = lent.loan
+            assert loan is not None, "a lease is a loan"
+            lease += 1
+            loan.lease, loan.since_s, loan.until_s, loan.term_ms = lease, now_s, until_s, term_ms
+            queue[lease] = (group, member, lent)
+        self._given = lease
 
     def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """Begin a lease of `for_ms` from now, in place of the former one."""

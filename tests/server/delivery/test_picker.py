@@ -1,5 +1,7 @@
 """Whose turn it is, against the dullest thing that can say so."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -39,13 +41,26 @@ class Group:
         self.members[one] = Subscription(TEXT, 1, Position(0))
         self.picker.meet(one)
 
-    def give(self) -> Subscriber | None:
+    def give(self, count: int = 1) -> Subscriber | None:
         chosen = self.picker.next(None)
         if chosen is not None:
-            flight = chosen.session.launch(Position(1), 0, 1)
-            self.lent.setdefault(chosen, {})[flight.packet_id] = flight
+            flights = chosen.session.launch_run([(Position(1), 0)] * count, 1)
+            self.lent.setdefault(chosen, {}).update({flight.packet_id: flight for flight in flights})
             self.picker.gave(chosen)
         return chosen
+
+    def give_run(self, count: int) -> Counter[Subscriber]:
+        """As a group does it: how many each was given."""
+        given: Counter[Subscriber] = Counter()
+        level = 0.0
+        while (left := count - given.total()) and (chosen := self.picker.next(None)) is not None:
+            part = self.picker.portion(chosen, level)
+            if not part:
+                level = self.picker.level(left)
+                part = self.picker.portion(chosen, level) or 1
+            given[chosen] += min(part, left)
+            self.give(min(part, left))
+        return given
 
     def ack(self, one: Subscriber, count: int) -> int:
         theirs = self.lent.get(one, {})
@@ -93,6 +108,23 @@ class Turns(RuleBasedStateMachine):
                 assert chosen in least
                 self.waits.remove(chosen)
                 self.waits.append(chosen)
+
+    @rule(count=st.integers(1, 200))
+    def give_run(self, count: int) -> None:
+        free = [one for one in self.waits if self.has_room(one)]
+        lent = {one: len(self.group.lent.get(one, ())) for one in free}
+        wanted: Counter[Subscriber] = Counter()
+        for _ in range(count):
+            able = [one for one in free if lent[one] + wanted[one] < self.shown[one]]
+            if able:
+                wanted[min(able, key=lambda one: (lent[one] + wanted[one]) / self.shown[one])] += 1
+        found = self.group.give_run(count)
+        assert found.total() == wanted.total()
+        assert all(lent[one] + found[one] <= self.shown[one] for one in found)
+        assert all(abs(found[one] - wanted[one]) <= 1 for one in free)
+        for one in found:
+            self.waits.remove(one)
+        self.waits += found
 
     @rule(which=ONE, count=st.integers(1, 40))
     def ack(self, which: int, count: int) -> None:

@@ -1,14 +1,17 @@
 """Usual messages that come together are routed once and offered as one; what a subscriber sees of it is their
 order, and all of them."""
 
+from itertools import pairwise
+
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.delivery.message import Message
+from server.delivery.picker import SHOWN_FIRST
 from server.delivery.run import RUN_MAX, Run
 from server.delivery.subscriber import Subscriber
-from server.mqtt.forms import parts, run_pieces
+from server.mqtt.forms import Shape, run_pieces
 from shards.fields import Record
 from tests.support.link import FakeLink
 from tests.support.rig import Peer, Rig
@@ -116,12 +119,13 @@ def test_a_client_that_takes_small_packets_gets_those() -> None:
     assert payloads(peer) == [payload for n, payload in enumerate(counted(20)) if n != 7]
 
 
-def a_run(count: int, qos: int = 1) -> Run:
+def a_run(count: int, qos: int = 1, *, due_ms: int = 0, lease_ms: int = 0) -> Run:
     return Run(
         [
-            Message(Position(5 << 48 | n), -1, Record(b"t", b"x" * (n % 3), 0, qos), 5, is_usual=True)
+            Message(Position(5 << 48 | n), -1, Record(b"t", b"x" * (n % 3), due_ms, qos), 5, is_usual=True)
             for n in range(count)
-        ]
+        ],
+        lease_ms,
     )
 
 
@@ -156,17 +160,20 @@ def test_packet_ids_in_use_are_passed_over() -> None:
     session.retire([65_535])
     for packet_id in (1, 3):
         session.ack(packet_id)
-    assert session.launch_run(spots[:3], 1) == [65_534, 1, 3]
+    assert [flight.packet_id for flight in session.launch_run(spots[:3], 1)] == [65_534, 1, 3]
 
 
 @pytest.mark.parametrize("level", [4, 5])
-@pytest.mark.parametrize("qos", [0, 1])
-def test_pieces_are_what_each_message_is_by_itself(level: int, qos: int) -> None:
-    run = a_run(9)
+@pytest.mark.parametrize("due_ms", [0, 3])
+@pytest.mark.parametrize(("qos", "lease_ms"), [(0, 0), (1, 0), (1, 30_000)])
+def test_pieces_are_what_each_message_is_by_itself(qos: int, lease_ms: int, due_ms: int, level: int) -> None:
+    run = a_run(9, due_ms=due_ms, lease_ms=lease_ms)
     pieces, size = run_pieces(run, level, qos, 1)
+    lone = Shape(level, 1, 0, 0)
+    by = (Subscription("t", 1, Position(0), lease_ms=lease_ms),)
     alone = b"".join(
         head + (b"" if not qos else b"id") + tail
-        for head, tail in (parts(message, level, qos, False, 1) for message in run.messages)
+        for head, tail in (lone._special(message, qos, False, by, 1, False) for message in run.messages)
     )
     if qos:
         pieces = pieces.copy()
@@ -205,3 +212,123 @@ def test_who_has_room_for_a_part_stands_behind_that(window: int) -> None:
     assert len(subscriber.session.flights) == sent
     last = subscriber.session.flights[sent].position
     assert subscriber.session.tailing or subscriber.session.read >= last
+
+
+def a_backlog(rig: Rig, *members: Peer, text: str = "$share/g/t/x", qos: int = 1, **terms: str) -> list[Peer]:
+    """MANY messages wait for a group while its members are away; the members, back again."""
+    asked = tuple((name.replace("_", "-"), value) for name, value in terms.items())
+    for peer in members:
+        peer.subscribe(text, qos=qos, user_properties=asked)
+        peer.disconnect()
+    rig.connected("p").send(*chunk(MANY))
+    return [rig.lasting(peer.connection.client_id, receive_maximum=1_000) for peer in members]
+
+
+def acked(peer: Peer) -> list[bytes]:
+    """Payloads of what has come, all of which it acks in one go."""
+    found = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+    peer.inbox.clear()
+    peer.send(*[Ack(wire.PUBACK, packet.packet_id) for packet in found if packet.qos])
+    return [packet.payload for packet in found]
+
+
+@pytest.mark.parametrize("timeout", ["0s", "30s"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_members_of_a_group_divide_a_backlog(qos: int, timeout: str) -> None:
+    rig = Rig()
+    away = [rig.lasting(name) for name in "abc"]
+    members = a_backlog(rig, *away, qos=qos, ack_timeout=timeout)
+    first = [packet for packet in members[0].inbox if isinstance(packet, Publish)]
+    told = [packet.properties.user("fasti-ack-timeout") for packet in first if packet.properties is not None]
+    assert first
+    assert {packet.qos for packet in first} == {qos}
+    assert set(told) <= {"30000" if qos and timeout != "0s" else None}
+    shares: list[list[bytes]] = [[], [], []]
+    while any(came := [acked(peer) for peer in members]):
+        for share, more in zip(shares, came, strict=True):
+            share += more
+    assert sorted([one for share in shares for one in share], key=int) == counted(MANY)
+    for share in shares:
+        assert share == sorted(share, key=int)
+        in_a_row = sum(int(one) + 1 == int(other) for one, other in pairwise(share))
+        assert in_a_row >= len(share) // 2
+    (group,) = rig.core.groups
+    assert not group.session.flights
+    assert not group.lent
+    assert not rig.core.leases
+
+
+def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog() -> None:
+    rig = Rig()
+    stalled, other = a_backlog(rig, rig.lasting("a"), rig.lasting("b"))
+    found = []
+    while came := acked(other):
+        found += came
+    kept = payloads(stalled)
+    assert len(kept) == SHOWN_FIRST
+    assert sorted(found + kept, key=int) == counted(MANY)
+
+
+def test_a_backlog_goes_at_the_rate_of_its_group() -> None:
+    rig = Rig()
+    (peer,) = a_backlog(rig, rig.lasting("a"), rate="100")
+    assert acked(peer) == counted(10)
+    assert acked(peer) == []
+    found = []
+    for _ in range(20):
+        rig.pass_ms(100)
+        found += acked(peer)
+    assert found == counted(10 + len(found))[10:]
+    assert 180 <= len(found) <= 200
+
+
+def test_a_run_of_a_group_has_room_in_every_window() -> None:
+    rig = Rig()
+    for name, identifiers in (("small", ()), ("named", (7,)), ("picky", ())):
+        away = rig.lasting(name)
+        away.subscribe("$share/g/t/x", qos=1, **({"subscription_ids": identifiers} if identifiers else {}))
+        away.disconnect()
+    rig.connected("p").send(*chunk(MANY))
+    small = rig.lasting("small", receive_maximum=3)
+    named = rig.lasting("named", receive_maximum=5)
+    picky = rig.lasting("picky", maximum_packet_size=1_000, receive_maximum=7)
+    v4 = rig.connected("v4", 4)
+    v4.subscribe("$share/g/t/x", qos=1)
+    shares: list[list[bytes]] = []
+    while any(came := [acked(peer) for peer in (small, named, picky, v4)]):
+        assert all(len(share) <= most for share, most in zip(came, (3, 5, 7), strict=False))
+        shares += came
+    assert sorted([one for share in shares for one in share], key=int) == counted(MANY)
+
+
+class OnlyA:
+    """Rights to one topic."""
+
+    name = "key"
+    is_live = may_connect = True
+
+    def may_publish(self, topic: bytes) -> bool:
+        return True
+
+    def may_receive(self, topic: bytes) -> bool:
+        return topic == b"t/a"
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return True
+
+
+def test_a_member_gets_no_topic_of_a_run_that_its_key_may_not_have() -> None:
+    rig = Rig()
+    away = rig.lasting("away")
+    away.subscribe("$share/g/t/#", qos=1)
+    away.disconnect()
+    wanted = [Publish(b"t/" + b"ab"[n // 20 % 2 :][:1], b"", 1, packet_id=n + 1) for n in range(180)]
+    rig.connected("p").send(*wanted)
+    narrow, free = FakeLink(), FakeLink()
+    for link, rights in ((narrow, OnlyA()), (free, None)):
+        rig.core.groups.enlist(link, "$share/g/t/#", name="pull", rights=rights)
+    rig.pump()
+    assert narrow.sent
+    assert set(narrow.topics) == {"t/a"}
+    places = [message.position for message in narrow.sent + free.sent]
+    assert len(set(places)) == len(places) == 180
