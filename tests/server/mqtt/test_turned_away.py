@@ -21,6 +21,7 @@ from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
 from server.mqtt.turned_away import Away, away_listeners
+from server.net.acceptor import Ports
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.pool import pool_of
 from server.net.tls import mqtt_certificates
@@ -41,7 +42,7 @@ class Turning:
         self.bounded: Counter[str] = Counter()
         self.crowd = Crowd[Away](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
         self.doors = away_listeners(
-            settings, mqtt_certificates(settings), self.crowd, pool_of(settings), lambda: self.where
+            settings, mqtt_certificates(settings), self.crowd, pool_of(settings), lambda: self.where, Ports()
         )
         self.ports: dict[str, int] = {}
 
