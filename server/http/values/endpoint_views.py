@@ -5,7 +5,7 @@ from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import Standing
 from . import shapes
-from .views import Progress, expiry_view, position_view
+from .views import Progress, place_view
 
 
 def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
@@ -32,21 +32,16 @@ def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) ->
         view["reason"] = row.gone
     if group is None or progress is None:
         return view
-    view["rate"] = group.keeping.rate or 0
-    view["retry"] = {
-        "max_attempts": group.in_force.max_attempts,
-        "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
+    return {
+        **view,
+        **place_view(group, progress),
+        "name": endpoint.name,
+        "rate": group.keeping.rate or 0.0,
+        "retry": {
+            "max_attempts": group.in_force.max_attempts,
+            "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
+        },
     }
-    view["expiry"] = expiry_view(group.session.expiry_s)
-    view["position"] = position_view(group.session.read_at(progress.horizon))
-    view["lag_messages"] = progress.lag["lag_messages"]
-    view["lag_messages_is_exact"] = progress.lag["lag_messages_is_exact"]
-    view["lag_seconds"] = progress.lag["lag_seconds"]
-    view["in_flight"] = len(group.session.flights)
-    view["delivered"] = group.delivered
-    view["undone"] = progress.undone
-    view["incarnation"] = group.incarnation
-    return view
 
 
 def _secret(standing: Standing, now_ms: int) -> shapes.Secret | None:

@@ -566,20 +566,38 @@ class Member(TypedDict):
     in_flight: int
 
 
-class Session(Lag):
-    """A client's subscriptions, and its read position."""
+class PlaceShown(Lag):
+    """The fields that sessions, groups and endpoints share.
+
+    `position`: the read position. `left_at`: since when the session or all members are away, or the endpoint
+    is paused; else missing. `expiry`: seconds that the place stays after that.
+    """
+
+    name: str
+    position: Position
+    in_flight: int
+    delivered: int
+    undone: Undone
+    expiry: Expiry
+    incarnation: int
+    left_at: NotRequired[Instant]
+
+
+class Connected(TypedDict, total=False):
+    """Since when a session is connected; missing while it is not."""
+
+    connected_at: Instant
+
+
+class Session(PlaceShown, Connected):
+    """A client's subscriptions, and its read position. `client_id`, `read_position` and `expiry_s` are older
+    names of `name`, `position` and `expiry`."""
 
     client_id: str
     connected: bool
-    connected_at: NotRequired[Instant]
-    left_at: NotRequired[Instant]
     expiry_s: Expiry
     subscriptions: list[Subscription]
     read_position: Position
-    in_flight: int
-    delivered: int
-    undone: NotRequired[Undone]
-    incarnation: NotRequired[int]
 
 
 class SessionPage(TypedDict):
@@ -589,24 +607,16 @@ class SessionPage(TypedDict):
     next: Cursor | None
 
 
-class Group(Lag):
+class Group(PlaceShown):
     """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
-    name: str
     filter: str
     state: Literal["active", "paused"]
     members: list[Member]
-    left_at: NotRequired[Instant]
-    position: Position
-    in_flight: int
-    delivered: int
     ack_timeout: float
     max_attempts: int
     backoff: list[float]
-    expiry: Expiry
     rate: float
-    undone: NotRequired[Undone]
-    incarnation: NotRequired[int]
 
 
 class GroupPage(TypedDict):
@@ -648,7 +658,8 @@ class Failing(TypedDict):
 
 class Endpoint(TypedDict):
     """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
-    a second, 0: no limit; `reason`: why the server has paused it."""
+    a second, 0: no limit; `reason`: why the server has paused it. If its group could not be read, the fields
+    of `PlaceShown` are missing."""
 
     name: str
     url: str
@@ -671,6 +682,7 @@ class Endpoint(TypedDict):
     delivered: NotRequired[int]
     undone: NotRequired[Undone]
     incarnation: NotRequired[int]
+    left_at: NotRequired[Instant]
     failing: Failing
 
 

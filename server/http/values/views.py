@@ -183,30 +183,43 @@ class Progress(NamedTuple):
     horizon: Position
 
 
+def place_view(place: Subscriber, progress: Progress) -> shapes.PlaceShown:
+    """The fields that sessions, groups and endpoints share."""
+    session = place.session
+    view: shapes.PlaceShown = {
+        "name": place.name,
+        "position": position_view(session.read_at(progress.horizon)),
+        "lag_messages": progress.lag["lag_messages"],
+        "lag_messages_is_exact": progress.lag["lag_messages_is_exact"],
+        "lag_seconds": progress.lag["lag_seconds"],
+        "in_flight": len(session.flights),
+        "delivered": place.delivered,
+        "undone": progress.undone,
+        "expiry": expiry_view(session.expiry_s),
+        "incarnation": place.incarnation,
+    }
+    if place.left_ms:
+        view["left_at"] = time_text(place.left_ms)
+    return view
+
+
 def session_view(subscriber: Subscriber, progress: Progress) -> shapes.Session:
-    session, lag = subscriber.session, progress.lag
-    view: shapes.Session = {
-        "client_id": session.client_id,
+    place = place_view(subscriber, progress)
+    since: shapes.Connected = {}
+    if subscriber.link is not None:
+        since = {"connected_at": time_text(subscriber.connected_ms)}
+    return {
+        **place,
+        **since,
+        "client_id": subscriber.session.client_id,
         "connected": subscriber.is_here,
-        "expiry_s": expiry_view(session.expiry_s),
+        "expiry_s": place["expiry"],
         "subscriptions": [
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
-            for s in session.subscriptions.values()
+            for s in subscriber.session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(progress.horizon)),
-        "lag_messages": lag["lag_messages"],
-        "lag_messages_is_exact": lag["lag_messages_is_exact"],
-        "lag_seconds": lag["lag_seconds"],
-        "in_flight": len(session.flights),
-        "delivered": subscriber.delivered,
-        "undone": progress.undone,
-        "incarnation": subscriber.incarnation,
+        "read_position": place["position"],
     }
-    if subscriber.link is not None:
-        view["connected_at"] = time_text(subscriber.connected_ms)
-    elif subscriber.left_ms:
-        view["left_at"] = time_text(subscriber.left_ms)
-    return view
 
 
 def expiry_view(expiry_s: int) -> shapes.Expiry:
@@ -214,32 +227,21 @@ def expiry_view(expiry_s: int) -> shapes.Expiry:
 
 
 def group_view(group: Group, progress: Progress) -> shapes.Group:
-    lag, told = progress.lag, group.in_force
+    terms = group.in_force
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
     members = [_member_view(group, member) for member in ordered]
-    view: shapes.Group = {
-        "name": group.name,
+    return {
+        **place_view(group, progress),
         "filter": parse_share(group.text)[1],
         "state": "paused" if group.is_paused else "active",
         "members": members,
-        "position": position_view(group.session.read_at(progress.horizon)),
-        "lag_messages": lag["lag_messages"],
-        "lag_messages_is_exact": lag["lag_messages_is_exact"],
-        "lag_seconds": lag["lag_seconds"],
         # Its own flights are those of QoS 1, including those that wait for another member.
         "in_flight": len(group.session.resends) + sum(member["in_flight"] for member in members),
-        "delivered": group.delivered,
-        "ack_timeout": told.ack_timeout_ms / 1_000,
-        "max_attempts": told.max_attempts,
-        "backoff": [step_ms / 1_000 for step_ms in told.backoff_ms],
-        "expiry": expiry_view(group.session.expiry_s),
+        "ack_timeout": terms.ack_timeout_ms / 1_000,
+        "max_attempts": terms.max_attempts,
+        "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
         "rate": group.keeping.rate or 0.0,
-        "undone": progress.undone,
-        "incarnation": group.incarnation,
     }
-    if group.left_ms:
-        view["left_at"] = time_text(group.left_ms)
-    return view
 
 
 def _member_view(group: Group, member: Subscriber) -> shapes.Member:

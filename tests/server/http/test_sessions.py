@@ -26,15 +26,18 @@ async def test_a_session_that_keeps_up(server: Running) -> None:
     await server.pass_time(MINUTE_MS)
     body = (await server.call("GET", f"{SESSIONS}/audit%2F1")).body
     read = body.pop("read_position")
+    assert body.pop("position") == read
     assert read["at"] == "2026-11-21T08:01:00.000Z"
     assert isinstance(read["seq"], int)
     undone = body.pop("undone")
     assert (undone["lag"], undone["in_flight"], undone["retries"]) == (0, body["in_flight"], 0)
     assert body.pop("incarnation") > 0
     assert body == {
+        "name": "audit/1",
         "client_id": "audit/1",
         "connected": True,
         "connected_at": START,
+        "expiry": 3_600,
         "expiry_s": 3_600,
         "subscriptions": [
             {"filter": "a/#", "qos": 1, "since": START},
