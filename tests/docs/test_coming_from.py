@@ -1,4 +1,4 @@
-"""The pages with code of two houses side by side, and docs/workers.md: ours is run as it stands.
+"""The pages with code of two houses side by side, of workers and of places: ours is run as it stands.
 
 Blocks of `python fasti` are run in order, each page in a namespace of its own, with a server whose clock is
 simulated. What a reader need not see is in a comment behind the block: `<!-- check` and the code that moves
@@ -26,7 +26,8 @@ import fasti
 from fasti.testing import FastiServer, until
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").glob("coming-from-*.md")), ROOT / "docs" / "workers.md"]
+COMING = sorted((ROOT / "docs").glob("coming-from-*.md"))
+PAGES = [*COMING, *(ROOT / "docs" / name for name in ("workers.md", "places.md"))]
 BLOCK = re.compile(r"^(?:```python fasti|<!-- check)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
 HEADS = (
     *("Receive", "Later", "Retries with back-off", "Cancel", "Dead letters"),
@@ -131,14 +132,14 @@ async def test_our_code_on_the_page_does_what_it_says(
         await receiver.stop()
 
 
-@pytest.mark.parametrize("page", PAGES[:-1], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", COMING, ids=lambda page: page.stem)
 def test_each_tells_of_the_same(page: Path) -> None:
     heads = re.findall(r"(?m)^## (.*)$", page.read_text(encoding="utf-8"))
     assert tuple(heads) == HEADS
 
 
 def test_there_is_one_for_each() -> None:
-    assert [page.stem.removeprefix("coming-from-") for page in PAGES[:-1]] == [
+    assert [page.stem.removeprefix("coming-from-") for page in COMING] == [
         "bullmq",
         "celery",
         "qstash",
