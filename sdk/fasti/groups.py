@@ -80,50 +80,50 @@ class Groups:
         """The groups of one name, one for each filter. Raises NotFound."""
         return _groups((await self._transport.call("GET", _path(name))).object())
 
-    async def put(self, name: str, topic_filter: str, **options: Unpack[GroupOptions]) -> Group:
+    async def put(self, name: str, filter: str, **options: Unpack[GroupOptions]) -> Group:
         """Create the group before its first member joins, starting from now, or change its options.
 
         All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
         again. Raises Refused.
         """
         check(GroupOptions.__optional_keys__, options)
-        body = {"filter": topic_filter, **spelled(TERMS, options)}
+        body = {"filter": filter, **spelled(TERMS, options)}
         return Group.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
-    async def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
+    async def delete(self, name: str, filter: str | None = None, *, undone: Fate | None = None) -> None:
         """Delete the group; its members receive nothing more. Raises NotFound.
 
         Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
         "dead" or "drop".
         """
-        await delete(self._transport, _path(name), _chosen(topic_filter), undone)
+        await delete(self._transport, _path(name), _chosen(filter), undone)
 
-    async def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+    async def pause(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Pause the group, also over restarts; it keeps its read position. Raises NotFound."""
-        return await self._ask(name, "pause", topic_filter)
+        return await self._ask(name, "pause", filter)
 
-    async def resume(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+    async def resume(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Resume at the kept read position. Raises NotFound."""
-        return await self._ask(name, "resume", topic_filter)
+        return await self._ask(name, "resume", filter)
 
     async def replay(
-        self, name: str, since: When | timedelta, topic_filter: str | None = None
+        self, name: str, since: When | timedelta, filter: str | None = None
     ) -> tuple[Group, ...]:
         """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
-        return await self._ask(name, "replay", topic_filter, {"from": moment(since)})
+        return await self._ask(name, "replay", filter, {"from": moment(since)})
 
     async def skip(
         self,
         name: str,
         to: When | timedelta = "now",
         undone: Fate = "dead",
-        topic_filter: str | None = None,
+        filter: str | None = None,
     ) -> Skipped:
         """Skip the backlog: continue at `to`, an instant or a duration back. Raises NotFound, Refused.
 
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
-        return await skip(self._transport, _path(name), _chosen(topic_filter), to, undone)
+        return await skip(self._transport, _path(name), _chosen(filter), to, undone)
 
     async def _ask(
         self, name: str, verb: str, topic_filter: str | None, body: Json | None = None

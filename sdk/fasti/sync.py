@@ -381,44 +381,42 @@ class Groups(Facade[_groups.Groups]):
         """The groups of one name, one for each filter. Raises NotFound."""
         return self._loop.run(self._inner.get(name))
 
-    def put(self, name: str, topic_filter: str, **options: Unpack[GroupOptions]) -> Group:
+    def put(self, name: str, filter: str, **options: Unpack[GroupOptions]) -> Group:
         """Create the group before its first member joins, starting from now, or change its options.
 
         All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
         again. Raises Refused.
         """
-        return self._loop.run(self._inner.put(name, topic_filter, **options))
+        return self._loop.run(self._inner.put(name, filter, **options))
 
-    def delete(self, name: str, topic_filter: str | None = None, *, undone: Fate | None = None) -> None:
+    def delete(self, name: str, filter: str | None = None, *, undone: Fate | None = None) -> None:
         """Delete the group; its members receive nothing more. Raises NotFound.
 
         Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
         "dead" or "drop".
         """
-        self._loop.run(self._inner.delete(name, topic_filter, undone=undone))
+        self._loop.run(self._inner.delete(name, filter, undone=undone))
 
-    def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+    def pause(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Pause the group, also over restarts; it keeps its read position. Raises NotFound."""
-        return self._loop.run(self._inner.pause(name, topic_filter))
+        return self._loop.run(self._inner.pause(name, filter))
 
-    def resume(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+    def resume(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Resume at the kept read position. Raises NotFound."""
-        return self._loop.run(self._inner.resume(name, topic_filter))
+        return self._loop.run(self._inner.resume(name, filter))
 
-    def replay(
-        self, name: str, since: When | timedelta, topic_filter: str | None = None
-    ) -> tuple[Group, ...]:
+    def replay(self, name: str, since: When | timedelta, filter: str | None = None) -> tuple[Group, ...]:
         """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
-        return self._loop.run(self._inner.replay(name, since, topic_filter))
+        return self._loop.run(self._inner.replay(name, since, filter))
 
     def skip(
-        self, name: str, to: When | timedelta = "now", undone: Fate = "dead", topic_filter: str | None = None
+        self, name: str, to: When | timedelta = "now", undone: Fate = "dead", filter: str | None = None
     ) -> Skipped:
         """Skip the backlog: continue at `to`, an instant or a duration back. Raises NotFound, Refused.
 
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
-        return self._loop.run(self._inner.skip(name, to, undone, topic_filter))
+        return self._loop.run(self._inner.skip(name, to, undone, filter))
 
 
 class Jobs(Facade[_jobs.Jobs]):

@@ -59,11 +59,11 @@ async def test_a_group_made_ahead_misses_nothing_and_can_be_stopped_and_set_back
             assert not waiting.done()
             (group,) = await c.groups.get("workers")
             assert (group.state, group.lag_messages) == ("paused", 1)
-            assert [g.state for g in await c.groups.resume("workers", "jobs/#")] == ["active"]
+            assert [g.state for g in await c.groups.resume("workers", filter="jobs/#")] == ["active"]
             assert await waiting == ["2"]
             await c.groups.replay("workers", timedelta(hours=1))
             assert await texts(s, 2) == ["1", "2"]
-        await c.groups.delete("workers", "jobs/#")
+        await c.groups.delete("workers", filter="jobs/#")
         with pytest.raises(fasti.NotFound):
             await c.groups.get("workers")
         with pytest.raises(fasti.Refused):

@@ -132,7 +132,7 @@ def test_an_option_is_written_once(changed: Callable[[str, str, str], str]) -> N
     changed("groups.py", "import GroupOptions, ", "import GroupOptions, Misfire, ")
     written = changed("groups.py", method, f"{method} fires: Misfire | None,")
     assert f"{method} fires: Misfire | None," in written
-    assert "self._inner.delete(name, fires, topic_filter, undone=undone)" in written
+    assert "self._inner.delete(name, fires, filter, undone=undone)" in written
     assert "MessageOptions, Misfire, RetrySelection" in written
 
 

@@ -77,7 +77,7 @@ class Noun:
             found = await method(name, **given)
         except fasti.StillUndone as left:
             out.failed(f"{name} has unfinished messages: {left.undone}", left.problem.raw or {})
-            which = ["--filter", given["topic_filter"]] if given.get("topic_filter") else []
+            which = ["--filter", given["filter"]] if given.get("filter") else []
             remove = ["fasti", self.word, "rm", name, *which, "--undone"]
             out.advise(*(shlex.join([*remove, fate]) for fate in ("dead", "drop")))
             raise typer.Exit(REFUSED) from left

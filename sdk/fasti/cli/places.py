@@ -60,7 +60,7 @@ UNDONE = option(
     ],
 )
 FILTER = option(
-    "topic_filter",
+    "filter",
     Annotated[
         str | None, typer.Option("--filter", help="Only the group with this filter, not all with the name.")
     ],
