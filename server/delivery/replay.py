@@ -37,7 +37,7 @@ from ..observe.logs import by, shown
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .membership import Membership
-from .message import SHARED_MS, Message
+from .message import Message
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
@@ -486,14 +486,11 @@ class Replay:
     ) -> tuple[list[Message], tuple[Subscription, ...]]:
         """All messages of these rows of the tail, if they are one run that the subscriber gets; else none."""
         place, first = rows[0]
-        qos, since_ms = first.qos, wall_ms - SHARED_MS
+        qos = first.qos
         run = [
-            message
+            message.as_of(wall_ms)
             for _, message in rows
-            if message.is_usual
-            and message.qos == qos
-            and (qos or message.shard >= 0)
-            and message.due_ms + message.late_ms > since_ms
+            if message.is_usual and message.qos == qos and (qos or message.shard >= 0)
         ]
         by = self._wanted(subscriber, place, first.topic, b"")
         if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:

@@ -65,12 +65,10 @@ class Call:
         self.bytes = 0
 
     @property
-    def is_full(self) -> bool:
-        return len(self.given) >= self.wish.most or self.bytes >= ANSWER_BYTES
+    def left(self) -> int:
+        """How many more messages it may get."""
+        return self.wish.most - len(self.given)
 
-    def take(self, given: Given) -> int:
-        """Add a message; returns its bytes."""
-        self.given.append(given)
-        size = given.message.size()
-        self.bytes += size
-        return size
+    @property
+    def is_full(self) -> bool:
+        return self.left <= 0 or self.bytes >= ANSWER_BYTES

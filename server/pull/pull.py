@@ -41,7 +41,7 @@ from ..delivery.subscriber import Rights, Subscriber
 from ..engine.clock import Clock
 from ..engine.writer import Busy
 from ..settings.config import Config
-from .call import Answer, Call, Leased, Wish
+from .call import Answer, Call, Given, Leased, Wish
 from .lease_id import LeaseId
 from .seat import Seat
 
@@ -233,15 +233,17 @@ class Pull:
             del self._seats[seat.text]
         self._settling.dismiss(seat.member, is_clean=True)
 
-    def _has_room(self, own: int) -> bool:
-        """Whether a seat with `own` leases may be given another message."""
+    def _has_room(self, own: int, more_bytes: int) -> bool:
+        """Whether a seat with `own` leases may be given another message, after so many bytes."""
         if own + self._out >= self._most:
             self._is_missed = True
             return False
-        return self.held_bytes < self._max_bytes
+        return self.held_bytes + more_bytes < self._max_bytes
 
-    def _took(self, call: Call, size: int) -> None:
-        self._out += 1
+    def _took(self, call: Call, given: Sequence[Given], size: int) -> None:
+        call.given += given
+        call.bytes += size
+        self._out += len(given)
         self.held_bytes += size
         if call not in self._begun:
             self._begun[call] = self._clock.mono()

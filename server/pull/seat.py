@@ -17,7 +17,7 @@ from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.settling.former import NAME
 from ..delivery.subscriber import Closing, Rights
-from .call import Call, Given
+from .call import ANSWER_BYTES, Call, Given
 
 
 class Seat:
@@ -29,11 +29,11 @@ class Seat:
         text: str,
         rights: Rights | None,
         *,
-        has_room: Callable[[int], bool],
-        took: Callable[[Call, int], None],
+        has_room: Callable[[int, int], bool],
+        took: Callable[[Call, Sequence[Given], int], None],
     ) -> None:
-        """`has_room`: whether a member with so many leases may get another message. `took`: a call has got a
-        message of so many bytes."""
+        """`has_room`: whether a member with so many leases may get another message, after so many bytes.
+        `took`: a call gets messages of so many bytes."""
         self.text = text
         group, self.filter = parse_share(text)
         self.name = group or text
@@ -75,7 +75,7 @@ class Seat:
     def has_room(self) -> bool:
         if not self.waiting or self.is_closed:
             return False
-        return self._has_room(len(self.member.session.flights))
+        return self._has_room(len(self.member.session.flights), 0)
 
     @property
     def is_limited(self) -> bool:
@@ -99,18 +99,39 @@ class Seat:
         is_retained: bool = False,
         is_first: bool = False,
     ) -> None:
-        call = next(iter(self.waiting))
-        self.waiting[call] -= 1
-        self._room -= 1
         attempt = message.try_number(attempt)
-        size = call.take(Given(self.text, self.member, packet_id, message, attempt))
-        self._took(call, size)
+        self._give([Given(self.text, self.member, packet_id, message, attempt)])
 
     def takes_run(self, run: Run, qos: int) -> bool:
+        """Whether the waiting calls take the whole run, and none of them is full of bytes before."""
+        size, left = sum([message.size() for message in run.messages]), len(run)
+        # Each message counts twice: as one of this member, and as one of all.
+        if not qos or not self._has_room(len(self.member.session.flights) + 2 * (left - 1), size):
+            return False
+        for call in self.waiting:
+            if call.bytes + size >= ANSWER_BYTES:
+                return False
+            left -= call.left
+            if left <= 0:
+                return True
         return False
 
     def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
-        raise AssertionError("a group gives one by one")
+        given = [
+            Given(self.text, self.member, packet_id, message, 1)
+            for message, packet_id in zip(run.messages, packet_ids, strict=True)
+        ]
+        while given:
+            count = next(iter(self.waiting)).left
+            self._give(given[:count])
+            given = given[count:]
 
     def release(self, packet_id: int) -> None:
         raise AssertionError("nothing is sent at QoS 2")
+
+    def _give(self, given: Sequence[Given]) -> None:
+        """Give messages to the call that has waited longest."""
+        call = next(iter(self.waiting))
+        self.waiting[call] -= len(given)
+        self._room -= len(given)
+        self._took(call, given, sum([one.message.size() for one in given]))
