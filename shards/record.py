@@ -250,6 +250,11 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
     return (flags & QOS_MASK, due_ms, at, end) if end <= len(value) else None
 
 
+def likeness(value: bytes, end: int) -> bytes:
+    """Equal for usual values that differ in due, key and payload alone. `end`: where the payload begins."""
+    return value[1:3] + value[_SIZE + 16 if value[2] & HAS_KEY else _SIZE : end]
+
+
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:
     """Read a version 2 value. Raises Corrupt, and the error of a value that ends too soon."""
     end = _rest_at(value, version)

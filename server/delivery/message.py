@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
-from shards.record import decode, id_at, usual
+from shards.record import decode, id_at, likeness, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
 OVERHEAD_BYTES = 600
@@ -102,6 +102,11 @@ class Message:
     def payload(self) -> bytes:
         record = self._record
         return self._value[self._body_at :] if record is None else record.payload
+
+    @property
+    def likeness(self) -> bytes:
+        """Equal for usual messages that differ in position, due, key and payload alone; empty: unknown."""
+        return likeness(self._value, self._body_at) if self._body_at else b""
 
     @property
     def body_bytes(self) -> int:

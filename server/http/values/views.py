@@ -63,7 +63,7 @@ def message_view(
     if record.stub:
         view["cancelled_at"] = time_text(record.when_ms)
     else:
-        view["payload"], view["encoding"] = _payload(record)
+        view["payload"], view["encoding"] = payload_view(record.payload, ENCODINGS[record.encoding])
     if record.retain:
         view["retain"] = True
     if record.drop_late:
@@ -100,17 +100,16 @@ def delivery_view(delivery: Delivery) -> shapes.Delivery:
     return view
 
 
-def _payload(record: Record) -> tuple[object, Encoding]:
-    """The payload as it came in; text that is not UTF-8 (a plain publish can be anything) as base64."""
-    encoding: Encoding = ENCODINGS[record.encoding]
+def payload_view(payload: bytes, encoding: Encoding) -> tuple[object, Encoding]:
+    """A payload as it came in; text that is not UTF-8 (a plain publish can be anything) as base64."""
     if encoding == "json":
-        return msgspec.Raw(record.payload), encoding
+        return msgspec.Raw(payload), encoding
     if encoding == "text":
         try:
-            return record.payload.decode(), encoding
+            return payload.decode(), encoding
         except UnicodeDecodeError:
             pass
-    return b64encode(record.payload).decode(), "base64"
+    return b64encode(payload).decode(), "base64"
 
 
 def _add_properties(view: shapes.Message, encoded: bytes) -> None:

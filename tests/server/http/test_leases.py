@@ -54,6 +54,28 @@ def _ids(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"lease_ids": [message["lease_id"] for message in messages]}
 
 
+async def test_many_are_leased_as_each_is_shown(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    payloads: tuple[object, ...] = ("text", {"n": 1}, "more text", [2])
+    for n in range(40):
+        options = {"encoding": "base64"} if n % 5 == 4 else {}
+        payload = "AP8=" if options else payloads[n % 4]
+        headers = {"Idempotency-Key": f"key {n}"} if n % 3 == 2 else {}
+        body = {"topic": f"jobs/{n % 2}", "payload": payload, "deliver_in": 1 + n, "qos": 1 + n % 7 // 6}
+        await server.call("POST", "/v1/messages", body | options, status=201, **headers)
+    await server.pass_time(60_000)
+    leased = await _lease(server)
+    assert len(leased) == 40
+    for message in leased:
+        shown = (await server.call("GET", f"/v1/messages/{message['id']}")).body
+        names = {"id", "topic", "deliver_at", "state", "qos", "payload", "encoding"}
+        assert names <= message.keys() & shown.keys()
+        assert {name: message[name] for name in names} == {name: shown[name] for name in names}
+        assert ("content_type" in message) == ("content_type" in shown)
+        await server.call("POST", f"{PATH}:ack", {"lease_ids": [message["lease_id"]]})
+    assert not server.app.core.pull.out
+
+
 async def test_a_message_is_leased_as_it_is_shown_and_acked(server: Running) -> None:
     assert await _lease(server, filter="jobs/#") == []
     id_ = await server.schedule("jobs/17", {"id": 17}, headers={"a": "b"}, deliver_in=1)
