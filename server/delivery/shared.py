@@ -453,12 +453,12 @@ class Group(Subscriber):
         flights: Sequence[Flight] = ()
         if qos:
             launched = self.session.launch_run(run.spots, 1)
-            flights = member.borrow_run(run, self.text, launched, self._leases.turn_s)
+            flights = member.borrow_run(run, self.text, launched, 0.0 if term_ms else self._leases.turn_s)
             self.lent.setdefault(member, {}).update([(lent.packet_id, lent) for lent in flights])
             if own.lease_ms != term_ms:
                 own.lease_for(term_ms)
             if term_ms:
-                self._leases.give_run(self, member, flights, term_ms)
+                self._leases.give(self, member, flights, term_ms)
         self.picker.gave(member)
         try:
             member.send_run(run, qos, flights)
@@ -492,7 +492,7 @@ class Group(Subscriber):
             if own.lease_ms != term_ms:
                 own.lease_for(term_ms)
             if term_ms and flight is not None:
-                self._leases.give(self, member, lent, loan, term_ms)
+                self._leases.give(self, member, (lent,), term_ms)
             else:
                 loan.since_s = self._leases.turn_s
         self.picker.gave(member)

@@ -15,7 +15,7 @@ It is no secret and no proof: a key that may lease from the group may ack all it
 
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error, a2b_base64
+from binascii import Error, a2b_base64, b2a_base64
 from typing import NamedTuple
 
 from timeline.position import Position
@@ -30,6 +30,7 @@ _FIRST_CHARS = _FIRST_HEAD.size // 3 * 4
 _FIRST_BEGINS = "AQ"
 """Begins with byte 1. The second character has four bits of the packet id, which are 0."""
 _NUMBER_BITS = 56
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_+/", b"+/**")
 """To the alphabet of `a2b_base64`; characters only in that one become invalid."""
 Shares = dict[str, str]
@@ -58,8 +59,10 @@ def lease_head(number: int, position: Position, shard: int) -> str:
     """The part of its own; followed by `lease_tail`."""
     place = position.to_bytes(12, "big")
     if number < NUMBER_MIN:
-        return urlsafe_b64encode(_FIRST_HEAD.pack(1, number, shard, place)).decode()
-    return urlsafe_b64encode(_HEAD.pack(_VERSION << _NUMBER_BITS | number, shard, place)).decode()
+        head = _FIRST_HEAD.pack(1, number, shard, place)
+    else:
+        head = _HEAD.pack(_VERSION << _NUMBER_BITS | number, shard, place)
+    return b2a_base64(head, newline=False).translate(_URL_SAFE).decode()
 
 
 def lease_tail(text: str) -> str:

@@ -306,14 +306,24 @@ class Pull:
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """Begin the leases of a call's messages."""
-        now_ms, running_ms, lease = self._clock.wall_ms(), self._settling.running_ms, self._settling.lease
+        now_ms = self._clock.wall_ms()
         terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
-        leased = []
+        held: dict[tuple[Subscriber, str], list[int]] = {}
         for given in call.given:
-            lease_ms = terms[given.text]
-            number = lease(given.member, given.packet_id, lease_ms, running_ms) if given.packet_id else 0
-            leased.append(Leased(given, now_ms + lease_ms, number or given.packet_id))
-        return leased
+            if given.packet_id:
+                held.setdefault((given.member, given.text), []).append(given.packet_id)
+        numbers = {
+            member: iter(self._settling.lease(member, text, packet_ids, terms[text]))
+            for (member, text), packet_ids in held.items()
+        }
+        return [
+            Leased(
+                given,
+                now_ms + terms[given.text],
+                given.packet_id and (next(numbers[given.member]) or given.packet_id),
+            )
+            for given in call.given
+        ]
 
     def _look(self, now_s: float) -> None:
         """End calls whose client or right is gone; remove seats that stay empty."""

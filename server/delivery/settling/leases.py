@@ -63,36 +63,27 @@ class Leases:
     def __len__(self) -> int:
         return len(self._others) + sum(map(len, self._queues.values()))
 
-    def give(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, term_ms: int) -> None:
-        """Begin a lease of the group's usual time."""
-        self._given = loan.lease = self._given + 1
-        now_s = self._clock.mono()
-        loan.since_s = loan.since_s or now_s
-        loan.until_s, loan.term_ms = now_s + term_ms / 1000, term_ms
-        queue = self._queues.get(term_ms)
-        if queue is None:
-            queue = self._queues[term_ms] = {}
-        queue[loan.lease] = (group, member, lent)
-
-    def give_run(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], term_ms: int) -> None:
-        """`give` of what has just been lent."""
+    def give(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], term_ms: int) -> None:
+        """Begin leases of the group's usual time; `run`: one flight or more."""
         lease, now_s = self._given, self._clock.mono()
         until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
         for lent in run:
-            loan = lent.loan
-            assert loan is not None, "a lease is a loan"
+            loan = _loan_of(lent)
             lease += 1
-            loan.lease, loan.since_s, loan.until_s, loan.term_ms = lease, now_s, until_s, term_ms
+            loan.lease, loan.until_s, loan.term_ms = lease, until_s, term_ms
+            loan.since_s = loan.since_s or now_s
             queue[lease] = (group, member, lent)
         self._given = lease
 
-    def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
-        """Begin a lease of `for_ms` from now, in place of the former one."""
-        self._take_out(loan)
+    def extend(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], for_ms: int) -> None:
+        """Begin leases of `for_ms` from now, in place of the former ones."""
+        for lent in run:
+            self._take_out(_loan_of(lent))
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
-            self.give(group, member, lent, loan, for_ms)
-        else:
-            self.resume(group, member, lent, loan, for_ms)
+            self.give(group, member, run, for_ms)
+            return
+        for lent in run:
+            self.resume(group, member, lent, _loan_of(lent), for_ms)
 
     def resume(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """Resume a lease with its remaining time, which hardly any other lease shares."""
@@ -138,8 +129,7 @@ class Leases:
         queued = [_lapsed(queue, now_s) for queue in self._queues.values() if _is_over(queue, now_s)]
         lapsed = list(islice(merge(self._others_lapsed(now_s), *queued, key=_until_s), limit))
         for _, _, lent in lapsed:
-            assert lent.loan is not None, "a lease is a loan"
-            self.end(lent.loan)
+            self.end(_loan_of(lent))
         return lapsed
 
     def _others_lapsed(self, now_s: float) -> Iterator[Lease]:
@@ -149,10 +139,14 @@ class Leases:
             yield lease
 
 
-def _until_s(lease: Lease) -> float:
-    loan = lease[2].loan
+def _loan_of(lent: Flight) -> Loan:
+    loan = lent.loan
     assert loan is not None, "a lease is a loan"
-    return loan.until_s
+    return loan
+
+
+def _until_s(lease: Lease) -> float:
+    return _loan_of(lease[2]).until_s
 
 
 def _is_over(queue: dict[int, Lease], now_s: float) -> bool:

@@ -197,17 +197,45 @@ class Settling:
 
         Changes nothing if the group has no ack timeout.
         """
-        return self._keep(subscriber, packet_id, for_ms, self.running_ms)
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None or flight.fate:
+            return False
+        loan = flight.loan
+        if loan is None or loan.flight is None:
+            return True
+        group = self._groups.get(loan.share)
+        if group is None or not group.is_held(flight):
+            return False
+        if loan.until_s:
+            self._leases.extend(group, subscriber, (flight,), for_ms)
+        if loan.flight.number:
+            loan.flight.until_ms, loan.flight.stored_as = self.running_ms + for_ms, -1
+            group.dirty.add(group)
+        return True
 
-    def lease(
-        self, subscriber: Subscriber, packet_id: int, for_ms: int, running_ms: int | None = None
-    ) -> int:
-        """`extend`, but the message comes back after that time even if the group has no ack timeout, and the
-        lease survives the server once the group's cursor is durable. Returns its number, for `leased`; 0: the
-        client no longer has the message. `running_ms`: the current one, for callers that lease many."""
-        number = self._leases.new_number()
-        now_ms = self.running_ms if running_ms is None else running_ms
-        return number if self._keep(subscriber, packet_id, for_ms, now_ms, number) else 0
+    def lease(self, member: Subscriber, text: str, packet_ids: Iterable[int], for_ms: int) -> list[int]:
+        """`extend` for messages of the group with that text, but they come back after that time even if it
+        has no ack timeout, and the leases survive the server once its cursor is durable. Returns their
+        numbers, for `leased`; 0: the client no longer has the message."""
+        group, flights, until_ms = self._groups.get(text), member.session.flights, self.running_ms + for_ms
+        numbers: list[int] = []
+        run: list[Flight] = []
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            loan = None if flight is None or flight.fate else flight.loan
+            if flight is None or loan is None or group is None or not group.is_held(flight):
+                numbers.append(0)
+                continue
+            number = self._leases.new_number()
+            self._leases.name(group, member, flight, loan, number)
+            if loan.flight is not None:
+                loan.flight.number, loan.flight.until_ms, loan.flight.stored_as = number, until_ms, -1
+            numbers.append(number)
+            run.append(flight)
+        if group is not None and run:
+            self._leases.extend(group, member, run, for_ms)
+            group.dirty.add(group)
+        return numbers
 
     def leased(self, text: str, number: int) -> tuple[Subscriber, Flight] | None:
         """The member that has a message of a group by the lease of that number, and the flight."""
@@ -218,29 +246,6 @@ class Settling:
     def running_ms(self) -> int:
         """Running time of the server over all starts."""
         return self._running_ms()
-
-    def _keep(
-        self, subscriber: Subscriber, packet_id: int, for_ms: int, now_ms: int, number: int = 0
-    ) -> bool:
-        """`number`: of the new lease; 0: none."""
-        flight = subscriber.session.flights.get(packet_id)
-        if flight is None or flight.fate:
-            return False
-        loan = flight.loan
-        if loan is None or loan.flight is None:
-            return True
-        group = self._groups.get(loan.share)
-        if group is None or not group.is_held(flight):
-            return False
-        if loan.until_s or number:
-            self._leases.extend(group, subscriber, flight, loan, for_ms)
-        if number:
-            self._leases.name(group, subscriber, flight, loan, number)
-            loan.flight.number = number
-        if loan.flight.number:
-            loan.flight.until_ms, loan.flight.stored_as = now_ms + for_ms, -1
-            group.dirty.add(group)
-        return True
 
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool

@@ -15,9 +15,9 @@ def _somebody() -> Subscriber:
 def _give(leases: Leases, who: Subscriber, term_ms: int, packet_id: int, *, asked_ms: int = 0) -> Flight:
     loan = Loan("$share/g/t")
     lent = Flight(packet_id, Position(packet_id), 0, 1, loan=loan)
-    leases.give(who, who, lent, loan, term_ms)
+    leases.give(who, who, (lent,), term_ms)
     if asked_ms:
-        leases.extend(who, who, lent, loan, asked_ms)
+        leases.extend(who, who, (lent,), asked_ms)
     return lent
 
 

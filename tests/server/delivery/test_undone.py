@@ -369,13 +369,14 @@ def test_a_door_may_lend_for_a_time_of_its_own() -> None:
     subscriber = rig.core.sessions.get("m")
     assert subscriber is not None
     core = rig.core
-    assert core.settling.lease(subscriber, packet.packet_id, 5_000)
+    (group,) = core.groups
+    assert all(core.settling.lease(subscriber, group.text, [packet.packet_id], 5_000))
     assert core.settling.extend(subscriber, packet.packet_id, 8_000)
     rig.pass_ms(7_999)
     assert waiting(rig) == []
     rig.pass_ms(251)
     assert waiting(rig) == ["job"]
-    assert not core.settling.lease(subscriber, packet.packet_id, 5_000)
+    assert core.settling.lease(subscriber, group.text, [packet.packet_id], 5_000) == [0]
 
 
 # -- connections
