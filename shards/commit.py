@@ -296,7 +296,8 @@ class Commit:
     ) -> Bits[dict[int, Known | int]]:
         """`known` in steps."""
         taken = partial(self.taken_from, terms=terms)
-        return keys_in_steps(drafts, taken, self._stored_under, key_only=terms.key_only, step=step)
+        is_new = self.open_group.is_new
+        return keys_in_steps(drafts, taken, self._stored_under, is_new, key_only=terms.key_only, step=step)
 
     def taken_from(self, draft: Draft, terms: Terms) -> DedupeRow | None:
         """The request that has the draft's key, unless the key is free for this draft. Raises Refused."""

@@ -59,24 +59,29 @@ def keys_in_steps(
     drafts: Sequence[Draft],
     taken: Callable[[Draft], DedupeRow | None],
     stored: Callable[[DedupeRow], bytes],
+    is_new: Callable[[bytes], bool],
     *,
     key_only: bool = False,
     step: int = STEP,
 ) -> Bits[dict[int, Known | int]]:
     """Drafts whose key is taken, by index: the first answer, or the index of its twin in this request.
 
-    `stored`: the message under a key, empty if it cannot be read. A step is `step` drafts, or one draft whose
-    places all have to be asked. Raises Refused for the first draft whose key another request has used, unless
-    `key_only`.
+    `stored`: the message under a key, empty if it cannot be read. `is_new`: whether nothing is stored under a
+    key, for certain; most keys are new, and they need no second look. A step is `step` drafts, or one draft
+    whose places all have to be asked. Raises Refused for the first draft whose key another request has used,
+    unless `key_only`.
     """
     known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
     for index, draft in enumerate(drafts):
         if index and (draft.while_undone or not index % step):
             yield
-        if not draft.key:
+        key = draft.key
+        if not key:
             continue
-        twin = here.setdefault(draft.key, index)
+        twin = here.setdefault(key, index)
+        if twin == index and is_new(key):
+            continue
         is_asked = twin == index or (draft.while_undone and isinstance(known.get(twin), Known))
         try:
             row = taken(draft) if is_asked else None
@@ -84,7 +89,7 @@ def keys_in_steps(
             error.index = index
             raise
         if is_asked and row is None:
-            twin = here[draft.key] = index
+            twin = here[key] = index
         fingerprint = row.fingerprint if row else drafts[twin].fingerprint
         if fingerprint != draft.fingerprint and not key_only:
             other = stored(row) if row else drafts[twin].value

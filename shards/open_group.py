@@ -29,6 +29,7 @@ from timeline.structures import ANYTHING, Structures
 from . import keys
 from .dedupe import Refused
 from .draft import Draft
+from .errors import Corrupt
 from .gathered import Gathered
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
@@ -149,6 +150,13 @@ class OpenGroup:
         """A stored value as this group leaves it."""
         fresh = self._fresh[table]
         return fresh[key] if key in fresh else self.store.get(table, key)
+
+    def is_new(self, key: bytes) -> bool:
+        """Whether certainly no message has this idempotency key."""
+        try:
+            return key not in self._fresh[Table.DEDUPE] and self.store.get(Table.DEDUPE, key) is None
+        except Corrupt:
+            return False
 
     def fresh(self, table: Table, start: bytes) -> list[bytes]:
         """Keys that begin with `start` and that this group has put into a table, in the order written. Scans
