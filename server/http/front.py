@@ -118,6 +118,7 @@ log = logging.getLogger(__name__)
 # Possessive: no backtracking, of which a head of empty headers had 2 ways for each.
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x21-\x7e \t]*+\r\n)++")
 _HEADER = re.compile(rb"([A-Za-z0-9-]++):[ \t]*+([\x21-\x7e \t]*+)\r\n")
+_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*+(\d++)", re.IGNORECASE)
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"
@@ -157,6 +158,8 @@ LEASES = re.compile(
     rb"POST /v1/groups/([A-Za-z0-9._-]{1,128})/messages:(lease|ack|nack|extend|release) HTTP/1\.1\r\n"
 )
 LEASES_PATH = "/v1/groups/{group}/messages:"
+LENGTH_DIGITS = 9
+"""Maximum digits of a Content-Length."""
 SAME_HEAD_MAX = 1 << 10
 """Maximum bytes of a head that a connection caches: reading one takes 8 us."""
 LEASE_MAX = 100
@@ -209,7 +212,7 @@ def read_request(data: bytes) -> Request | None:
             return None
         known[lower] = value.rstrip(b" \t")
     length = known.get(b"content-length", b"")
-    if not HOST.fullmatch(known.get(b"host", b"")) or not length.isdigit() or len(length) > 9:
+    if not HOST.fullmatch(known.get(b"host", b"")) or not length.isdigit() or len(length) > LENGTH_DIGITS:
         return None
     if known.get(b"connection", b"keep-alive").lower() != b"keep-alive":
         return None
@@ -229,6 +232,38 @@ def read_request(data: bytes) -> Request | None:
         context = context_of(known[b"traceparent"].decode(), known.get(b"tracestate", b"").decode())
     host = known[b"host"].decode()
     return Request(stop + 4, end, name, host, authorization, kind, context, group, verb)
+
+
+class LastHead:
+    """The last head of a connection. A head that equals it, except for the body's length, is not read again."""
+
+    __slots__ = ("_after", "_before", "_length", "_request")
+
+    def __init__(self) -> None:
+        self._before = self._length = self._after = b""
+        """The parts of the head: before the digits of Content-Length, these digits, and after them."""
+        self._request: Request | None = None
+        """Its parsed request."""
+
+    def read(self, data: bytes) -> Request | None:
+        """As `read_request`."""
+        last = self._request
+        if last is not None and data.startswith(self._before):
+            at = len(self._before)
+            end = data.find(b"\r", at, at + LENGTH_DIGITS + 1)
+            length = data[at:end] if end > 0 else b""
+            if length.isdigit() and data.startswith(self._after, end):
+                if length == self._length:
+                    return last
+                start = end + len(self._after)
+                return last._replace(start=start, end=start + int(length))
+        request = read_request(data)
+        if request is not None and request.start <= SAME_HEAD_MAX:
+            found = _LENGTH.search(data, 0, request.start)
+            assert found is not None, "a head without a length is not for here"
+            self._before, self._length = data[: found.start(1)], found[1]
+            self._after, self._request = data[found.end(1) : request.start], request
+        return request
 
 
 class Place(Protocol):
@@ -555,7 +590,6 @@ class Front(Opening):
         "_body_bytes",
         "_caller",
         "_desk",
-        "_head",
         "_heard_s",
         "_host",
         "_inner",
@@ -607,8 +641,8 @@ class Front(Opening):
         """A request of the quick path has come except for the end of its body."""
         self._is_full = False
         """The client does not read its answers."""
-        self._head, self._last = b"", cast("Request | None", None)
-        """The head of the last request of the quick path, and its parsed request."""
+        self._last = LastHead()
+        """The last head of the quick path."""
         self._host = ""
         """The last Host that it used, once checked."""
         self._shown = ""
@@ -781,7 +815,7 @@ class Front(Opening):
     def _take(self, data: bytes) -> None:
         """Take the next request, or its received part."""
         quick = self._quick
-        request = None if quick is None else self._read(data)
+        request = None if quick is None else self._last.read(data)
         if quick is not None and request is not None:
             if self._is_shared:
                 self._hear(data[: request.start])
@@ -803,16 +837,6 @@ class Front(Opening):
                 self._keep(data[request.end :])
                 return
         self._take_other(data)
-
-    def _read(self, data: bytes) -> Request | None:
-        """`read_request`; a head equal to the last one is not read again."""
-        last = self._last
-        if last is not None and data.startswith(self._head):
-            return last
-        request = read_request(data)
-        if request is not None and request.start <= SAME_HEAD_MAX:
-            self._head, self._last = data[: request.start], request
-        return request
 
     def _take_other(self, data: bytes) -> None:
         """`_take` for aiohttp."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.http.front import AHEAD_MAX, CLOSE_S, WHOLE_MAX, Desk, Front, read_request
+from server.http.front import AHEAD_MAX, CLOSE_S, WHOLE_MAX, Desk, Front, LastHead, read_request
 from server.net.crowd import Cause
 from server.settings.config import Config, Limits
 from shards.errors import Corrupt
@@ -92,6 +92,41 @@ def test_a_call_is_read() -> None:
     assert (data[request.start : request.end], request.key) == (BODY, "order-17")
     assert request.authorization == "Bearer x"
     assert request.end == len(data)
+
+
+LENGTHS = [
+    b"0",
+    b"7",
+    b"17",
+    b"007",
+    b"123456789",
+    b"1234567890",
+    b"",
+    b"-1",
+    b"+7",
+    b"7a",
+    b"7 ",
+    b" 7",
+    b"7\r\nX: y",
+]
+
+
+@pytest.mark.parametrize("first", [b"7", b"17", b"17 \t", b"000000017"])
+@pytest.mark.parametrize("behind", [(), (b"X-Content-Length: 17", b"accept: */*")])
+def test_a_head_like_the_last_one_is_read_as_the_first_one_is(
+    first: bytes, behind: tuple[bytes, ...]
+) -> None:
+    def head(length: bytes, name: bytes = b"Content-Length") -> bytes:
+        return post(b"", *behind, length=1).replace(b"Content-Length: 1\r", name + b": " + length + b"\r")
+
+    last = LastHead()
+    assert last.read(head(first)) == read_request(head(first)) is not None
+    same = [head(length) for length in LENGTHS]
+    others = [head(b"7", b"content-length"), head(b"7").replace(b"localhost", b"example.org")]
+    for data in (*same, *others, *same):
+        assert last.read(data + BODY) == read_request(data + BODY)
+        for stop in range(len(data)):
+            assert last.read(data[:stop]) == read_request(data[:stop])
 
 
 @pytest.mark.parametrize("stop", range(len(post())))
