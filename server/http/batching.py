@@ -4,7 +4,8 @@ Without keys every answer is a new id, so one join encodes the ids of a batch.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from shards.dedupe import Refused
 from shards.draft import Draft, Known
@@ -54,11 +55,17 @@ def fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
     return len({p for p in placed if isinstance(p, int)})
 
 
-def said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
+def said(results: Sequence[Result], timeline: Timeline) -> Iterable[bytes]:
     """Results of each item, with the state of the message that already had its key.
 
     The second item with a key is treated like one of a later request.
     """
+    if set(map(type, results)) == {int} and len(set(cast("Sequence[int]", results))) == len(results):
+        return map(_NEW.__mod__, results)
+    return _said_one_by_one(results, timeline)
+
+
+def _said_one_by_one(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
     seen: set[int] = set()
     for result in results:
         if isinstance(result, int):

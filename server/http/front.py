@@ -235,7 +235,7 @@ def read_request(data: bytes) -> Request | None:
 
 
 class LastHead:
-    """The last head of a connection. A head that equals it, except for the body's length, is not read again."""
+    """The last head of a connection. One that differs from it only in Content-Length is not read again."""
 
     __slots__ = ("_after", "_before", "_length", "_request")
 

@@ -166,7 +166,10 @@ def whole(body: bytes, lines: bool, max_batch: int) -> tuple[list[MessageRequest
             raise TooMany(max_batch)
         if all([request.key is None for request in requests]):  # noqa: C419 - a generator costs more
             return requests, [b""] * len(requests)
-        raws = [raw for _, raw in items_of(body, lines, max_batch)]
+        if lines:
+            raws = [line for raw in body.split(b"\n") if (line := raw.strip())]
+        else:
+            raws = [raw for _, raw in _elements(body)]
     except (FieldError, *UNREADABLE):
         return None
     return (requests, raws) if len(raws) == len(requests) else None
