@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 MEMTABLE_BYTES = 16 << 20
 """Bytes of one table's memtable. Larger ones are slower to insert into."""
 MEMTABLES_BYTES = 48 << 20
+FILTER_SHARE = 0.01
+"""Of MEMTABLE_BYTES, for a Bloom filter of the idempotency keys in memory. Nearly each that is looked up is
+new: to find that out in a list of 100,000 takes 2 to 4 us, by the filter 0.4."""
 LOG_BYTES = 2 * MEMTABLE_BYTES
 """Bytes of logs above which the tables that hold the oldest log are flushed."""
 RUNS = 8
@@ -398,7 +401,10 @@ class RocksStore:
         return StoreFailed(f"{where}: {text}")
 
     def _opened(self, options: Options, names: set[str], *, read_only: bool) -> Rdict:
-        families = dict.fromkeys(names, options)
+        keyed = self._options()
+        keyed.set_memtable_whole_key_filtering(True)
+        keyed.set_memtable_prefix_bloom_ratio(FILTER_SHARE)
+        families = {name: keyed if name == Table.DEDUPE.value else options for name in names}
         if not read_only:
             return Rdict(str(self.path), options, families, AccessType.read_write())
         try:
