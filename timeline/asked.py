@@ -1,13 +1,14 @@
-"""Which subscriptions of a session are still to be sent what is retained, and how far the first of them is.
+"""Queue of a session's subscriptions that must still be sent retained messages, and the progress of the
+first.
 
-A SUBSCRIBE that asks for what is retained takes a number, counted per session; the subscription remembers it.
-They are served one after the other, each in the order of topics. So two numbers and a topic say all of it,
-however many filters wait:
+A SUBSCRIBE that asks for retained messages takes a number, counted per session, which the subscription
+stores. They are served one after the other, each in the order of topics. So two numbers and a topic are the
+whole state, however many filters wait:
 
     asked: a/# 1, b/# 2, c 3      done 1, topic "b/17": a/# has been sent, b/# up to b/17, c is to come
 
-That is stored with the read position and the flights, in one value: a message is either behind `topic` and
-in flight or acked, or still to come. Who gives a subscription up, or asks anew, is taken out of the line.
+This is stored with the read position and the flights, in one value: a message is either behind `topic` and in
+flight or acked, or still to come. An UNSUBSCRIBE, or a new request, removes the subscription from the queue.
 Bound: one entry a subscription, one topic in all.
 """
 
@@ -23,7 +24,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.topic = b""
-        """What is retained up to this topic has been sent to the first in line."""
+        """Retained messages up to this topic have been sent to the first subscription."""
         self._line: dict[str, int] = {}
         self._count = 0
 
@@ -47,7 +48,7 @@ class Asked:
         self._line[subscription.filter] = subscription.asked = self._count
 
     def discard(self, topic_filter: str) -> None:
-        """It is not to be served (any more)."""
+        """Remove a subscription."""
         if topic_filter in self._line:
             if topic_filter == self.first:
                 self.topic = b""
@@ -58,7 +59,7 @@ class Asked:
         self.discard(self.first)
 
     def restore(self, subscriptions: Iterable[Subscription], done: int, topic: bytes) -> None:
-        """As it was when `done` and `topic` were stored, and with them what each subscription had asked."""
+        """Restore the queue from `done` and `topic`, as stored, and the number of each subscription."""
         left = sorted((s for s in subscriptions if s.asked > done), key=lambda s: s.asked)
         self._line = {subscription.filter: subscription.asked for subscription in left}
         self._count = left[-1].asked if left else done

@@ -44,7 +44,7 @@ class Cells:
     )
 
     def __init__(self, start_ms: int, end_ms: int, width_ms: int = 0) -> None:
-        """Of an empty slice, exact. `width_ms`: 0: what fits the slice."""
+        """Cells of an empty slice, exact. `width_ms` 0: the width that fits the slice."""
         self.start_ms, self.end_ms = start_ms, end_ms
         self.width_ms = width_ms or (MINUTE_MS if end_ms - start_ms <= NARROW_MS else WIDE_MS)
         self.first = start_ms // self.width_ms
@@ -55,9 +55,9 @@ class Cells:
         self.since = 0
         """The last seq that was issued before the count began."""
         self.upto = END
-        """What lies before it has been counted; END: they are exact."""
+        """Messages before it have been counted; END: the cells are exact."""
         self.retired = 0
-        """How many messages have been taken out: with the slice's rows, it changes with every change."""
+        """Number of messages taken out: with the slice's rows, it changes with every change."""
         self.saved = (-1, 0)
         """Rows and `retired` when they were written last."""
 
@@ -79,12 +79,12 @@ class Cells:
             self.count_in(place)
 
     def count_in(self, place: Position) -> None:
-        """One message more, if it is of the slice."""
+        """Count a message, if it belongs to the slice."""
         if self.start_ms <= at_of(place) < self.end_ms:
             self.counts[(at_of(place) - self.base_ms) // self.width_ms] += 1
 
     def retire(self, place: Position) -> None:
-        """A live message is a stub by now."""
+        """Uncount a message: it is now a stub."""
         self.retired += 1
         index = (at_of(place) - self.base_ms) // self.width_ms
         # Never below 0: wrong cells must not keep a group from being written.
@@ -92,7 +92,7 @@ class Cells:
             self.counts[index] -= 1
 
     def start_of(self, index: int) -> int:
-        """Where a cell begins within the slice, ms. Of the number of cells: the slice's end."""
+        """Start of a cell within the slice, ms. For the number of cells: the slice's end."""
         return min(max(self.start_ms, (self.first + index) * self.width_ms), self.end_ms)
 
     def within(self, low: Position, end_ms: int) -> tuple[int, list[tuple[Position, Position]]]:
@@ -102,7 +102,7 @@ class Cells:
         width, counts, end = self.width_ms, self.counts, before(end_ms)
         first = 0 if low_ms <= self.start_ms else -(-low_ms // width) - self.first
         last = len(counts) if end_ms >= self.end_ms else end_ms // width - self.first
-        if first > last:  # all of it lies in one cell
+        if first > last:  # one cell contains all of it
             return 0, [(low, end)] if counts[last] and low < end else []
         left, right = before(self.start_of(first)), before(self.start_of(last))
         cut = []

@@ -52,7 +52,7 @@ _FIELDS = (
     ("day of week", 0, 7),
 )
 LAST = 0
-"""Among the days of a month: its last one."""
+"""As a day of the month: the last one."""
 _SECOND = timedelta(seconds=1)
 
 

@@ -1,17 +1,17 @@
 # ruff: noqa: A002 - "filter" is MQTT's word for it
-"""MQTT topics and topic filters: what may be one, which filter matches which topic, a trie of many filters.
+"""MQTT topics and topic filters: validity, matching, and a trie of many filters.
 
-A topic is a run of levels with `/` in between; a level may be empty, so `/a` has the levels `` and `a`. In
-a filter the level `+` stands for exactly one level and a last level `#` for any number, none included:
-`a/#` matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is not matched by a filter that begins with
-a wildcard, so that `#` shows a user the users' messages only. A few of those are the server's own
-(`RESERVED`); any other is a topic like others.
+A topic is a run of levels with `/` in between; a level may be empty, so `/a` has the levels `` and `a`. In a
+filter the level `+` stands for exactly one level and a last level `#` for any number, none included: `a/#`
+matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is not matched by a filter that begins with a
+wildcard, so that `#` shows a user the users' messages only. A few of these topics are the server's own
+(`RESERVED`); all others are ordinary.
 
 `matches` compares one filter with one topic. With many filters that costs one comparison each; `Trie` walks
 the levels of the topic instead, through at most two children per node (the level itself and `+`). Levels
-between which no filter ends or branches off are one node, so that there are at most two nodes a filter
-however deep it is; what such a node names of the topic is compared in one call. A last `#` is no level: a
-node holds the pairs of the filters that end there and of those that go on with `#`.
+between which no filter ends or branches are one node, so there are at most two nodes per filter, however deep
+it is, and a node's levels are compared in one call. A last `#` is not a level: a node holds the pairs of the
+filters that end there and of those that continue with `#`.
 
     add a/+ , a/b , a/# , # ,        match("a/b")
     c/d/+/e/#                        root: takes the pairs of `#`; `a` leads to node a
@@ -19,9 +19,10 @@ node holds the pairs of the filters that end there and of those that go on with 
          |             `- + {a/+}    the topic ends: takes the pairs of a/b and a/+
          `- c/d/+/e {c/d/+/e/#}      four pairs
 
-The nodes looked at are bounded by the filters whose beginning the topic fits, at 1 us each about: the worst
-1,000 filters found (of 126 levels, which all fit but the last one) take 1 ms, where a node a level took 34.
-Topics are not checked here on the hot path: `match` and `matches` expect what `check_topic` let through.
+The number of visited nodes is bounded by the filters whose beginning matches the topic, at about 1 us each.
+The worst 1,000 filters found (of 126 levels that match except the last) take 1 ms; with a node per level they
+took 34. Topics are not checked here on the hot path: `match` and `matches` expect what `check_topic` let
+through.
 
 Source: MQTT 5.0, sections 4.7 (topic names and filters) and 4.8.2 (shared subscriptions).
 """
@@ -99,7 +100,7 @@ def matches(filter: str, topic: str) -> bool:
 
 
 def matcher(filter: str) -> Callable[[str], bool]:
-    """`matches` of one filter for many topics: it is read once, its levels are compared in one call."""
+    """`matches` of one filter for many topics: it is parsed once, and its levels are compared in one call."""
     wanted = filter.split("/")
     is_open = wanted[-1] == "#"
     if is_open:
@@ -137,7 +138,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def _literals(wanted: Sequence[str], start: int) -> "tuple[Pick | None, object]":
-    """What takes the levels out of a topic that some levels of a filter name, and what they have to be.
+    """A getter of the topic's levels that some levels of a filter name, and the values that they must have.
 
     `wanted` stands at level `start` of the topic, which must be as deep. None: they are all `+`.
     """
@@ -203,9 +204,9 @@ class _Node(Generic[K, V]):
         self.children: dict[str, _Node[K, V]] = {}
         """By their first level."""
         self.values: dict[K, V] = {}
-        """Of the filter that ends here ..."""
+        """The pairs of the filter that ends here ..."""
         self.open: dict[K, V] = {}
-        """... and of the one that goes on with `#`."""
+        """... and of the one that continues with `#`."""
         self.stand(levels, end)
 
     def stand(self, levels: Sequence[str], end: int) -> None:
@@ -237,7 +238,7 @@ class Trie(Generic[K, V]):
         return self._count
 
     def add(self, filter: str, key: K, value: V) -> None:
-        """Put `value` under (filter, key), in place of what was there."""
+        """Store `value` under (filter, key), replacing an earlier one."""
         levels, is_open = _path(filter)
         node = self._root
         while node.end < len(levels):
@@ -254,7 +255,7 @@ class Trie(Generic[K, V]):
         values[key] = value
 
     def discard(self, filter: str, key: K) -> None:
-        """Take (filter, key) out if it is there, and with it the nodes that nothing needs any more."""
+        """Remove (filter, key) if present, and nodes that become useless."""
         levels, is_open = _path(filter)
         path = [self._root]
         while path[-1].end < len(levels):
@@ -321,7 +322,7 @@ def _path(filter: str) -> tuple[list[str], bool]:
 
 
 def _shared(own: Sequence[str], levels: Sequence[str], start: int) -> int:
-    """How many of a node's levels a filter has from its level `start` on; the first is known to be one."""
+    """How many of a node's levels equal a filter's from its level `start` on; the first is known to."""
     most = min(len(own), len(levels) - start)
     for index in range(1, most):
         if own[index] != levels[start + index]:

@@ -1,4 +1,4 @@
-"""Positions ahead of a session's read position that it passes over when it reads there."""
+"""Finished positions ahead of a session's read position: it skips them when it reads there."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
@@ -6,14 +6,14 @@ from heapq import heapify, heappop, heappush
 from .position import POSITION_BYTES, Position
 
 FINISHED_MAX = 65_535
-"""As many as a session may have in flight when it is set back."""
+"""Maximum flights of a session when it is set back."""
 
 
 class Finished(dict[Position, bytes]):
-    """The positions ahead of a read position that are passed over, each with its stored form.
+    """Finished positions ahead of a read position, each with its stored form.
 
-    Holds at most FINISHED_MAX. One more drives out the first, whose message then comes once more. `add` is
-    O(log n), as is each position that `forget` takes out.
+    Holds at most FINISHED_MAX. One more evicts the first, whose message is then delivered again. `add` is
+    O(log n), and so is each position that `forget` removes.
     """
 
     __slots__ = ("_order",)
@@ -25,7 +25,7 @@ class Finished(dict[Position, bytes]):
         heapify(self._order)
 
     def add(self, place: Position) -> bool:
-        """False: it is here already."""
+        """False: it was there already."""
         if place in self:
             return False
         self[place] = place.to_bytes(POSITION_BYTES, "big")
@@ -35,7 +35,7 @@ class Finished(dict[Position, bytes]):
         return True
 
     def forget(self, read: Position) -> None:
-        """Take out what is read by now."""
+        """Remove positions that have been read."""
         order = self._order
         while order and order[0] <= read:
             del self[heappop(order)]

@@ -1,7 +1,7 @@
-"""When a schedule fires: local times made into instants, over changes of the clocks, jitter and downtime.
+"""When a schedule fires: from local times to instants, with DST, jitter and downtime.
 
-A cron expression or a recurrence rule gives *nominal* local times; the zone makes instants of them. Twice a
-year that is no one-to-one map, and the schedule says what it wants:
+A cron expression or a recurrence rule gives *nominal* local times; the zone maps them to instants. Twice a
+year that mapping is not one-to-one, and the schedule's policy decides:
 
     gap      a nominal time that the clocks skip      skip    no fire
                                                       after   as far behind the gap as it was in it (default)
@@ -11,19 +11,19 @@ year that is no one-to-one map, and the schedule says what it wants:
     30 3 * * * in Europe/Bucharest, 2027-03-28 (03:00 becomes 04:00):  after 04:30, before 02:30
     30 3 * * * in Europe/Bucharest, 2027-10-31 (04:00 becomes 03:00):  first 00:30 UTC, second 01:30 UTC
 
-Two nominal times that end at one instant are one fire. A shifted one can come behind a later nominal time, so
-near a change the candidates of a few hours are looked at before the next one is named; far from any, one is.
-`every` counts elapsed time from an anchor and knows no clocks on walls: its days have 24 hours.
+Two nominal times that end at one instant are one fire. A shifted one can come behind a later nominal time. So
+near a change the candidates of a few hours are computed before the next fire is named; elsewhere only one.
+`every` counts elapsed time from an anchor, independent of wall clocks: its days have 24 hours.
 
 *Jitter* is a pure function of a seed and the fire: it delays, never beyond the next fire or the end.
 
 *Misfires* are fires that came while nothing ran. `following` says which fire comes next:
 
-    fire_all    each, the oldest first, at most 1,000 in a row; what is still missed then is left out
+    fire_all    each, the oldest first, at most 1,000 in a row; further missed ones are left out
     fire_once   one for all that were missed
     skip        none
 
-A clock that was ahead has sent fires that are still to come (timeline/sent.py): they are left out here.
+A clock that was ahead has sent future fires (timeline/sent.py): these are left out.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What makes the fires of one schedule. Bounds in UTC ms, both inclusive."""
+    """The plan of a schedule's fires. Bounds in UTC ms, both inclusive."""
 
     source: Cron | Rule | Every
     zone: ZoneInfo
@@ -86,7 +86,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """`base_ms` is the fire without jitter, which is what is counted on from; `at_ms` is when it is due."""
+    """`base_ms` is the fire without jitter, from which the next is counted; `at_ms` is its due."""
 
     base_ms: int
     at_ms: int
@@ -118,7 +118,7 @@ def unsent(plan: Plan, after_ms: int, sent: Ranges) -> Iterator[Fire]:
         for fire in found:
             from_ms = end_of(sent, fire.base_ms)
             if from_ms is not None:
-                break  # a range may have a million fires: go on behind it
+                break  # a range may contain a million fires: continue behind it
             yield fire
 
 
@@ -128,10 +128,10 @@ def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
 
 
 def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
-    """Up to where fires are dealt with, by the rules as they are now, when that of a local time is the next.
+    """Up to where fires are handled by the current rules, if the fire of a local time is the next.
 
-    `before_ms`: up to where they were dealt with before it was named, by other rules perhaps. It tells the
-    second of a local time that comes twice from the first.
+    `before_ms`: up to where they were handled before, perhaps by other rules. It distinguishes the second of
+    a repeated local time from the first.
     """
     nominal = _EPOCH + nominal_ms * _MS
     instants = [fire.base_ms for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap)]
@@ -144,7 +144,7 @@ def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
 def note_of(nominal_ms: int, base_ms: int, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> str:
     """The note of the fire of a local time, as `fires` would give it, without a search for it.
 
-    Empty if by the rules of the zone as they are now that local time is another instant.
+    Empty if that local time is another instant by the zone's current rules.
     """
     found = _instants(_EPOCH + nominal_ms * _MS, zone, gap, overlap)
     return next((fire.note for fire in found if fire.base_ms == base_ms), "")
@@ -167,8 +167,7 @@ def following(
 ) -> tuple[Fire | None, Progress]:
     """The fire to write next at `now_ms`, and the progress when it is written.
 
-    `was_late`: the fire before was itself a missed one and has been delivered since. `sent`: fires that are
-    left out.
+    `was_late`: the last fire was a missed one, and was delivered late. `sent`: fires to leave out.
     """
     missed_ms = now_ms - GRACE_MS
     through_ms = progress.through_ms
@@ -259,7 +258,7 @@ def _until(plan: Plan, waiting: list[tuple[int, str, Fire]]) -> datetime:
 
 
 def _is_beyond(plan: Plan, nominal: datetime) -> bool:
-    """Whether nothing that counts can come any more: spares a search through what nobody asks for."""
+    """Whether no further fire can count: saves a useless search."""
     bounds = [] if plan.end_ms is None else [_EPOCH + plan.end_ms * _MS]
     if isinstance(plan.source, Rule) and plan.source.until_utc is not None:
         bounds.append(plan.source.until_utc)
@@ -296,7 +295,7 @@ def _fire(nominal: datetime, offset: timedelta, note: str = "") -> Fire:
 
 
 def _offsets(zone: ZoneInfo, at: datetime) -> tuple[timedelta, timedelta]:
-    """The least and the greatest offset round an instant (naive UTC), as far as a change reaches."""
+    """The least and the greatest offset around an instant (naive UTC), as far as a change reaches."""
     aware = at.replace(tzinfo=UTC)
     here = _offset(zone, aware)
     for reach in (_NEAR, _FAR):

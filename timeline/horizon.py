@@ -1,13 +1,13 @@
-"""The dispatch cursor: what "now" is, where a new message goes, and how far dispatch may move.
+"""The dispatch cursor: the current time, the place of a new message, and the bound of dispatch.
 
-Three times are kept apart. *wall* is what the machine's clock shows; it can jump either way. *T*
-(`clock_ms`) is the highest wall time seen; it never goes back. The *horizon* is a position: all at or
-behind it counts as dispatched, nothing is ever written there.
+There are three times. *wall* is the machine's clock; it can jump either way. *T* (`clock_ms`) is the highest
+wall time seen; it never goes back. The *horizon* is a position: all at or behind it counts as dispatched,
+nothing is ever written there.
 
-A new message goes to (T, seq) if its due has come, to (due, seq) if its due is later than T. Between the
-two (wall < due <= T, the clock was set back) it may not be sent yet and may not be written at its due
-any more: it waits in the table `held` until the wall clock reaches its due. A step back of up to one
-second is not worth a table: such a message goes to T + 1, which no clock shows before its due.
+A new message goes to (T, seq) if its due has come, to (due, seq) if its due is later than T. Between the two
+(wall < due <= T, the clock was set back) it may not be sent yet, and can no longer be written at its due: it
+waits in the table `held` until the wall clock reaches its due. For a step back of up to one second the
+message goes to T + 1 instead, which no clock shows before its due.
 
 The horizon stops below
   - (T, last seq issued): what has not been given a place yet can still come after it;
@@ -45,7 +45,7 @@ class Horizon:
     """Dispatch cursor of one node."""
 
     def __init__(self, *, position: Position, bound_ms: int, seq: int, wall_ms: int) -> None:
-        """Resume from what was stored. T = max(wall, the stored horizon's ms)."""
+        """Resume from stored values. T = max(wall, the stored horizon's ms)."""
         self.position = position
         self.clock_ms = max(wall_ms, at_of(position))
         self.seq = seq + SEQ_GAP
@@ -84,7 +84,7 @@ class Horizon:
         return at_of(place) > max(self.clock_ms, self.refuse_ms)
 
     def hold(self, floor: Position | None) -> None:
-        """Stay below the lowest position of what has been decided and is not written yet; None: it is."""
+        """Stay below the lowest position that is decided and not written yet; None: all is written."""
         self._composed = END if floor is None else floor
 
     def open_group(self, floor: Position | None) -> int:
@@ -101,7 +101,7 @@ class Horizon:
         _, self.bound_ms = self._open.popleft()
 
     def drop_groups(self, stored_bound_ms: int) -> None:
-        """No open group will become durable: the store was reopened and says `stored_bound_ms`."""
+        """No open group will become durable: the store was reopened with `stored_bound_ms`."""
         self._open.clear()
         self.bound_ms = self.written_bound_ms = stored_bound_ms
 

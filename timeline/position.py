@@ -1,11 +1,11 @@
-"""Where a message stands on the timeline, and the id that users hold.
+"""Positions on the timeline, and message ids.
 
-A position is (at, seq): `at` in milliseconds since the epoch, `seq` a number that only grows. Positions
-are compared whole, thousands of times a second, and are the tail of every row key, so one is a single
-integer of 96 bits, `at << 48 | seq`: one comparison, one `to_bytes`, and the next position is `+ 1`.
+A position is (at, seq): `at` in milliseconds since the epoch, `seq` a number that only grows. Positions are
+compared as a whole, thousands of times a second, and end every row key. So a position is a single integer of
+96 bits, `at << 48 | seq`: one comparison, one `to_bytes`, and the next position is `+ 1`.
 
-A bound "before millisecond x" is `before(x)`, that is (x, 0): never (x, infinity), because the next
-message may still be given a place inside x.
+A bound "before millisecond x" is `before(x)`, that is (x, 0): never (x, infinity), because the next message
+may still get a position within x.
 
 A message id is 128 bits: at (48), shard (16), node (16), seq (48). It sorts by time and names the row it
 was first written to, since shard numbers survive a split of their slice:
@@ -26,9 +26,9 @@ ID_BYTES = 16
 START = Position(0)
 END = Position((1 << 96) - 1)
 HELD_SHARD = 0xFFFF
-"""The shard number in the id of a message that had to wait in the table `held`: no shard has it."""
+"""The shard number in the id of a message that was written to the table `held`: no shard has it."""
 RETRY_SHARD = 0xFFFE
-"""In the place of a shard's number, of what is in flight: it stands in the table `retries`."""
+"""In place of the shard number of a flight whose row is in the table `retries`."""
 
 
 class BadId(ValueError):
@@ -75,7 +75,7 @@ def id_text(message: MessageId) -> str:
 
 
 def parse_id(text: str) -> MessageId:
-    """Read an id as users give it. Raises BadId unless it is 32 lower-case hex digits."""
+    """Parse an id. Raises BadId unless it is 32 lower-case hex digits."""
     if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
         raise BadId(f"a message id is 32 lower-case hex digits, not {text[:40]!r}")
     return MessageId(int(text, 16))

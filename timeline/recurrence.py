@@ -46,12 +46,12 @@ COUNT_DAYS = 100_000
 """Days that a rule with COUNT may take to be counted."""
 
 TRIES = 150_000
-"""What a search for the next time tries: times of day of a rule by the second or the minute, and positions.
-That takes 0.15 s."""
+"""Maximum tries of a search for the next time: times of day of a rule by second or minute, and positions.
+0.15 s."""
 TRIES_IN_ALL = 10 * TRIES
-"""The same for all times that are asked for at once: a preview of 1,000 took two minutes."""
+"""The same for all times requested at once: a preview of 1,000 took two minutes."""
 DAYS_A_TRY = 32
-"""Days that a position goes through in the time of a try."""
+"""Days that a position covers in the time of a try."""
 
 _UNITS = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY")
 _UNIT_S = dict(zip(_UNITS, (1, 60, 3_600, 86_400, 604_800), strict=True))
@@ -123,7 +123,7 @@ def parse_rule(text: str, start: datetime) -> Rule:
 
 
 class _Budget(tuple[int, ...]):
-    """Months of the year that may be asked for so many times."""
+    """Months of the year, with a bound on how often they are asked for."""
 
     left = 0
 
@@ -139,7 +139,7 @@ class _Exhausted(Exception):
 
 
 class _Left:
-    """How many tries are left, of hours, minutes, seconds and positions together."""
+    """Remaining tries, of hours, minutes, seconds and positions together."""
 
     def __init__(self) -> None:
         self.count = TRIES
@@ -158,7 +158,7 @@ class _Left:
 
 
 class _Tries(tuple[int, ...]):
-    """Hours, minutes or seconds that may be asked for so many times."""
+    """Hours, minutes or seconds, with a bound on how often they are asked for."""
 
     left: _Left
 
@@ -168,11 +168,11 @@ class _Tries(tuple[int, ...]):
 
 
 class _Positions(tuple[int, ...]):
-    """Positions that may be gone through so many times."""
+    """Positions, with a bound on how often they are iterated."""
 
     left: _Left
     tries = 1
-    """What each of them counts."""
+    """Cost of each position, in tries."""
 
     def __iter__(self) -> Iterator[int]:
         self.left.take(len(self) * self.tries, "give fewer positions in BYSETPOS")
@@ -180,7 +180,7 @@ class _Positions(tuple[int, ...]):
 
 
 def _count_tries(rule: object, freq: str) -> _Left:
-    """Bound what a search may try: of each day, by the second or the minute; of each period, by position."""
+    """Bound a search's tries: per day, by second or minute; per period, by position."""
     left = _Left()
     if getattr(rule, "_bysetpos", None):
         positions = _Positions(getattr(rule, "_bysetpos"))  # noqa: B009 - no public name for it
@@ -196,10 +196,10 @@ def _count_tries(rule: object, freq: str) -> _Left:
 
 
 def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[datetime]:
-    """The times of the rule from `start` on, looking at so many days. Raises what dateutil raises."""
+    """The times of the rule from `start` on, within `days` days. Raises what dateutil raises."""
     rule = rrulestr(";".join(f"{name}={value}" for name, value in parts.items()), dtstart=start)
     months: tuple[int, ...] | None = getattr(rule, "_bymonth", None)
-    # Without BYMONTH the n-th weekday of a yearly rule is one of the year: there it must stay unsaid.
+    # Without BYMONTH the n-th weekday of a yearly rule is one of the year: then months must stay unset.
     if months or parts["FREQ"] != "YEARLY":
         budget = _Budget(months or range(1, 13))
         budget.left = days
@@ -282,7 +282,7 @@ def _check_positions(text: str) -> None:
 
 
 def _stamp(text: str, name: str) -> tuple[datetime, bool]:
-    """A time as calendars write it, and whether it is UTC."""
+    """A calendar time, and whether it is UTC."""
     text = text.strip().upper()
     try:
         read = text.rstrip("Z") if _STAMP.fullmatch(text) else ""

@@ -1,7 +1,7 @@
-"""Which slices may go. A plan is returned; acting on it is somebody else's.
+"""Slices that may be dropped. Returns a plan; the caller acts on it.
 
-A slice's retention begins when the horizon has passed its end and counts server running time. Slices go
-oldest first and without gaps, so that one position, the retention floor, says what is gone.
+A slice's retention begins when the horizon has passed its end and counts server running time. Slices are
+dropped oldest first and without gaps, so that one position, the retention floor, bounds what is gone.
 """
 
 from .position import END, Position, before
@@ -24,7 +24,7 @@ def expired_slices(
 ) -> list[Slice]:
     """Slices whose retention is over at `running_s` seconds of running time, oldest first.
 
-    `needed`: from there on somebody needs what stands there.
+    `needed`: messages from there on are still needed.
     """
     plan = []
     for piece in directory:

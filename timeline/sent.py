@@ -1,8 +1,8 @@
-"""Which fires of a schedule were sent, as at most 16 ranges.
+"""The sent fires of a schedule, as at most 16 ranges.
 
-A schedule goes on from where it was, so one high-water mark would do, if the clock only ran forward. A clock
-that was two hours ahead for a minute has sent the fires of that minute and none of the two hours before. When
-it is right again the schedule continues with the first fire that was not sent, and leaves out the ranges:
+If the clock only ran forward, one high-water mark would be enough. A clock that was two hours ahead for a
+minute has sent the fires of that minute, and none of the two hours before. When it is right again the
+schedule continues with the first unsent fire, and leaves out the ranges:
 
     every 10 min, right until 12:05; 14:00 to 14:15 by a clock that was ahead; 12:06 again
     sent     [08:00, 12:00] [14:00, 14:10]      next 12:10, ... 13:50, then 14:20
@@ -40,5 +40,5 @@ def end_of(sent: Ranges, at_ms: int) -> int | None:
 
 
 def shifted(sent: Ranges, by_ms: int) -> Ranges:
-    """The ranges when the rules of a zone have changed: the same local times are other instants."""
+    """The ranges shifted, after a change of the zone's rules: the same local times are other instants."""
     return tuple((first + by_ms, last + by_ms) for first, last in sent)

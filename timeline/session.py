@@ -1,20 +1,19 @@
-"""A session: one read position on the timeline, and what is in flight.
+"""A session: a read position on the timeline, and the messages in flight.
 
-A session does not own a queue. It has *read* the timeline up to a position; of what it was sent at QoS 1
-or 2 it remembers what has not been acked. Everything else (what it missed, what comes next) is the
-timeline itself.
+A session does not own a queue. It has *read* the timeline up to a position, and remembers the unacked
+messages that it was sent at QoS 1 or 2. Everything else (missed messages, coming ones) is the timeline
+itself.
 
-While it keeps up it is *tailing*: its read position is the horizon, whatever that is. It stops tailing at
-the first message that it has no room for, reads on by itself, and tails again when its read position
-equals the horizon.
+While it keeps up it is *tailing*: its read position is the horizon. It stops tailing at the first message
+without room, reads on by itself, and tails again when its read position equals the horizon.
 
-Each subscription has a `since`: it matches only later positions. So a new filter on an old session does
-not replay the past, and a filter that is sent again on each reconnect changes nothing. `replay_from`
-asks for the past: the read position goes back, and every other subscription's `since` becomes the old
-read position, so that they do not see again what they saw.
+Each subscription has a `since`: it matches only later positions. So a new filter on an old session does not
+replay the past, and a filter that is sent again on each reconnect changes nothing. `replay_from` asks for the
+past: the read position goes back, and every other subscription's `since` becomes the old read position, so
+that they do not get messages again.
 
-What is stored (the *cursor*) is the read position and the flights, together: a message is either behind
-both and done with, or in flight and sent again first, in order, or ahead and still to come.
+The stored *cursor* is the read position and the flights together: a message is either behind both and done,
+or in flight and resent first, in order, or ahead and still to come.
 """
 
 from collections.abc import Iterable
@@ -30,13 +29,13 @@ PACKET_ID_MAX = 65_535
 LOSSES_MAX = 8
 """Maximum number of lost tries with details in a flight; must stay small."""
 LOSS = Struct(">HII")
-"""When a try was lost, wall ms in 48 bits, and how long it had been in hand, ms."""
+"""When a try was lost, wall ms in 48 bits, and how long it was held, ms."""
 MS_MAX = 0xFFFFFFFF
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
-"""`Flight.fate`: it can be acked; it came to nothing, and what becomes of it is to be decided; that has been
-decided in a batch that is not durable yet."""
+"""`Flight.fate`: can be acked; failed, outcome undecided; outcome decided in a batch that is not durable
+yet."""
 
 
 @dataclass(slots=True)
@@ -59,21 +58,21 @@ class Flight:
     size: int = 0
     """Its bytes in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
-    """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
+    """FAILED: it is not resent from here. SETTLED: it is no longer stored either."""
     returns: int = 0
-    """Of a group's flight: how often a member has returned the message in order, without a try."""
+    """Group's flight: times that a member has returned the message in order, without a try."""
     until_ms: int = 0
-    """Of a group's flight: end of the lease that outlives the server, in ms of running time; 0: none."""
+    """Group's flight: end of the durable lease, ms of running time; 0: none."""
     number: int = 0
-    """Of a group's flight: `Loan.number` of that lease; 0: none, or an older version gave it."""
+    """Group's flight: `Loan.number` of that lease; 0: none, or an older version's."""
     losses: "Losses | None" = None
     """Its attempts but for the last, as their connection, or the server, was lost before an answer; None: it
     was not sent again, or an older version did."""
     stored: bytes = field(default=b"", compare=False)
-    """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
-    with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
+    """Cached stored form, valid while `stored_as` equals the attempts: it is written with each cursor. With
+    60,000 flights a new one takes 5 ms; it took 28 when all were encoded each time."""
     stored_as: int = field(default=-1, compare=False)
-    """-1: not yet, or not as it is now. What was given back before it was sent has 0 attempts."""
+    """-1: no valid cache. A flight returned before it was sent has 0 attempts."""
 
     @property
     def is_stored(self) -> bool:
@@ -82,16 +81,16 @@ class Flight:
 
     @property
     def origin(self) -> tuple[Position, int]:
-        """Where the row stands, or stood, that names the message, and in which shard."""
+        """Position and shard of the row that names the message."""
         if self.shard != RETRY_SHARD or self.loan is None:
             return self.position, self.shard
         name = MessageId(self.loan.message)
         return id_position(name), id_shard(name)
 
     def begin_again(self, at_ms: int, ended_ms: int = 0) -> None:
-        """It is sent once more, at that wall time, as no answer has come to what was sent before.
+        """Note a resend at that wall time, after a delivery without an answer.
 
-        `ended_ms`: when the connection ended that it was sent on before, wall ms; 0: not known.
+        `ended_ms`: end of the earlier delivery's connection, wall ms; 0: unknown.
         """
         if self.attempts:
             known = b"" if self.losses is None else self.losses.known
@@ -102,11 +101,11 @@ class Flight:
         self.attempts += 1
 
     def held_ms(self, until_ms: int) -> int:
-        """How long its last try had been in hand at that wall time; 0: not known, as of a first one."""
+        """How long its last try was held by that wall time; 0: unknown, as for a first try."""
         return 0 if self.losses is None else min(max(0, until_ms - self.losses.at_ms), MS_MAX)
 
     def end_lease(self) -> None:
-        """Of a group's flight: nobody has the message by a lease that outlives the server."""
+        """Group's flight: end its durable lease."""
         self.until_ms, self.number, self.stored_as = 0, 0, -1
 
     @property
@@ -117,21 +116,21 @@ class Flight:
 
 @dataclass(slots=True)
 class Losses:
-    """Of a flight that was sent again: its tries that were lost."""
+    """The lost tries of a flight that was resent."""
 
     at_ms: int
     """Time of the last resend, wall ms."""
     known: bytes = b""
-    """Those of which more is known, the last LOSSES_MAX. In RAM only."""
+    """The last LOSSES_MAX tries with details. In RAM only."""
 
     def each(self) -> list[tuple[int, int]]:
-        """Of those that are known, in the order of time: when it was lost, wall ms, and `held_ms` then."""
+        """The known ones, in order of time: when it was lost, wall ms, and `held_ms` then."""
         return [(high << 32 | low, ms) for high, low, ms in LOSS.iter_unpack(self.known)]
 
 
 @dataclass(slots=True)
 class Loan:
-    """What a member of a shared subscription has in flight on behalf of the group.
+    """A message that a member of a shared subscription has in flight on behalf of the group.
 
     At QoS 1 it is in flight twice: here under the packet id that the client acks, and with the group
     (`flight`), so that it comes back when the member leaves. At QoS 2 it is the member's alone.
@@ -141,17 +140,18 @@ class Loan:
     """`$share/group/filter`, as it was subscribed to."""
     flight: Flight | None = None
     until_s: float = 0.0
-    """A *lease*: until when it is the member's, s of monotonic time; 0: for ever."""
+    """The *lease*: the message is the member's until then, s of monotonic time; 0: without limit."""
     term_ms: int = 0
-    """How long that was from when it was given, or extended."""
+    """Length of the lease from when it was given, or extended."""
     lease: int = 0
-    """What the lease is called (server/delivery/settling/leases.py)."""
+    """The lease's name in its queue (server/delivery/settling/leases.py)."""
     is_overdue: bool = False
     """The ack timeout has passed: the group has taken it back. The member may still finish it."""
     message: int = 0
-    """Of a retry: what the message is called, as its row may go before the member is done; 0: no retry."""
+    """The message's id if it is a retry, since its row may be deleted before the member is done; 0: no
+    retry."""
     number: int = 0
-    """By which its lease id finds it (server/delivery/settling/leases.py); 0: it has none."""
+    """The number by which a lease id finds it (server/delivery/settling/leases.py); 0: none."""
     since_s: float = 0.0
     """Time at which the member got it, s of monotonic time."""
 
@@ -168,7 +168,7 @@ class Returned:
         self.failing = 0
         """Failed flights whose outcome is not written yet."""
         self.is_missed = False
-        """Whether somebody waits for room."""
+        """Whether a message waits for room."""
 
     @property
     def has_room(self) -> bool:
@@ -180,7 +180,7 @@ class Resends:
     """Flights that wait to be sent again: by rank, then packet id. Each operation is O(log n)."""
 
     def __init__(self, flights: Iterable[Flight] = (), returned: Returned | None = None) -> None:
-        """`flights`, in their order. `returned`: where they are counted, those of a group."""
+        """`flights`, in order. `returned`: counter for a group's."""
         self._returned = returned
         self._ranks: dict[int, int] = {}
         self._flights: SortedDict[tuple[int, int], Flight] = SortedDict()
@@ -234,7 +234,7 @@ class Terms:
     """Waits after failed attempts; the last one repeats."""
 
     def changed_by(self, said: "Terms") -> "Terms":
-        """These, but for what `said` says."""
+        """These terms, overridden by those that `said` sets."""
         return Terms(
             self.ack_timeout_ms if said.ack_timeout_ms is None else said.ack_timeout_ms,
             self.max_attempts if said.max_attempts is None else said.max_attempts,
@@ -256,10 +256,10 @@ class Subscription:
     retain_as_published: bool = False
     identifier: int = 0
     asked: int = 0
-    """When it last asked for what is retained (timeline/asked.py); 0: never."""
+    """Number of its last request for retained messages (timeline/asked.py); 0: never."""
     terms: Terms = USUAL
     lease_ms: int = field(default=0, compare=False)
-    """Of a member of a group: how long it may keep what it is sent, 0: for ever. It is told so."""
+    """Member of a group: its lease time, which it is told, ms; 0: without limit."""
     is_plain: bool = field(default=True, compare=False)
     """Deliveries by it say nothing that others' do not: neither an identifier nor a lease."""
 
@@ -289,7 +289,7 @@ class Session:
         max_bytes: int = 0,
         returned: Returned | None = None,
     ) -> None:
-        """`returned`: where what it is to send again is counted."""
+        """`returned`: counter for its resends."""
         self.client_id = client_id
         self.expiry_s = expiry_s
         self.window = window
@@ -301,19 +301,19 @@ class Session:
         self.filter_bytes = 0
         """Total size of the filters, bytes."""
         self.flights: dict[int, Flight] = {}
-        """By packet id, in the order in which they were first sent."""
+        """By packet id, in the order of their first delivery."""
         self.received: dict[int, bool] = {}
         """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
         self.resends = Resends(returned=returned)
-        """Of the flights, what was sent on an earlier connection and not yet on this one."""
+        """Flights of an earlier connection that have not been resent on this one."""
         self.retired: dict[int, None] = {}
         """Packet ids of messages that were given up before the client had ended the exchange: it may hold the
         id still, and would take another message under it for the same, or end that one by its ack. The oldest
         first, at most RETIRED_MAX."""
         self.finished = Finished()
-        """What is ahead of the read position and done, or in flight since before it was set back."""
+        """Finished positions ahead of the read position, or those in flight since before it was set back."""
         self.changes = 0
-        """How often its subscriptions have changed: what is stored of them goes with the cursor."""
+        """Number of changes of its subscriptions: their stored state belongs to the cursor."""
         self._last_id = 0
 
     @property
@@ -395,7 +395,7 @@ class Session:
         return self.tailing
 
     def finish_ahead(self, place: Position, horizon: Position) -> bool:
-        """Pass over what stands there when it is come to; False if it has been read."""
+        """Skip the message at `place` when reading reaches it; False if it has been read."""
         self.forget_finished(horizon)
         return self.is_ahead(place, horizon) and self.finished.add(place)
 
@@ -443,7 +443,7 @@ class Session:
         return launched
 
     def weigh(self, flight: Flight, size: int) -> None:
-        """Count the bytes of a flight, once: when it is sent, or sent again after a start."""
+        """Count the bytes of a flight, once: when it is sent, or resent after a start."""
         if not flight.size:
             flight.size = size
             self.flight_bytes += size
@@ -458,9 +458,9 @@ class Session:
         return flight
 
     def ack_run(self, packet_ids: Iterable[int]) -> tuple[list[Flight], bool]:
-        """The subscriber has these, of QoS 1: what is in flight no more, and whether that is all of them.
+        """Ack these QoS 1 packets. Returns the ended flights, and whether all packets were acked.
 
-        It goes in order as far as to one of another QoS. What was not in flight is passed over.
+        It stops at the first of another QoS. Packets that were not in flight are skipped.
         """
         flights, resends = self.flights, self.resends
         ended: list[Flight] = []
@@ -497,7 +497,7 @@ class Session:
         self.resize(self.window)
 
     def resize(self, window: int) -> None:
-        """How many messages may be in flight at once: no more than there are packet ids in use."""
+        """Set how many messages may be in flight: at most the number of free packet ids."""
         self.window = min(window, PACKET_ID_MAX - len(self.retired))
 
     def restore(self, flights: list[Flight]) -> None:

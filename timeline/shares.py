@@ -8,14 +8,14 @@ use nearly all of it, and a newcomer still finds room:
 """
 
 RESERVED = 8
-"""One part in so many of a shared bound is reserved."""
+"""The reserved fraction of a shared bound: one part in this many."""
 
 
 def may_take(taken: int, bound: int, mine: int, owners: int, count: int = 1) -> bool:
-    """Whether an owner that holds `mine` may take `count` more of a shared bound, one at least.
+    """Whether an owner that holds `mine` may take `count` more (at least one) of a shared bound.
 
-    `taken`: what all hold together. `owners`: how many hold something, this one included. One that is alone
-    shares with the next one to come.
+    `taken`: held by all together. `owners`: number of holders, including this one. A lone owner shares with
+    the next one to come.
     """
     last = taken + count - 1
     if last >= bound:

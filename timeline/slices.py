@@ -63,7 +63,7 @@ class Home(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many rows, how many of them are no stubs, and their bytes with keys."""
+    """Number of rows, of live ones among them, and their bytes with keys."""
 
     rows: int = 0
     live: int = 0
@@ -89,7 +89,7 @@ class Shard:
         """The first ten bytes of each of its row keys; the position makes the other twelve."""
 
     def grow(self, place: Position, size: int) -> None:
-        """One row more, of `size` bytes."""
+        """Count a new row of `size` bytes."""
         self.count += 1
         self.live += 1
         self.bytes += size
@@ -106,7 +106,7 @@ class Shard:
         self.first, self.last = min(self.first, first), max(self.last, last)
 
     def retire(self, rows: int = 1) -> None:
-        """So many live rows are stubs by now."""
+        """Count live rows that are now stubs."""
         self.live -= rows
 
     def touches(self, low: Position, high: Position) -> bool:
@@ -140,15 +140,15 @@ class Slice:
         self.newest: dict[int, Shard] = {}
         """The shard that takes writes, by structure."""
         self.part = Counts()
-        """What it holds of the shards that it borrows."""
+        """Counts of its part of borrowed shards."""
         self.count = 0
         """Rows in all of its shards, of borrowed ones its part."""
         self.cells: Cells | None = None
-        """When its messages are, by minutes; None: not known, or not yet."""
+        """Histogram of its messages over time; None: unknown."""
         self.watch: Watch | None = None
-        """What changes while a job counts its rows."""
+        """Changes during a job that counts its rows."""
         self.passed_s: int | None = None
-        """Server running time, s, when the horizon had passed the slice: set once, then it is sealed."""
+        """Server running time, s, at which the horizon had passed the slice: set once, then it is sealed."""
 
     @property
     def home(self) -> Home:
@@ -177,7 +177,7 @@ class Slice:
         return shard
 
     def adopt(self, shard: Shard) -> None:
-        """Enter an own shard; the highest number of a structure is the one that takes writes."""
+        """Add an own shard; a structure's newest one takes writes."""
         self.shards[shard.number] = shard
         self.count += shard.count
         newest = self.newest.get(shard.structure)
@@ -185,7 +185,8 @@ class Slice:
             self.newest[shard.structure] = shard
 
     def borrow(self, shards: Iterable[Shard], part: Counts) -> None:
-        """Read these shards of other slices, within its own span. `part`: what it holds of them."""
+        """Borrow these shards of other slices, within its own span. `part`: counts of what it holds of
+        them."""
         self.borrowed = {shard.number: shard for shard in shards}
         self.count += part.rows - self.part.rows
         self.part = part
@@ -212,7 +213,7 @@ class Slice:
         return self.shards.get(number) or self.borrowed.get(number)
 
     def readable(self) -> Iterator[Shard]:
-        """Every shard whose rows can lie in this slice."""
+        """Every shard that may have rows of this slice."""
         yield from self.shards.values()
         yield from self.borrowed.values()
 
@@ -234,7 +235,7 @@ class Slice:
 
 
 class Watch:
-    """What changes in a slice while a job counts its rows, so that its counts can be made those of now.
+    """Changes of a slice while a job counts its rows, to bring the job's counts up to date.
 
     The job counts the shards that the slice had when it was *sealed*; new messages go to later shards, which
     the server counts itself. Rows that become stubs are noted by their instants, in order. A checkpoint holds
@@ -252,7 +253,7 @@ class Watch:
         self.most = WATCH_MAX
         """Stubs that are noted."""
         self.rows, self.live, self.last = piece.count, piece.live, piece.highest
-        """What the job has to count, and the highest number of the shards that it counts."""
+        """What the job must count, and the highest number of the shards that it counts."""
         self.early, self.late = array("q"), array("q")
         """The instants of stubs, ms: in those shards, and in later ones."""
 
@@ -288,7 +289,7 @@ class Directory:
         self.floor = START
         """The retention floor: everything before it has been dropped."""
         self.epoch = 0
-        """How often it was read anew, after a failure: what was looked up in another epoch may be no more."""
+        """Number of times it was read again after a failure: look-ups of an older epoch may be stale."""
         self._by_start: SortedDict[int, Slice] = SortedDict()
         self._borrowers: Counter[bytes] = Counter()
         """How many slices borrow a shard, by its prefix."""
@@ -322,7 +323,7 @@ class Directory:
                 yield piece
 
     def first_over(self, start: Position, end: Position) -> Slice | None:
-        """The first of `over`, for who goes on behind it when the directory may be another."""
+        """The first of `over`, for callers that continue behind it when the directory may have changed."""
         for at in range(max(0, self._by_start.bisect_right(at_of(start)) - 1), len(self._by_start)):
             piece: Slice = self._by_start.peekitem(at)[1]
             if before(piece.start_ms) >= end:
@@ -348,9 +349,9 @@ class Directory:
         return shard.prefix in self._borrowers
 
     def replace(self, other: "Directory") -> None:
-        """Take over what `other` holds; whoever holds this directory sees it.
+        """Take over the content of `other`, in place.
 
-        Cells of slices that are as they were are kept: rows only become more, and live ones fewer.
+        Cells of unchanged slices are kept: rows only grow in number, and live ones shrink.
         """
         for piece in other:
             mine, stored = self.get(piece.start_ms), piece.cells

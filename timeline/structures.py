@@ -29,16 +29,16 @@ LEVELS_MAX = 8
 LEARN_TOPICS = 1_000
 NODES_MAX = 50_000
 NODE_BYTES = 64
-"""A level of so many bytes counts as one node, of twice as many as two."""
+"""Bytes of a level that count as one node; twice as many count as two."""
 PATTERN_BYTES = 4 << 20
 MASKS_MAX = 1_000
 CACHE_BYTES = 8 << 20
 CACHE_OVERHEAD = 150
-"""Bytes of a remembered topic besides its own."""
+"""Overhead of a cached topic, bytes."""
 
 
 class _Node:
-    """One level of the tree: named children, or `any` for all of them."""
+    """A level of the tree: named children, or `any` for all of them."""
 
     __slots__ = ("any", "children")
 
@@ -62,7 +62,7 @@ class Structures:
         return self._patterns.get(number, "#")
 
     def restore(self, patterns: dict[int, str]) -> None:
-        """Start again from stored patterns: what they say is known."""
+        """Restart from stored patterns."""
         self._patterns: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._root = _Node()
@@ -70,13 +70,13 @@ class Structures:
         self._seen = LEARN_TOPICS if patterns else 0
         self._pattern_bytes = 0
         self._named: dict[tuple[int, str], list[int]] = {}
-        """Level and word (`+` and `#` too) -> the structures that have it there."""
+        """Level and word (also `+` and `#`) -> the structures that have it there."""
         self._masks: dict[tuple[int, str], int] = {}
-        """The same as bits, of some."""
+        """The same as bits, for some."""
         self._deep: dict[int, int] = {}
-        """Level -> those that have it, but for a `#`."""
+        """Level -> structures with such a level, not counting a `#`."""
         self._ending: dict[int, int] = {}
-        """Number of levels -> those that have so many and no `#`."""
+        """Number of levels -> structures with exactly that many and no `#`."""
         self._by_topic: dict[bytes, int] = {}
         self._by_filter: dict[str, int] = {}
         self._topic_bytes = self._filter_bytes = 0
@@ -128,7 +128,7 @@ class Structures:
         return bits
 
     def _find(self, levels: list[str]) -> int:
-        """The structures that `overlap` a filter, as bits: those that are sure, and those still in step."""
+        """The structures that `overlap` a filter, as bits: certain ones, and those still possible."""
         found, left = 0, -1
         for place, level in enumerate(levels):
             found |= left & self._mask(place, "#")
@@ -211,7 +211,7 @@ class Structures:
         return "+"
 
     def _merged(self, nodes: list[_Node]) -> _Node:
-        """One node that stands for all of these."""
+        """One node that merges all of these."""
         merged = _Node()
         below: dict[str, list[_Node]] = {}
         for node in nodes:

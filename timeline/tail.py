@@ -1,10 +1,9 @@
-"""The end of the log in RAM: what was dispatched last, shared by all sessions that are nearly caught up.
+"""The tail in RAM: the last dispatched messages, shared by all sessions that are nearly caught up.
 
-A session that has fallen a little behind (its window was full, its socket slow) reads on from here
-instead of from disk, and gets the very objects that the others got, with their encoded bytes. The ring
-holds everything dispatched after `floor`; a session whose read position is before that reads from the
-store. Bounded in entries and bytes: what is pushed out is still on disk, or was a message that nobody
-can replay.
+A session that is a little behind (its window was full, its socket slow) reads from here instead of from disk,
+and gets the same objects as the others, with their encoded bytes. The ring holds everything dispatched after
+`floor`; a session whose read position is before that reads from the store. Bounded in entries and bytes:
+dropped messages are still on disk, or cannot be replayed anyway.
 """
 
 from bisect import bisect_right
@@ -60,9 +59,9 @@ class Tail(Generic[Item]):
         return list(zip(self._places[low:high], self._items[low:high], strict=True))
 
     def _drop_oldest(self) -> None:
-        """Drop what is over the bound and an eighth more, so that it is not done for each message.
+        """Drop entries over the bound and an eighth more, so that this does not run for each message.
 
-        They are let go of at once: what lay here until it is worth moving the rest would be over the bound.
+        They are freed at once: waiting until moving the rest is worthwhile would exceed the bound.
         """
         sizes, dropped = self._sizes, 0
         keep_bytes, keep_entries = self.max_bytes * 7 // 8, self.max_entries * 7 // 8

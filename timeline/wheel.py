@@ -55,7 +55,8 @@ class Wheel(Generic[Item]):
         self.max_bytes = max_bytes
         self.bytes = 0
         self.given_back = 0
-        """How often `loaded` has moved back, so that what it held may have to be read again."""
+        """Number of times that `loaded` has moved back, so that its former entries may have to be read
+        again."""
         self._stale = 0
         """Cancelled positions that are still in slots."""
         self._now_ms = at_of(start)
@@ -80,9 +81,9 @@ class Wheel(Generic[Item]):
         return before(self._now_ms + REACH_MS)
 
     def add(self, place: Position, item: Item, size: int) -> bool:
-        """Take an entry at or before `loaded`; False if it lies beyond and is the loader's.
+        """Add an entry at or before `loaded`; False if it is beyond: the loader will add it.
 
-        Adding a position twice changes nothing. At the bound the far half is given up first.
+        Adding a position twice changes nothing. At the bound the far half is dropped first.
         """
         if place > self.loaded:
             return False
@@ -198,7 +199,7 @@ class Wheel(Generic[Item]):
             slot.append(place)
 
     def _drain(self, to: Position, limit: int, due: list[tuple[Position, Item]]) -> None:
-        """Move what is due in the slot of `now` to `due`, as far as `limit` lets it."""
+        """Move due entries in the slot of `now` to `due`, at most up to `limit`."""
         slot = self._fine[self._now_ms & MASK]
         if not slot:
             return
@@ -257,7 +258,7 @@ class Wheel(Generic[Item]):
             slot.append(place)
 
     def _next_block(self) -> int:
-        """The number of the next block whose slot in level 1 holds something."""
+        """The number of the next block whose slot in level 1 is not empty."""
         block = self._now_ms >> BITS
         turn = (block + 1) & MASK
         bits = self._coarse_bits
