@@ -1,15 +1,14 @@
 """Addresses of the server, or of a cluster's nodes.
 
-One node of a cluster leads, and any of its nodes says where: HTTP by 307 with the leader's URL, MQTT by a
-reference to another server. Both are followed, and who leads is remembered for the next call; when nobody is
-there, or it knows of no leader, the others are tried in turn.
+One node of a cluster leads, and every node says which: HTTP by 307 with the leader's URL, MQTT by a reference
+to another server. The client follows both, and remembers the leader for the next call. If a node does not
+answer, or knows no leader, it tries the others in turn.
 
-Whom the API key may go to. An address that was given may name any other, because leaders announce names of
-their own; that one is followed with the key. Its word in turn counts for addresses that were given only: to
-name a third, another of the given has to be asked. From https nothing leads to http. So who can
-change what comes over the wire learns the key only where he could read it anyway, over plain http. A
-redirect changes the server alone: method, path, query and body stay what the caller said, and a `Location`
-with another path is no leader's.
+Rules for sending the API key: a given address may redirect to any other, because leaders announce names of
+their own, and the key is sent there. That address may redirect only to given ones. No redirect leads from
+https to http. So an attacker on the wire gets the key only where it could be read anyway, over plain http. A
+redirect changes only the server: method, path, query and body stay the caller's, and a `Location` with
+another path is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Broker = tuple[str, int]
 
 
 def base_url(text: str) -> str:
-    """The address of a server, `http://` where it says no scheme. Raises ValueError."""
+    """The address of a server; the default scheme is `http://`. Raises ValueError."""
     named = text if "://" in text else f"http://{text}"
     try:
         url = URL(named)
@@ -40,7 +39,7 @@ def base_url(text: str) -> str:
 
 
 def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
-    """Those of a sequence, or of text with commas between them. Raises ValueError if there is none."""
+    """The addresses in a sequence, or in text separated by commas. Raises ValueError if there is none."""
     texts = said.split(",") if isinstance(said, str) else said
     found = tuple(text.strip() for text in texts if text.strip())
     if not found:
@@ -73,9 +72,9 @@ class Servers:
         self._index, self._told = (self._index + 1) % len(self.given), None
 
     def follow(self, answered: str, location: str, path: str) -> bool:
-        """`answered` sent us on for `path`, encoded. False: nobody may be sent there; stay.
+        """`answered` redirected `path`, encoded. False: the redirect is not allowed; stay.
 
-        From a leader that was told to another that was not given: back to the given ones, which know.
+        If an address that was not given redirects to another such: return to the given ones.
         """
         base = _base_of(answered, location, path)
         if base is None:
@@ -91,7 +90,7 @@ class Servers:
 
 
 def _base_of(answered: str, location: str, path: str) -> str | None:
-    """The base URL in the location of a redirect for `path`; None: not one that may be followed."""
+    """The base URL in the `Location` of a redirect for `path`; None: not allowed."""
     try:
         asked, came = URL(path, encoded=True).path, URL(answered + path, encoded=True)
         target = came.join(URL(location, encoded=True))
@@ -104,14 +103,13 @@ def _base_of(answered: str, location: str, path: str) -> str | None:
 
 
 class Brokers:
-    """Where one subscription connects: the brokers in turn, or the one that it has been sent to."""
+    """The broker of one subscription: the given ones in turn, or the one that it was redirected to."""
 
     def __init__(
         self, find: Callable[[], Awaitable[tuple[Broker, ...]]], has_others: Callable[[], bool]
     ) -> None:
-        """`find` gives those that were given, or that the server names now. It is asked again each round.
-
-        `has_others`: whether that may be another one than the one that it gave.
+        """`find` returns the given brokers, or those that the server names. It is called again each round.
+        `has_others`: whether its result may change.
         """
         self._find = find
         self.has_others = has_others
@@ -121,7 +119,7 @@ class Brokers:
 
     @property
     def count(self) -> int:
-        """Number of brokers to try; 1 until it is known."""
+        """Number of brokers to try; 1 until known."""
         return max(1, len(self._given))
 
     async def current(self) -> Broker:

@@ -76,7 +76,7 @@ class Facade(Generic[T]):
 
 
 class Value(Facade[T]):
-    """One that is compared, hashed and shown as the object behind it."""
+    """A facade that is compared, hashed and shown as the object behind it."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self._inner == other._inner

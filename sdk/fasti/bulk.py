@@ -41,9 +41,9 @@ Items = Iterable[Item] | AsyncIterable[Item]
 
 
 def line_of(item: Item, key_scope: KeyScope | None = None) -> bytes:
-    """One NDJSON line without its end, with a key. Raises TypeError, ValueError for what cannot be said.
+    """An NDJSON line without its end, with a key. Raises TypeError, ValueError for invalid values.
 
-    `key_scope`: of a key of its own. One that is made here is for what is sent again, and stays taken.
+    `key_scope`: of the item's own key. A key made here is for resending, and stays taken.
     """
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
     if not body.get("key"):

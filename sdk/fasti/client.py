@@ -89,7 +89,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The server's base URL; of a cluster, that of the node which the next call is sent to."""
+        """The server's base URL; for a cluster, that of the node for the next call."""
         return self._transport.url
 
     async def close(self) -> None:
@@ -120,10 +120,10 @@ class Client:
     def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
         """Receive what matches the filter: `async for d in client.subscribe(...)`.
 
-        `session` keeps the place while we are away, `group` shares the messages: all options are told of in
-        `fasti.options.SubscribeOptions`. Errors come from the loop: Unreachable if the first connection
-        fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
-        invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
+        `session` keeps the read position while we are away, `group` shares the messages;
+        `fasti.options.SubscribeOptions` describes all options. Errors come from the loop: Unreachable if the
+        first connection fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a
+        ValueError) for invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
         """
         return self._open([Wish(topic_filter, **options)])
 
@@ -143,9 +143,9 @@ class Client:
     ) -> Pull:
         """Take messages of a group over HTTP: `async for job in client.pull(...)`, each leased for `lease`.
 
-        With a filter the group is made if it is not there, without it is all groups of that name. `max`: most
-        that are taken at once; `wait`: how long the server waits for the first. Errors come from the loop:
-        Unreachable if the first request fails, NotFound if there is no such group, Refused. Raises
+        With a filter the group is created if missing; without one, all groups of that name are used. `max`:
+        maximum messages leased at once; `wait`: how long the server waits for the first. Errors come from the
+        loop: Unreachable if the first request fails, NotFound if there is no such group, Refused. Raises
         BadArgument.
         """
         made = Pull(self._transport, group, topic_filter, max=max, wait=wait, lease=lease)
@@ -156,7 +156,7 @@ class Client:
         return len(self._brokers) > 1 or (not self._brokers and self._transport.is_cluster)
 
     async def _find_brokers(self) -> tuple[Broker, ...]:
-        """The given brokers, or those of the server. A cluster is asked each time: its leader may change."""
+        """The given brokers, or the server's. A cluster is asked each time: its leader may change."""
         if self._brokers:
             return self._brokers
         try:

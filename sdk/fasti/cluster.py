@@ -1,7 +1,7 @@
 """The nodes of a cluster: the leader and the lag of the others.
 
-Every node answers `GET /v1/cluster` for itself; the table of all nodes is the leader's, of which the others
-have the last one that they got.
+Every node answers `GET /v1/cluster` for itself. The table of all nodes is the leader's; the others have the
+last one that they received.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .wire import Json
 class ClusterNode:
     """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
 
-    `state` is leader, follower or resync. `applied`: the record of the log up to which its disk has all;
-    `lag`: how many it is behind, None if nobody knows.
+    `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete; `lag`:
+    number of records that it is behind, None if unknown.
     """
 
     node: str
@@ -47,11 +47,11 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """`GET /v1/cluster`: what the node that answered is, and what it knows of the others.
+    """`GET /v1/cluster`: the state of the node that answered, and what it knows about the others.
 
-    `leader`: the name of the node that leads, None if it knows of none. `why`: what is wrong with it, empty
-    if nothing is. `wants_retime`: the node has another tzdata than the one that due times were computed with,
-    and computes them anew when it takes the lead.
+    `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
+    `wants_retime`: the node has another tzdata than the one used for due times, and recomputes them when it
+    takes the lead.
     """
 
     name: str

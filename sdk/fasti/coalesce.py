@@ -75,9 +75,9 @@ class Outbox(Generic[Kind, Item, Answer]):
 
     def __init__(self, send: Callable[[Kind, list[Item]], Awaitable[list[Answer | Error]]]) -> None:
         self._send = send
-        self._open: dict[Kind, _Request[Kind, Item, Answer]] = {}  # of those that wait, what a call joins
+        self._open: dict[Kind, _Request[Kind, Item, Answer]] = {}  # the waiting request that a call joins
         self._waiting: deque[_Request[Kind, Item, Answer]] = deque()
-        self._quick: set[_Request[Kind, Item, Answer]] = set()  # those with a place
+        self._quick: set[_Request[Kind, Item, Answer]] = set()  # requests with a place
         self._sending: dict[asyncio.Task[None], _Request[Kind, Item, Answer]] = {}
         self._outside: deque[asyncio.Future[None]] = deque()  # calls that wait for room
         self._will_flush = False
@@ -137,7 +137,7 @@ class Outbox(Generic[Kind, Item, Answer]):
             self._let_in()
 
     def _let_in(self) -> None:
-        """As many as a request has room for, and again next turn: of those let in some may not come."""
+        """Let in as many calls as a request has room for, and again next turn: some may be cancelled."""
         for _ in range(min(MAX_ITEMS, len(self._outside))):
             turn = self._outside.popleft()
             if not turn.done():  # cancelled
@@ -177,7 +177,7 @@ Line = tuple[bytes, str]
 
 
 def message_outbox(transport: Transport) -> Outbox[Terms, Line, Json]:
-    """For messages; the answer is the server's object for each."""
+    """Coalesces messages; the answer is the server's object for each."""
     return Outbox(partial(_send, transport))
 
 
@@ -198,7 +198,7 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
 
 
 async def send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
-    """One message in a request of its own; the server's object for it."""
+    """Send one message in its own request; returns the server's object."""
     headers = {"Idempotency-Key": key} if key.isascii() else {}
     answer = await transport.call("POST", "/v1/messages", params=dict(terms), body=body, headers=headers)
     was_known = answer.headers.get("Idempotent-Replayed") == "true"
@@ -211,7 +211,7 @@ def _result(result: Json) -> Json | Error:
 
 
 def _own(error: Exception) -> Exception:
-    """An exception for one caller to raise; of a kind that cannot be copied all raise the same."""
+    """A copy of an exception for one caller to raise; if it cannot be copied, all raise the same."""
     try:
         return copy.copy(error)
     except Exception:

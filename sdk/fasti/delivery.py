@@ -17,7 +17,7 @@ from .wire import span as _span
 REASON_BYTES_MAX = 255
 """Maximum length of a nack's reason; the rest is cut off."""
 NEVER_AGAIN = "never"
-"""As the server calls it: a dead letter at once."""
+"""The server's word for: a dead letter at once."""
 _OURS = frozenset(
     {
         "fasti-id",
@@ -101,7 +101,7 @@ class Received:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The publisher's user properties; the last one of a name counts."""
+        """The publisher's user properties; of a repeated name the last."""
         return {name: value for name, value in self._said.items() if name not in _OURS}
 
     @property
@@ -110,10 +110,10 @@ class Received:
         return {name: self._said[name] for name in NAMES if name in self._said}
 
     def traced(self, topic_filter: str = "", group: str = "") -> AbstractContextManager[None]:
-        """`with d.traced():` what is done there is a span of OpenTelemetry, in the trace of the message.
+        """`with d.traced():` the block is an OpenTelemetry span in the message's trace.
 
-        A `Worker` does so round its handlers. Without OpenTelemetry it is nothing. `topic_filter` and
-        `group`: to be told there.
+        A `Worker` does this around its handlers. Without OpenTelemetry it does nothing. `topic_filter`,
+        `group`: attributes of the span.
         """
         return handling(self.trace_context, self.topic, self.id, topic_filter, group, self.attempt)
 
@@ -212,14 +212,14 @@ class Giver(Protocol):
 
 
 def refusal(delay: timedelta | float | None, reason: str | None, *, retry: str = "auto") -> Said:
-    """What a nack says; `retry`: where there is no delay.
+    """User properties of a nack; `retry`: value without a delay.
 
-    Raises BadArgument: the server would end the connection of who says nonsense.
+    Raises BadArgument: for invalid values the server would close the connection.
     """
     again = ("retry-in", retry if delay is None else _span(seconds("delay", delay)))
     return (again,) if not reason else (again, ("reason", reason_of(reason)))
 
 
 def reason_of(text: str) -> str:
-    """As much of it as the server keeps; MQTT and UTF-8 have no word for the rest."""
+    """The part of a reason that the server stores, without characters invalid in MQTT or UTF-8."""
     return text.replace("\0", " ").encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -19,7 +19,7 @@ from .wire import Json, dumps, get_headers, get_payload, instant, key_text, pars
 IDS_MAX = 1_000
 """Maximum number of ids in one request."""
 _TIMES = {"died_from": "from", "died_to": "to", "retry_from": "from", "retry_to": "to"}
-"""As the server calls them."""
+"""The server's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,11 @@ def tries_of(said: Mapping[str, Any]) -> tuple[Try, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message and who has it. `group`: the group or client id; `attempts`: deliveries to it, in all.
+    """A message kept for a group or session. `group`: the group or client id; `attempts`: all deliveries to
+    it.
 
-    `subscription`: of a group `$share/{group}/{filter}`; None: it is a session's. `reason`: why the last
-    delivery came to nothing.
+    `subscription`: `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery
+    failed.
     """
 
     id: str
@@ -66,7 +67,7 @@ class Entry:
 
     @classmethod
     def of(cls, said: Json, **more: Any) -> Self:
-        """`more`: what only the subclass has."""
+        """`more`: fields of the subclass."""
         return cls(
             id=said["id"],
             topic=said["topic"],
@@ -111,7 +112,7 @@ class Entries:
     async def change(
         self, verb: str, ids: Iterable[str] | None, body: Json, chosen: Mapping[str, Any]
     ) -> BulkResult:
-        """By ids, of all groups or of one, or by a filter. Raises Refused, ValueError."""
+        """Change by ids, of all groups or of one, or by a filter. Raises Refused, ValueError."""
         found = selection(chosen)
         if ids is None:
             return await self._ask(verb, {**body, "filter": found})

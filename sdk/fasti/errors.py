@@ -1,14 +1,14 @@
-"""What can go wrong, as a small tree.
+"""The errors, as a small tree.
 
     Error
-      NotFound            404: no such message, session, slice; 410: it was there (`slug` "gone")
+      NotFound            404: no such message, session, slice; 410: it existed (`slug` "gone")
       AlreadyDispatched   409: too late, it is on its way or gone
-      Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
+      Refused             any other refusal, of HTTP (problem+json) or MQTT (a reason code)
         KeyCancelled      the message under the key was cancelled, so that nothing was scheduled
         StillUndone       409 `undone` (places.py): a group or endpoint is not deleted over its backlog
       Unreachable         no answer, after the retries
 
-    BadArgument (a ValueError, no Error: nothing was sent) names the argument that is wrong.
+    BadArgument (a ValueError, not an Error: nothing was sent) names the wrong argument.
 
 The server says why in `application/problem+json` with a stable `type` of the form `/problems/<slug>`; code
 should branch on `slug`, people should read `detail`.
@@ -91,7 +91,7 @@ class AlreadyDispatched(Error):
 
     @property
     def deliveries(self) -> tuple[Mapping[str, Any], ...]:
-        """What is left of it and where, as the server says it; `fasti.Handling.of` reads one."""
+        """Deliveries that are left, as the server lists them; `fasti.Handling.of` parses one."""
         return tuple((self.problem.raw or {}).get("deliveries") or ())
 
 
@@ -142,7 +142,7 @@ def problem_of(body: object, status: int | None = None) -> Problem:
 def error_of(problem: Problem) -> Error:
     """The exception for a problem, a fresh one at each call."""
     text = problem.detail or problem.slug or "refused"
-    # Often the sentence says it all, field and reason: then it is not said again.
+    # Often the detail already contains field and reason: do not repeat them.
     located = [_located(e) for e in problem.errors[:3] if str(e.get("detail", "")) not in text]
     if located:
         text += ": " + "; ".join(located)
@@ -156,7 +156,7 @@ def error_of(problem: Problem) -> Error:
 
 
 def of_key(key: str, error: Refused) -> Refused:
-    """The same of a call with a key, if another message has that: which key, what differs, what to do."""
+    """The error of a call whose key another message has: the key, the difference, and what to do."""
     said = error.problem.raw or {}
     if error.slug != "idempotency-mismatch":
         return error
@@ -169,7 +169,8 @@ def of_key(key: str, error: Refused) -> Refused:
 
 
 def key_cancelled(key: str, said: Mapping[str, Any]) -> KeyCancelled:
-    """Why a call with that key scheduled nothing; `said`: what the server says of it, with its type."""
+    """The error of a call that scheduled nothing because of its key; `said`: the server's answer, with its
+    type."""
     ways = 'give replace=True, or key_scope="pending", to schedule this one under it'
     text = f"the message under key {key!r} was cancelled, and nothing is scheduled; {ways}"
     return KeyCancelled(text, problem=problem_of({**said, "detail": text}))

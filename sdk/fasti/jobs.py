@@ -19,7 +19,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`kind`: split or expire. `done` of `total`: how far it is, if it says; `detail`: why it was aborted."""
+    """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was aborted."""
 
     id: str
     kind: str

@@ -45,12 +45,12 @@ _OPTIONS = MessageOptions.__optional_keys__
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What has become of a dispatched message with one group (`group`, `filter`), or with one `session`.
+    """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
 
-    `state`: "in_flight" (until `lease_until`, where it is leased), "waiting" (not read yet), "retry" (comes
-    again at `retry_at`), "dead", "dropped" (its retry was), or "done" (read, and nothing of it is left).
-    `attempts`: deliveries so far, None where nobody counts them any more; `tries`: the last ones, at most 20.
-    `reason`: why the last one came to nothing, "" if that is not known.
+    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next try
+    at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
+    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why the
+    last one failed, "" if unknown.
     """
 
     state: str
@@ -189,7 +189,7 @@ class ByKey:
     async def cancel(self, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
 
-        With `strict` AlreadyDispatched is raised instead, which says what is left of it.
+        With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left.
         """
         return await self._calls._cancel(self._path, strict=strict)
 
@@ -312,7 +312,8 @@ class Messages:
     async def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
 
-        With `strict` AlreadyDispatched is raised instead, which says what is left of it. Raises NotFound.
+        With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left. Raises
+        NotFound.
         """
         return await self._cancel(_path(message_id), strict=strict)
 
@@ -397,7 +398,7 @@ class Messages:
         return self._handle(answer.object())
 
     async def _looked_up(self, answer: Json) -> Json:
-        """A batch tells of a message that was there under its key no more than the id."""
+        """Look up a message of a known key: a batch answers only with its id."""
         try:
             found = await self._transport.call("GET", _path(answer["id"]))
         except NotFound:

@@ -71,7 +71,7 @@ _ACK = {1: 0x40, 2: 0x50}
 _PINGREQ = b"\xc0\x00"
 _USER_PROPERTY = 0x26
 _UNSPECIFIED = 0x80  # the first reason code that is a no
-_NOT_OURS = 0x83  # of an extension: the message is not ours any more
+_NOT_OURS = 0x83  # answer to an extension: the message is no longer ours
 _EXTEND, _DONE = "$control/extend", "$control/done"
 
 
@@ -174,7 +174,8 @@ class Connection:
         return self._arrived.popleft()
 
     def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
-        """PUBACK or PUBREC, written as far as the socket takes it; only once, and nothing if it cannot be."""
+        """Write PUBACK or PUBREC, as far as the socket takes it; only once, and nothing on a closed
+        connection."""
         if incoming.ack is None and self.is_open:
             incoming.ack = _out_packet(_ack_packet(incoming, refusal))
             self._paho._out_packet.append(incoming.ack)
@@ -192,9 +193,9 @@ class Connection:
         return incoming.ack is not None
 
     async def extend(self, incoming: Incoming, span: str) -> bool:
-        """Ask for more time. False: it is not ours any more, or the connection ended before the answer.
+        """Ask for more time. False: it is no longer ours, or the connection ended before the answer.
 
-        Raises Refused for a time that the server does not grant.
+        Raises Refused if the server does not grant the time.
         """
         if not self.is_open:
             return False
@@ -207,7 +208,7 @@ class Connection:
         return code.value < _UNSPECIFIED
 
     async def done(self, group: str, message: str) -> bool:
-        """Ack what a group gave us on a connection before. False: nothing is left of it. Raises Ended."""
+        """Ack a group's message from an earlier connection. False: nothing is left of it. Raises Ended."""
         if not self.is_open:
             raise Ended("closed")
         code, _ = await self._published(_DONE, dumps({"group": group, "id": message}))
@@ -270,7 +271,7 @@ class Connection:
         self._settled = True
 
     def abandon(self) -> None:
-        """`close()` for callers that cannot wait: left to the loop, if that still runs."""
+        """`close()` for callers that cannot wait: scheduled on the loop, if it still runs."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
 
@@ -352,7 +353,7 @@ class Connection:
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
 
     def _let_go(self) -> None:
-        """End whatever waits for an answer of a connection that was lost."""
+        """End everything that waits for an answer of a lost connection."""
         mqtt = self._mqtt
         waited_for: list[asyncio.Future[Any]] = [mqtt._connected, *mqtt._pending_subscribes.values()]
         for future in waited_for:
@@ -360,7 +361,7 @@ class Connection:
                 future.set_exception(aiomqtt.MqttError("the connection was lost"))
         for future in (*waited_for, mqtt._disconnected):
             if future.done() and not future.cancelled():
-                future.exception()  # seen, also if nobody waits any more
+                future.exception()  # retrieve it, even if nothing waits for it
 
     def _on_message(self, _client: Paho, _userdata: Any, message: MQTTMessage) -> None:
         properties = message.properties
@@ -395,7 +396,7 @@ class Connection:
         self._wrote.set()
 
     def _drop_socket(self) -> None:
-        """For the ways out on which paho leaves its socket open."""
+        """Close the socket in cases in which paho leaves it open."""
         if self._paho.socket() is not None:
             self._paho._sock_close()
         self._wrote.set()

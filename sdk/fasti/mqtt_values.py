@@ -1,4 +1,4 @@
-"""The plain values round an MQTT connection: where to, what came, why it ended, what a reason code means."""
+"""Values around an MQTT connection: target, messages, end reasons, reason codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Refused)
 NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
 ACK_TIMEOUT = "fasti-ack-timeout"
-"""User property of a delivery: for how many ms it is ours before it goes to another."""
+"""User property of a delivery: the time for which it is ours, ms, before another member gets it."""
 MESSAGE_ID = "fasti-id"
 
 # A CONNACK with one of these may be different next time; all other refusals are final.
@@ -65,9 +65,9 @@ Said = tuple[tuple[str, str], ...]
 
 
 class Origin(Protocol):
-    """The connection that a message came on, as far as an ack is concerned.
+    """The connection of a message, for its ack.
 
-    `refusal`: not done; what the server is to make of it. None: done.
+    `refusal`: user properties of a nack. None: done.
     """
 
     async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
@@ -82,7 +82,7 @@ class Origin(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Came:
-    """A message, by whatever door."""
+    """A message, over MQTT or HTTP."""
 
     topic: str
     payload: bytes
@@ -94,9 +94,9 @@ class Came:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Incoming(Came):
-    """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will.
+    """A received PUBLISH. Its ack must go out on `connection`; `ack` is the one that did or will.
 
-    `arrived_s`: when, by the clock of the event loop. `numbers`: of the subscriptions that it came for.
+    `arrived_s`: time by the event loop's clock. `numbers`: of the subscriptions that it matched.
     """
 
     mid: int
@@ -112,7 +112,7 @@ class Incoming(Came):
         return next((value for name, value in self.properties if name == MESSAGE_ID), None)
 
     def adopt(self, connection: Origin) -> None:
-        """It came again: what was said of it on an earlier connection is void."""
+        """It was redelivered: an answer on an earlier connection is void."""
         self.connection, self.ack = connection, None
 
     def is_again(self, earlier: Incoming) -> bool:
@@ -126,7 +126,7 @@ class Incoming(Came):
         return alike and (self.dup or ids[0] is not None)
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether it has waited here for longer than the server held it for us (`fasti-ack-timeout`, ms)."""
+        """Whether it has waited here longer than the server held it for us (`fasti-ack-timeout`, ms)."""
         held_ms = next((value for name, value in self.properties if name == ACK_TIMEOUT), None)
         return held_ms is not None and (now_s - self.arrived_s) * 1_000 >= int(held_ms)
 
@@ -140,7 +140,7 @@ class Ended(Exception):
 
 
 class SentOn(Refused):
-    """Not here, but at `reference`, if it is said ("host:port"). Final where there is nowhere to go."""
+    """A redirect to `reference` ("host:port"), if given. Final if there is none."""
 
     reference: str | None = None
 

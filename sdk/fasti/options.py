@@ -37,7 +37,7 @@ class Sending(TypedDict, total=False):
 
     `expires_in`: dropped if it is that long past due; `late`: what happens if the time has passed on arrival,
     "deliver" (the default) or "drop"; `headers`: its MQTT user properties; `deliver_to`: an `https://` URL or
-    the name of an endpoint that it is posted to, beside those who subscribe to its topic.
+    the name of an endpoint to which it is posted, in addition to its topic's subscribers.
     """
 
     qos: Qos | None
@@ -50,12 +50,12 @@ class Sending(TypedDict, total=False):
 
 
 class MessageOptions(Due, Sending, total=False):
-    """Of one message: without `at` and `delay` it is due now.
+    """Options of a message. Without `at` and `delay` it is due now.
 
-    `key`: the same key and message again, also from another process, is the same message. `key_scope`: how
-    long the key is taken, "kept" (the default: as long as its message is kept) or "pending" (free again as
-    soon as nothing of its message is undone). `spread`: the server may choose a later moment within this
-    span, the emptiest one.
+    `key`: a call with the same key and message, also from another process, is the same message. `key_scope`:
+    how long the key is taken, "kept" (the default: as long as its message is kept) or "pending" (until its
+    message is finished everywhere). `spread`: the server may choose a later moment within this span, the
+    emptiest one.
     """
 
     key: Key | None
@@ -66,9 +66,9 @@ class MessageOptions(Due, Sending, total=False):
 class Timing(TypedDict, total=False):
     """When a schedule fires: one of `cron`, `every` and `rrule`.
 
-    `timezone` is required for cron and rrule. `limit`: so many fires in all; `jitter`: each fire is later by
-    up to this, always the same for it. `gap` and `overlap` say what becomes of a local time that the clocks
-    skip or show twice.
+    `timezone` is required for cron and rrule. `limit`: maximum number of fires; `jitter`: maximum random
+    delay of each fire, always the same for one fire. `gap` and `overlap`: policy for a local time that does
+    not exist or exists twice (DST).
     """
 
     cron: str | None
@@ -84,13 +84,13 @@ class Timing(TypedDict, total=False):
 
 
 class ScheduleOptions(Timing, Sending, total=False):
-    """Of a schedule. `misfire`: what becomes of fires while the server was down."""
+    """Options of a schedule. `misfire`: policy for fires missed while the server was down."""
 
     misfire: Misfire | None
 
 
 class Selection(TypedDict, total=False):
-    """Which messages: those of a topic filter, due in [`due_from`, `due_to`)."""
+    """Selects messages by topic filter, due in [`due_from`, `due_to`)."""
 
     topic: str | None
     due_from: When | None
@@ -104,9 +104,9 @@ class Listed(Selection, total=False):
 
 
 class DeadSelection(TypedDict, total=False):
-    """Which dead letters: those of a group or session, of a topic filter, died in [`died_from`, `died_to`).
+    """Selects dead letters by group or session, by topic filter, died in [`died_from`, `died_to`).
 
-    `group`: a group's name or a client id, or of a group `$share/{group}/{filter}`.
+    `group`: a group's name, `$share/{group}/{filter}`, or a client id.
     """
 
     group: str | None
@@ -116,10 +116,10 @@ class DeadSelection(TypedDict, total=False):
 
 
 class RetrySelection(TypedDict, total=False):
-    """Which retries: of a group or session, of a topic filter, next tried in [`retry_from`, `retry_to`).
+    """Selects retries by group or session, by topic filter, next tried in [`retry_from`, `retry_to`).
 
-    `group`: a group's name or a client id, or of a group `$share/{group}/{filter}`. `reason`: part of it.
-    `id`, `key`: of one message, by its id or its idempotency key.
+    `group`: a group's name, `$share/{group}/{filter}`, or a client id. `reason`: text that it contains. `id`,
+    `key`: of one message, by its id or its idempotency key.
     """
 
     group: str | None
@@ -132,11 +132,11 @@ class RetrySelection(TypedDict, total=False):
 
 
 class RetryOptions(TypedDict, total=False):
-    """How often a message is tried, and when again. What is not said is the server's default.
+    """How often a message is tried, and when. Absent options have the server's defaults.
 
-    `max_attempts`: tries before it is a dead letter, 0: as many as it takes. `backoff`: how long to wait
-    after the first, the second ... try; the last one repeats. Each wait is up to a fifth shorter or longer,
-    so that what failed together does not come again together.
+    `max_attempts`: tries before it becomes a dead letter; 0: no limit. `backoff`: waits after the first, the
+    second ... try; the last one repeats. Each wait is up to a fifth shorter or longer, so that joint failures
+    spread.
     """
 
     max_attempts: int | None
@@ -144,17 +144,17 @@ class RetryOptions(TypedDict, total=False):
 
 
 class SubscribeOptions(RetryOptions, total=False):
-    """Of a subscription.
+    """Options of a subscription.
 
-    `session`: a name under which the server keeps our place while we are away; two subscribers of one name
-    push each other out. `group`: a name under which several subscribers share the messages; the server keeps
-    its place, its members need no session. `expiry`: how long the place is kept with nobody there, as long as
-    the server allows a session if not said; of a group also "never" or other text. `qos`: 1 if not said.
-    `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`: most messages
-    handed over and not acked, 64 if not said.
+    `session`: name under which the server keeps our read position while we are away; two subscribers with one
+    name disconnect each other. `group`: name under which several subscribers share the messages; the server
+    keeps its read position, its members need no session. `expiry`: how long the read position is kept without
+    subscribers, by default the server's maximum for sessions; for a group also "never" or other text. `qos`:
+    default 1. `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`:
+    maximum unacked messages, default 64.
 
-    `ack_timeout`: what is neither acked nor extended for so long goes to another member of the group. `rate`:
-    a group gets so many messages a second at most.
+    `ack_timeout`: a message that is neither acked nor extended for this time goes to another member of the
+    group. `rate`: maximum messages a second for the group.
     """
 
     session: str | None
@@ -168,11 +168,11 @@ class SubscribeOptions(RetryOptions, total=False):
 
 
 class GroupOptions(RetryOptions, total=False):
-    """Of a group; what is not said is the server's default.
+    """Options of a group. Absent options have the server's defaults.
 
-    `expiry`: how long its place is kept with nobody there, "never" (it stays until it is deleted) if not
-    said. `ack_timeout`: what is neither acked nor extended
-    for so long goes to another. `rate`: so many messages a second at most.
+    `expiry`: how long it is kept without members, default "never" (until it is deleted). `ack_timeout`: a
+    message that is neither acked nor extended for this time goes to another member. `rate`: maximum messages
+    a second.
     """
 
     expiry: Span | None
@@ -181,12 +181,11 @@ class GroupOptions(RetryOptions, total=False):
 
 
 class EndpointOptions(TypedDict, total=False):
-    """Of an endpoint; what is not said is the server's default.
+    """Options of an endpoint. Absent options have the server's defaults.
 
-    `secret`: `whsec_` and base64, what the requests are signed with; left out it stays as it was, "" takes it
-    away. `headers`: added to each request.
-    `concurrency`: so many requests at once; `rate`: so many a second; `timeout`: how long one may take;
-    `retry`: how often a message is tried. `expiry`: as of a group.
+    `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it. `headers`:
+    added to each request. `concurrency`: maximum concurrent requests; `rate`: maximum requests a second;
+    `timeout`: maximum time of one; `retry`: how often a message is tried. `expiry`: as for a group.
     """
 
     secret: str | None
@@ -199,7 +198,7 @@ class EndpointOptions(TypedDict, total=False):
 
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
-    """For a call that reads its options by name, and not by arguments. Raises TypeError for one too many."""
+    """Check the option names of a call. Raises TypeError for an unknown one."""
     if not options.keys() <= allowed:
         name = min(options.keys() - allowed)
         raise TypeError(f"got an unexpected keyword argument {name!r}")

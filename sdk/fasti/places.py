@@ -1,4 +1,4 @@
-"""What sessions, groups and endpoints have in common: each has a place in the timeline, and may be behind.
+"""Shared by sessions, groups and endpoints: each has a read position on the timeline, and may be behind.
 
     try:
         await c.groups.delete("workers")
@@ -6,8 +6,8 @@
         print(left.undone.lag, left.undone.retries)
         await c.groups.delete("workers", undone="dead")
 
-`Undone` counts what a place has not finished. `delete` and `skip` say what becomes of it: "dead" makes dead
-letters of it, "drop" forgets it.
+`Undone` counts unfinished messages. `delete` and `skip` choose their fate: "dead" makes them dead letters,
+"drop" drops them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .transport import Transport
 from .wire import Json, When, dumps, moment, parse_instant, parsed
 
 Fate = Literal["dead", "drop"]
-"""Of what is undone: it becomes dead letters, or it is forgotten."""
+"""Fate of unfinished messages: dead letters, or dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What a place has not finished.
+    """Unfinished messages of a place.
 
     `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
-    try, the first of them at `next_retry_at`. `oldest_at`: when the oldest of all these was due.
+    try, the first at `next_retry_at`. `oldest_at`: due of the oldest of all these.
     """
 
     lag: int
@@ -59,7 +59,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A place was moved forward from `start` to `end`; `undone` is what it had left by then."""
+    """A place was moved forward from `start` to `end`; `undone`: its unfinished messages before."""
 
     start: datetime
     end: datetime
@@ -68,22 +68,23 @@ class Skipped:
 
 
 class StillUndone(Refused):
-    """The group or endpoint was not deleted: it has something undone, and nobody said what becomes of it."""
+    """The group or endpoint was not deleted: it has unfinished messages, and the call did not choose their
+    fate."""
 
     @property
     def undone(self) -> Undone:
-        """What that is."""
+        """The unfinished messages."""
         return Undone.of(dict((self.problem.raw or {}).get("undone") or {}))
 
 
 def undone_of(said: Json) -> Undone | None:
-    """What a listed place has not finished; None: the server does not say."""
+    """Unfinished messages of a listed place; None: not in the answer."""
     found = said.get("undone")
     return Undone.of(found) if isinstance(found, dict) else None
 
 
 def expiry_of(said: Json) -> timedelta | None:
-    """How long a place stays with nobody there; None: until it is deleted."""
+    """How long a place is kept without members; None: until it is deleted."""
     found = said.get("expiry")
     return timedelta(seconds=found) if isinstance(found, (int, float)) and found else None
 

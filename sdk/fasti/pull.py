@@ -1,22 +1,22 @@
-"""`client.pull`: messages of a group for who asks for them, over HTTP.
+"""`client.pull`: takes messages of a group on request, over HTTP.
 
     async for job in c.pull("workers", "jobs/#", max=100):
         await handle(job.json())
         await job.ack()
 
-A message is leased: ours for `lease`, or until it is acked or nacked; then the group has it again. The loop
-asks for the next ones when it has none left, and waits at the server for the first (`wait`). So nothing is
-here that the loop has not asked for, and what asks and dies holds its messages for `lease` at most. Members
+A message is leased: ours for `lease`, or until it is acked or nacked; then it returns to the group. The loop
+asks for the next ones when it has none left, and waits at the server for the first (`wait`). So the client
+holds only messages that the loop has asked for, and if it dies they return after at most `lease`. Members
 that subscribe over MQTT and those that pull share a group's messages.
 
 `ack()` is answered when it is durable, and counts however late it comes: after the lease, when another has
 the message, after a restart of the server. Concurrent calls of one turn of the event loop travel together, at
 most 1,000 in a request.
 
-What waits here for the loop is held: its lease is extended when the loop comes back for the next message and
-half of it is over. So a job may take half a lease, or says `extend` itself, however many wait behind it. Of a
-loop that does not come back in time they are dropped: others are to do them by now. What still waits here
-when the pull is closed is given back at once.
+Messages that wait here for the loop are kept: when the loop asks for the next message and half of the lease
+is over, their leases are extended. So a job may take half a lease, or calls `extend` itself, however many
+wait behind it. If the loop does not come back in time they are dropped here: others have them by then. When
+the pull is closed waiting messages are returned at once.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ DEFAULT_WAIT = timedelta(seconds=20)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _AT_ONCE_S = 0.1
 _PATIENCE_S = 30.0
-"""How much longer than `wait` an answer may take."""
+"""Additional time for an answer beyond `wait`."""
 
 
 class Leased(Received):
-    """A message and what the server says of its lease."""
+    """A leased message."""
 
     __slots__ = ("_raw",)
 
@@ -62,12 +62,12 @@ class Leased(Received):
 
     @property
     def lease_id(self) -> str:
-        """What its answer names, also in another process."""
+        """Names the lease in answers, also in another process."""
         return str(self._raw["lease_id"])
 
     @property
     def lease_until(self) -> datetime:
-        """Until when it is ours, unless it is extended; by the server's clock, UTC."""
+        """End of the lease, unless it is extended; by the server's clock, UTC."""
         return parse_instant(self._raw["lease_until"])
 
 
@@ -81,9 +81,9 @@ class Pulled(Leased):
         self._leases = leases
 
     async def ack(self) -> bool:
-        """Finish the message. True: it is finished, durably; nobody gets it again.
+        """Finish the message. True: it is finished, durably; it is not delivered again.
 
-        False: it was finished before, say by another, or by an ack whose answer was lost on the way. Raises
+        False: it was finished before, by another member, or by an ack whose answer was lost. Raises
         Unreachable, Refused.
         """
         return await self._leases.settle("ack", self.lease_id)
@@ -123,11 +123,11 @@ class Pulled(Leased):
 
 
 _Verb = tuple[str, Terms]
-"""What is said of a lease, and what else its request says."""
+"""A verb, and the further parameters of its request."""
 
 
 class Leases:
-    """Answers to what was leased of one group: `:ack`, `:nack`, `:extend`, `:release`."""
+    """Verbs on the leases of one group: `:ack`, `:nack`, `:extend`, `:release`."""
 
     def __init__(self, transport: Transport, group: str) -> None:
         self._transport = transport
@@ -149,7 +149,7 @@ class Leases:
         return await self._outbox.submit((verb, tuple(terms.items())), lease_id, len(lease_id))
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running requests."""
         await self._outbox.close()
 
     async def _send(self, verb: _Verb, lease_ids: list[str]) -> list[bool | Error]:
@@ -161,10 +161,10 @@ class Leases:
 
 
 class Pull:
-    """An async iterator of leased messages, and an async context manager that gives back what is left.
+    """An async iterator of leased messages, and an async context manager that returns the rest.
 
-    It goes on for ever. A step may be cancelled without harm, and several steps may go on at once. Once the
-    server has answered, a server that is away is waited for.
+    It never ends. A step may be cancelled without harm, and several steps may run at once. Once the server
+    has answered, the pull waits for a server that is down.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Pull:
         if topic_filter is not None:
             self._body["filter"] = topic_filter
         self._here: deque[Pulled] = deque()  # of one answer
-        self._until_s = 0.0  # when these are not ours any more
+        self._until_s = 0.0  # when these are no longer ours
         self._asking = asyncio.Lock()
         self._poll: asyncio.Future[list[Json]] | None = None
         self._has_answered = False
@@ -228,7 +228,7 @@ class Pull:
         await self._leases.close()
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Drop what is not ours any more; extend the leases of what waits here when half of them is over."""
+        """Drop messages that are no longer ours; extend the leases of waiting ones when half is over."""
         now_s = loop.time()
         if now_s >= self._until_s:
             self._here.clear()
@@ -268,12 +268,12 @@ class Pull:
 
 
 def _is_passing(error: Error) -> bool:
-    """Whether it may be otherwise a little later."""
+    """Whether a later try may succeed."""
     return isinstance(error, Unreachable) or error.problem.status in (429, 503)
 
 
 def _came(raw: Json) -> Came:
-    """It as if it had come over MQTT."""
+    """The message in the form of one over MQTT."""
     payload = get_payload(raw)
     if isinstance(payload, str):
         payload = payload.encode()

@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """`matched`: pending messages that the filter selected; `changed`: those for which it won."""
+    """`matched`: pending messages that the filter selected; `changed`: those that were changed."""
 
     matched: int
     changed: int

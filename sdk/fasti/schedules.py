@@ -91,7 +91,7 @@ class Schedule:
     next_id: str | None
     """Id of the pending message of the next fire."""
     silent: Silence | None
-    """The clock was ahead and has sent what comes before `next`; `resume(name, from_="now")` ends that."""
+    """The clock was ahead and has sent the fires before `next`; `resume(name, from_="now")` ends that."""
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -179,7 +179,7 @@ class Schedules:
         return str(answer.object()["id"])
 
     async def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
-        """The first fires of a schedule, saved or not. `name` matters for jitter only."""
+        """The first fires of a schedule, saved or not. `name` only matters for jitter."""
         check(Timing.__optional_keys__, when)
         body = _timing(when)
         body["count"] = count

@@ -86,7 +86,7 @@ class Wish:
     rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises BadArgument for what would silently come to mean something else on the wire, ValueError."""
+        """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
         check_text("topic_filter", self.topic_filter)
         if self.session is not None:
             check_text("session", self.session)
@@ -106,7 +106,7 @@ class Wish:
             raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
         if self.rate is not None and not (self.is_member and self.rate >= 0):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
-        _ = self.replay_text, self.terms  # says what is wrong with them now, not in the loop
+        _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
 
     def target(self, host: str, port: int, password: str | None) -> Target:
         """The connection that goes with it."""
@@ -134,7 +134,7 @@ class Wish:
 
     @property
     def terms(self) -> Said:
-        """What the subscription asks of the server, as user properties of SUBSCRIBE."""
+        """User properties of SUBSCRIBE with the subscription's terms."""
         backoff = None if self.backoff is None else ",".join(_said("backoff", each) for each in self.backoff)
         asked = {
             "ack-timeout": None if self.ack_timeout is None else _said("ack_timeout", self.ack_timeout),
@@ -147,7 +147,7 @@ class Wish:
 
     @property
     def replay_text(self) -> str | None:
-        """Where a new subscription starts, as the server reads it."""
+        """Where a new subscription starts, in the server's form."""
         return None if self.replay_from is None else moment(self.replay_from)
 
     @property
@@ -164,20 +164,21 @@ def _said(argument: str, value: Span) -> str:
 
 
 class Ledger:
-    """QoS 2 packet ids between PUBLISH and PUBREL: who has the message, and was it acked?
+    """QoS 2 packet ids between PUBLISH and PUBREL: the message, and whether it was acked.
 
-    It lives as long as the subscription, over its connections, as MQTT asks of a receiver's session state.
-    An id names a message only together with what the message is: see `Incoming.is_again`.
+    It lives as long as the subscription, over its connections, as MQTT requires of a receiver's session
+    state. An id alone does not identify a message: see `Incoming.is_again`.
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """`keeps`: the server has a session, so that what was acked in vain can be acked again."""
+        """`keeps`: the server has a session, so that a lost ack can be repeated."""
         self._keeps = keeps
         self._held: dict[int, Incoming] = {}
         self._acked: dict[int, Incoming] = {}
 
     def is_new(self, incoming: Incoming) -> bool:
-        """Note a message about to be handed out; False if it was before (then it is dealt with here)."""
+        """Note a message before it is passed on; False if it was passed on before (then it is handled
+        here)."""
         earlier = self._held.get(incoming.mid) or self._acked.get(incoming.mid)
         if earlier is not None and incoming.is_again(earlier):
             earlier.adopt(incoming.connection)
@@ -202,7 +203,7 @@ class Ledger:
             del self._held[mid]
             self._acked[mid] = incoming
         elif self._acked.get(mid) is not incoming:
-            return False  # of a session that the server has lost since, or another message's id by now
+            return False  # of a session that the server has lost since, or now another message's id
         return await incoming.connection.ack(incoming) or (self._keeps and self._acked.get(mid) is incoming)
 
     def release(self, mid: int) -> None:
@@ -235,7 +236,7 @@ class Subscription:
         retry: Retry,
         opened: WeakSet[Subscription],
     ) -> None:
-        """`wishes`: what to subscribe to over one connection; the first one says as whom."""
+        """`wishes`: subscriptions of one connection; the first one has the connection's options."""
         self._wishes = wishes
         wish = wishes[0]
         self._wish = wish
@@ -245,13 +246,13 @@ class Subscription:
         self._retry = retry
         self._opened = opened
         self._target: Target | None = None
-        self._is_first = True  # of its connections, as far as `replay_from` is concerned
+        self._is_first = True  # the first connection, for `replay_from`
         self._attempts = 0
         self._established = 0
         self._fruitless = 0  # connections in a row that brought no message
         self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
-        self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
+        self._orphans: deque[Incoming] = deque()  # messages of an ended connection that are not resent
         self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -340,7 +341,7 @@ class Subscription:
         return await self._ledger.ack(incoming)
 
     async def _finish(self, incoming: Incoming) -> bool:
-        """Ack what a group gave us over the connection that there is by now, if there is one in time."""
+        """Ack a group's message over the current connection, if there is one in time."""
         wish = self._wishes[incoming.numbers[0] - 1 if incoming.numbers else 0]
         if incoming.id is None or not wish.is_member:
             return False

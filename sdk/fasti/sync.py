@@ -111,7 +111,7 @@ class ByKey(Value[_messages.ByKey]):
     def cancel(self, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
 
-        With `strict` AlreadyDispatched is raised instead, which says what is left of it.
+        With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left.
         """
         return self._loop.run(self._inner.cancel(strict=strict))
 
@@ -163,7 +163,7 @@ class Client(Facade[_client.Client]):
 
     @property
     def url(self) -> str:
-        """The server's base URL; of a cluster, that of the node which the next call is sent to."""
+        """The server's base URL; for a cluster, that of the node for the next call."""
         return self._inner.url
 
     def close(self) -> None:
@@ -185,10 +185,10 @@ class Client(Facade[_client.Client]):
     def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
         """Receive what matches the filter: `for d in client.subscribe(...)`.
 
-        `session` keeps the place while we are away, `group` shares the messages: all options are told of in
-        `fasti.options.SubscribeOptions`. Errors come from the loop: Unreachable if the first connection
-        fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
-        invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
+        `session` keeps the read position while we are away, `group` shares the messages;
+        `fasti.options.SubscribeOptions` describes all options. Errors come from the loop: Unreachable if the
+        first connection fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a
+        ValueError) for invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
         """
         return Subscription(self._loop, self._inner.subscribe(topic_filter, **options))
 
@@ -203,9 +203,9 @@ class Client(Facade[_client.Client]):
     ) -> Pull:
         """Take messages of a group over HTTP: `for job in client.pull(...)`, each leased for `lease`.
 
-        With a filter the group is made if it is not there, without it is all groups of that name. `max`: most
-        that are taken at once; `wait`: how long the server waits for the first. Errors come from the loop:
-        Unreachable if the first request fails, NotFound if there is no such group, Refused. Raises
+        With a filter the group is created if missing; without one, all groups of that name are used. `max`:
+        maximum messages leased at once; `wait`: how long the server waits for the first. Errors come from the
+        loop: Unreachable if the first request fails, NotFound if there is no such group, Refused. Raises
         BadArgument.
         """
         return Pull(self._loop, self._inner.pull(group, topic_filter, max=max, wait=wait, lease=lease))
@@ -612,7 +612,8 @@ class Messages(Facade[_messages.Messages]):
     def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
 
-        With `strict` AlreadyDispatched is raised instead, which says what is left of it. Raises NotFound.
+        With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left. Raises
+        NotFound.
         """
         return self._loop.run(self._inner.cancel(message_id, strict=strict))
 
@@ -663,10 +664,10 @@ class Messages(Facade[_messages.Messages]):
 
 
 class Pull(Facade[_pull.Pull]):
-    """An iterator of leased messages, and a context manager that gives back what is left.
+    """An iterator of leased messages, and a context manager that returns the rest.
 
-    It goes on for ever. A step may be cancelled without harm, and several steps may go on at once. Once the
-    server has answered, a server that is away is waited for.
+    It never ends. A step may be cancelled without harm, and several steps may run at once. Once the server
+    has answered, the pull waits for a server that is down.
     """
 
     def __iter__(self) -> Self:
@@ -700,9 +701,9 @@ class Pulled(Leased):
         self._inner = inner
 
     def ack(self) -> bool:
-        """Finish the message. True: it is finished, durably; nobody gets it again.
+        """Finish the message. True: it is finished, durably; it is not delivered again.
 
-        False: it was finished before, say by another, or by an ack whose answer was lost on the way. Raises
+        False: it was finished before, by another member, or by an ack whose answer was lost. Raises
         Unreachable, Refused.
         """
         return self._loop.run(self._inner.ack())
@@ -824,7 +825,7 @@ class Schedules(Facade[_schedules.Schedules]):
         return self._loop.run(self._inner.trigger(name))
 
     def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
-        """The first fires of a schedule, saved or not. `name` matters for jitter only."""
+        """The first fires of a schedule, saved or not. `name` only matters for jitter."""
         return self._loop.run(self._inner.preview(count=count, name=name, **when))
 
     def upcoming(self, name: str, count: int = 10) -> Fires:

@@ -47,9 +47,9 @@ from .transport import Retry
 from .wire import instant
 
 READY_S = 30.0
-"""How long a server may take to come up, and to end in order."""
+"""Maximum time for a server to start, and to stop in order."""
 RETRY = Retry(attempts=80, first_s=0.02, cap_s=0.5)
-"""Of the clients made here, unless told otherwise: a request waits for as long as a restart may take."""
+"""Default of the clients made here: a request waits as long as a restart may take."""
 _POLL_S = 0.02
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)", re.MULTILINE)
 
@@ -102,7 +102,7 @@ class FastiServer:
         return await asyncio.to_thread(self.advance_sync, by, **parts)
 
     def advance_sync(self, by: timedelta | None = None, **parts: float) -> datetime:
-        """The same for code without an event loop."""
+        """`advance` for code without an event loop."""
         span = _span(by, parts)
         with self.sync_client() as client:
             self._now = client.advance(span)
@@ -118,7 +118,7 @@ class FastiServer:
         return await asyncio.to_thread(self.advance_to_sync, to)
 
     def advance_to_sync(self, to: datetime) -> datetime:
-        """The same for code without an event loop."""
+        """`advance_to` for code without an event loop."""
         to = _aware("to", to)
         with self.sync_client() as client:
             self._now = client.advance(_way(to, client.info().now))
@@ -138,7 +138,7 @@ class FastiServer:
         return await asyncio.to_thread(self.restart_sync, kill=kill, down_for=down_for)
 
     def restart_sync(self, *, kill: bool = False, down_for: timedelta | None = None) -> datetime:
-        """The same for code without an event loop."""
+        """`restart` for code without an event loop."""
         away = _forward("down_for", down_for or timedelta())
         if self._process.poll() is None:
             with self.sync_client() as client:
@@ -172,7 +172,7 @@ class FastiServer:
             raise
 
     def _end(self, *, kill: bool) -> None:
-        """Raises RuntimeError if it does not end in order, unless it is killed."""
+        """Stop the process. Raises RuntimeError if it does not end in order, unless it is killed."""
         if kill:
             self.close()
             return
@@ -187,7 +187,7 @@ class FastiServer:
             raise RuntimeError(f"the fasti server did not end in order, exit code {code}:\n{said}")
 
     def _addresses(self, begin: int) -> tuple[str, str]:
-        """What it says in its log from the byte `begin` on."""
+        """The addresses in its log from the byte `begin` on."""
         deadline = time.monotonic() + READY_S
         while True:
             said = self.log.read_bytes()[begin:].decode(errors="replace")
@@ -200,7 +200,7 @@ class FastiServer:
 
 
 async def until(true: Callable[[], Any], *, within_s: float = 30.0) -> None:
-    """Wait until it is so, in real time: what a worker does, it does beside the test. `true` may be async.
+    """Wait until `true()` is true, in real time, since a worker runs beside the test. `true` may be async.
 
     Raises TimeoutError.
     """
@@ -213,7 +213,7 @@ async def until(true: Callable[[], Any], *, within_s: float = 30.0) -> None:
 
 
 def server_command() -> list[str] | None:
-    """How to start a server here; None if there is none."""
+    """The command that starts a server here; None if there is none."""
     told = os.environ.get("FASTI_SERVER")
     if told:
         return shlex.split(told)
@@ -229,7 +229,7 @@ def fasti_settings() -> Mapping[str, object]:
 
 @pytest.fixture
 def fasti_start() -> datetime | None:
-    """Where the clock begins, an aware datetime; None: now. Override it for tests of certain days."""
+    """Start of the clock, an aware datetime; None: now. Override it for tests of certain days."""
     return None
 
 

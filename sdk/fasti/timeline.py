@@ -14,7 +14,7 @@ from .wire import Json, Span, When, instant, parse_instant, span
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """How many messages are pending from `at` on, until the next bucket."""
+    """Number of messages pending from `at` until the next bucket."""
 
     at: datetime
     count: int

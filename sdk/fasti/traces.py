@@ -16,7 +16,7 @@ from types import MappingProxyType
 NAMES = ("traceparent", "tracestate")
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 HEADERS_MAX = 64
-"""That a message may have."""
+"""Maximum headers of a message."""
 
 
 def _is_used() -> bool:
@@ -38,7 +38,7 @@ def current() -> Mapping[str, str]:
 
 
 def joined(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Headers of a message with the current context; what they say themselves of a trace stays."""
+    """Headers of a message with the current context, unless they have one."""
     if not _is_used():
         return headers
     context = current()

@@ -42,9 +42,9 @@ _NO_LEADER = "no-leader"
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how long: wait n is `first_s` * 2^n, at most `cap_s`, of which the upper half is chance.
+    """Retry policy: wait n is `first_s` * 2^n, at most `cap_s`; its upper half is random.
 
-    A `Retry-After` above `patience_s` is not waited for.
+    A `Retry-After` above `patience_s` is an error at once.
     """
 
     attempts: int = 5
@@ -61,7 +61,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A 2xx: `body` is parsed JSON, or None where there was none; `url` is the base URL of who answered."""
+    """A 2xx: `body` is parsed JSON, or None; `url` is the base URL of the server that answered."""
 
     status: int
     body: Any
@@ -91,7 +91,7 @@ class _Course:
         self.base = servers.current
 
     async def sent_on(self, location: str, refused: Error) -> None:
-        """Go where the answer says. Raises Refused if nobody may, Unreachable if it goes on and on."""
+        """Follow a redirect. Raises Refused if it is not allowed, Unreachable if there are too many."""
         self._in_takeover = True
         self._hops += 1
         if not self._servers.follow(self.base, location, self._path):
@@ -104,9 +104,9 @@ class _Course:
         self.base = self._servers.current
 
     async def missed(self, error: Error, after_s: float | None = None) -> None:
-        """Nobody there, or it knows of no leader: on to the next. Raises `error` when that was the last try.
+        """No answer, or no leader: try the next server. Raises `error` if that was the last try.
 
-        `after_s`: when it is worth another round.
+        `after_s`: wait before another round.
         """
         self._servers.turn(self.base)
         self._hops = 0
@@ -116,12 +116,12 @@ class _Course:
         self.base = self._servers.current
 
     async def no_leader(self, error: Error, after_s: float | None) -> None:
-        """As `missed`, of a node that answers."""
+        """`missed` for a node that answers."""
         self._in_takeover = True
         await self.missed(error, after_s)
 
     async def wait(self, error: Error, after_s: float | None = None) -> None:
-        """Until the next round. Raises `error` if there is none, or if it is too far off."""
+        """Wait for the next round. Raises `error` if there is none, or if it is too late."""
         wait_s = self._retry.wait_s(self._rounds)
         if after_s is not None:
             wait_s = after_s
@@ -216,7 +216,7 @@ class Transport:
             await self._refused(course, status, answered, raw)
 
     async def _refused(self, course: _Course, status: int, answered: Mapping[str, str], raw: bytes) -> None:
-        """Return when it is to be asked again. Raises what the answer says."""
+        """Return if the call must be repeated. Raises the answer's error otherwise."""
         refused = error_of(problem_of(_parsed_or_text(raw), status))
         after_s = _retry_after_s(answered.get("Retry-After"))
         if status in REDIRECTS and answered.get("Location"):
@@ -237,7 +237,7 @@ class Transport:
         page: int | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every object of a listing, `page` a request or as the server likes, `limit` in all.
+        """Every object of a listing, `page` per request or the server's default, `limit` in all.
 
         Raises what `call` raises, also in the middle.
         """
@@ -300,16 +300,16 @@ class Transport:
             params=params,
             data=body,
             headers=headers,
-            allow_redirects=False,  # the key and the body go along, and not to everybody: see `addresses`
+            allow_redirects=False,  # the key and the body go along only to allowed servers: see `addresses`
             timeout=aiohttp.ClientTimeout(total=total or None, sock_connect=5),
         ) as response:
             return response.status, response.headers, await response.read()
 
 
 def quoted(part: str) -> str:
-    """One part of a path, every reserved character percent-encoded; of nothing but dots these too.
+    """A part of a path with every reserved character percent-encoded; if it is only dots, these too.
 
-    Raises BadArgument for an empty one: the path would be another's.
+    Raises BadArgument for an empty one, which would give another path.
     """
     if not part:
         raise BadArgument("name", "or id must not be empty")
@@ -325,7 +325,7 @@ async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """Why, in words; of a connection that was not made without what aiohttp adds of its own."""
+    """The error in words; for a failed connection without what aiohttp adds."""
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         why = error.strerror or error.os_error  # of several addresses that failed in different ways
         return "connection refused" if error.errno == ECONNREFUSED else f"cannot connect: {why}"

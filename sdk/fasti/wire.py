@@ -40,7 +40,7 @@ _WHEN_AND_KEY = frozenset({"at", "delay", "key", "key_scope"})
 
 
 def instant(at: When) -> str:
-    """RFC 3339 UTC with ms. Raises ValueError for a datetime without time zone: whose nine o'clock?"""
+    """RFC 3339 UTC with ms. Raises ValueError for a datetime without a time zone."""
     if isinstance(at, str):
         return at
     utc = at
@@ -55,11 +55,11 @@ def instant(at: When) -> str:
 
 
 def wished(at: When) -> str:
-    """A time that something shall happen at: a wall time of a zone stays one, `2027-03-28T09:00:00[Zone]`.
+    """A time for scheduling: a wall time of a zone stays one, `2027-03-28T09:00:00[Zone]`.
 
-    So the server's rules say what becomes of one that the clocks skip, and its time zones count, also if they
-    are others by then. Of a time that they show twice the second, `fold=1`, can be said as an instant only.
-    Raises ValueError as `instant` does.
+    So the server decides about a local time that does not exist, by its time zones, also when these change.
+    The second occurrence of a repeated local time, `fold=1`, can only be given as an instant. Raises
+    ValueError as `instant` does.
     """
     zone = None if isinstance(at, str) else at.tzinfo
     if isinstance(at, str) or not isinstance(zone, ZoneInfo) or zone.key in (None, "UTC", "Etc/UTC"):
@@ -130,7 +130,7 @@ def new_key() -> str:
 
 
 def key_text(key: Key | None) -> str:
-    """A key as it is sent; empty: none. Raises BadArgument for what is no key."""
+    """A key in the form of the wire; empty: none. Raises BadArgument for an invalid key."""
     if type(key) is str:
         return key
     if isinstance(key, bool) or not isinstance(key, (str, int, UUID, type(None))):
@@ -145,18 +145,18 @@ def check_scope(scope: object) -> None:
 
 
 def key_terms(*, replace: bool = False, key_only: bool = False) -> dict[str, str]:
-    """Parameters of a request that says how keys that are known count in it."""
+    """Query parameters about known keys."""
     asked = {"replace": replace, "key_only": key_only}
     return {name: "true" for name, is_asked in asked.items() if is_asked}
 
 
 def dumps(value: object) -> bytes:
-    """Compact JSON. Raises TypeError for what JSON cannot say."""
+    """Compact JSON. Raises TypeError for values that JSON cannot express."""
     return _JSON.encode(value).encode()
 
 
 def message_line(body: Json) -> bytes:
-    """`dumps` of a message's body, in a third of the time: most of it is text, which has a way of its own."""
+    """`dumps` of a message's body, in a third of the time: most of it is text, which has a shortcut."""
     encode, quoted = _JSON.encode, encode_basestring
     members = [
         f'"{name}":{quoted(value) if type(value) is str else encode(value)}' for name, value in body.items()
@@ -188,12 +188,12 @@ def get_payload(body: Mapping[str, Any]) -> Any:
 
 
 def as_is(value: Any) -> Any:
-    """Goes as it is."""
+    """The value unchanged."""
     return value
 
 
 def spelled(how: Mapping[str, Spell], options: Mapping[str, Any]) -> Json:
-    """Those of the options that are given, each as `how` spells it, in the order of `how`."""
+    """The given options, each converted as `how` says, in the order of `how`."""
     found = ((name, spell(options[name])) for name, spell in how.items() if options.get(name) is not None)
     return {name: value for name, value in found if value is not None}
 
@@ -208,7 +208,7 @@ SENDING: Mapping[str, Spell] = {
     "headers": lambda headers: dict(headers) or None,
     "deliver_to": as_is,
 }
-"""How a message is sent, in the order of its bytes, which the server compares when a key comes again."""
+"""How a message is sent, in the order of its bytes, which the server compares for a known key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

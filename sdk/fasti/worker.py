@@ -1,4 +1,4 @@
-"""`fasti.Worker`: the loop that everybody writes round `subscribe`, written once.
+"""`fasti.Worker`: the usual loop around `subscribe`, written once.
 
     worker = fasti.Worker(group="workers", concurrency=10)
 
@@ -8,26 +8,24 @@
 
     asyncio.run(worker.run())          # or: fasti work module:worker
 
-A handler that returns has done its job: it is acked. One that raises, or takes longer than `timeout`, has
-not: it is nacked, and comes again to the group after its back-off; after `max_attempts` tries it is a dead
-letter. `raise fasti.RetryIn(delay)` says when instead, `raise fasti.Reject(reason)` that it never can be
-done. An `async def` runs in the loop, a plain function in a thread.
+When a handler returns, its message is acked. When it raises, or takes longer than `timeout`, the message is
+nacked, and the group gets it again after the back-off; after `max_attempts` tries it becomes a dead letter.
+`raise fasti.RetryIn(delay)` chooses the delay instead, `raise fasti.Reject(reason)` makes it a dead letter at
+once. An `async def` runs in the loop, a plain function in a thread.
 
-The worker is a member of the group with one connection, and takes `concurrency` messages at most, of all its
-handlers together: what it has not taken another worker has. Each is held by a lease, which the worker extends
-for as long as its handler runs. So a job may take hours, and yet what a worker that hangs, or a machine that
-is gone, had in hand is another's after `lease`.
+The worker is a member of the group with one connection, and takes at most `concurrency` messages, over all
+its handlers; the others go to other workers. It extends the lease of each message while its handler runs. So
+a job may take hours, and yet the messages of a hanging worker or a lost machine go to another after `lease`.
 
-Each handler's filter is a group of its own, of one name. The worker makes those that do not exist yet, and
-they stay until they are deleted. A retry belongs to the group's name: it goes to the handler whose filter it
-came for, or else to one that fits its topic. When it starts, the worker names the filters of its group that
-have something undone, no handler here, and no other member.
+Each handler's filter is a group of its own, with one name. The worker creates missing ones, and they stay
+until they are deleted. A retry belongs to the group's name: it goes to the handler of its filter, or else to
+one whose filter matches its topic. At its start the worker logs the filters of its group that have unfinished
+messages, but no handler here and no other member.
 
-What it cannot do: a job is done at least once. A worker that is killed after the work and before the ack has
-its job done again, so have a handler look whether `job.id`, or a key of yours, is done. A thread cannot be
-stopped: a plain function that is over its time runs on beside its retry, and keeps its thread until it
-returns. `one_per` is kept within one process: with several workers, two of them may have a message of the
-same key.
+Limits: a job is done at least once. If a worker is killed between the work and the ack its job is done again,
+so let handlers check whether `job.id`, or a key of yours, is done. A thread cannot be stopped: a plain
+function beyond its timeout runs on beside its retry, and keeps its thread until it returns. `one_per` holds
+within one process: two workers may have messages of the same key.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ from .subscribe import Subscription, Wish
 from .wire import Span, seconds
 
 Handler = Callable[[Delivery], object]
-"""What it returns, or what is awaited of it, is nobody's concern."""
+"""The handler's result is ignored."""
 Key = Callable[[Delivery], Hashable]
 H = TypeVar("H", bound=Handler)
 
@@ -78,7 +76,7 @@ class RetryIn(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: not now and not later. It is a dead letter at once, with that reason."""
+    """Raised by a handler that can never do the job: a dead letter at once, with that reason."""
 
     def __init__(self, reason: str = "rejected") -> None:
         super().__init__(reason)
@@ -86,9 +84,9 @@ class Reject(Exception):
 
 @dataclass(slots=True)
 class Figures:
-    """What a worker has done so far.
+    """Counts of a worker's work.
 
-    `done` and `failed` count tries, `again` those that were not the first; `in_hand`: what it has now.
+    `done` and `failed` count tries, `again` those that were not the first; `in_hand`: current messages.
     """
 
     done: int = 0
@@ -99,7 +97,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is to be done with the messages of one filter."""
+    """The handler of one filter."""
 
     handler: Handler
     timeout_s: float | None
@@ -107,9 +105,10 @@ class _Job:
     wish: Wish
 
     async def do(self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]) -> None:
-        """Call the handler. Raises what it raises, and TimeoutError when it is over its time.
+        """Call the handler. Raises what it raises, and TimeoutError.
 
-        A plain function waits for a thread first, which is not counted. `begin` is called with the handler.
+        A plain function first waits for a thread, which does not count. `begin` is called just before the
+        handler.
         """
         called: Awaitable[object]
         if inspect.iscoroutinefunction(self.handler):
@@ -139,10 +138,9 @@ class Worker:
         expiry: Span | None = None,
         rate: float | None = None,
     ) -> None:
-        """`client`: None for one of `run`'s own. `lease`: how soon others get what a worker that hangs holds.
-
-        `grace`: how long running handlers have when it is stopped. `expiry`: how long the group stays with
-        nobody there; it stays until it is deleted if not said. `rate`: of the group, as for `subscribe`.
+        """`client`: None: `run` makes one. `lease`: time after which other workers get the messages of a
+        hanging one. `grace`: time for running handlers when it is stopped. `expiry`: how long the group is
+        kept without members; default: until it is deleted. `rate`: of the group, as for `subscribe`.
         """
         if concurrency < 1:
             raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
@@ -167,12 +165,12 @@ class Worker:
         timeout: timedelta | float | None = None,
         one_per: Key | None = None,
     ) -> Callable[[H], H]:
-        """Have the decorated function handle the messages of a filter: its one argument is the `Delivery`.
+        """Register the decorated function for the messages of a filter; its argument is the `Delivery`.
 
-        `retry`: as in `fasti.options.RetryOptions`. `timeout`: how long a try may take. `one_per`: messages
-        for which it gives the same key are handled one after another, of all handlers of this worker; who
-        waits is in hand and counts as one of `concurrency`. Raises BadArgument, also for a filter that has a
-        handler already.
+        `retry`: as in `fasti.options.RetryOptions`. `timeout`: maximum time of a try. `one_per`: returns a
+        key; messages with the same key are handled one after another, over all handlers of this worker; a
+        waiting one counts toward `concurrency`. Raises BadArgument, also for a filter that has a handler
+        already.
         """
         if any(job.wish.topic_filter == topic_filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
@@ -194,9 +192,9 @@ class Worker:
         return register
 
     def stop(self) -> None:
-        """Take no more; `run` returns when what runs has ended, at the latest after `grace`.
+        """Take no more messages; `run` returns when running handlers have ended, at the latest after `grace`.
 
-        Called in the loop in which it runs. If it does not run it does nothing.
+        Call it in the worker's loop. It does nothing if the worker does not run.
         """
         if self._stop is not None:
             self._stop.set()
@@ -229,9 +227,9 @@ class Worker:
         return ", ".join(job.wish.topic_filter for job in self._jobs)
 
     async def _make_groups(self, client: Client, wishes: list[Wish]) -> None:
-        """Make those that do not exist, so that they stay; a SUBSCRIBE would make what expires as a session.
+        """Create missing groups, so that they stay; SUBSCRIBE would create groups that expire like sessions.
 
-        What is known of the others is not changed here. Names the filters that nobody takes from.
+        Existing groups are not changed. Logs filters without members.
         """
         try:
             known = {group.filter: group for group in await self._known(client)}
@@ -287,7 +285,7 @@ class Worker:
             task.add_done_callback(lambda _: slots.release())
 
     async def _finish(self, grace_s: float) -> None:
-        """Let what runs come to its end; what does not is given back."""
+        """Let running handlers finish; return the messages of those that do not."""
         if not self._running:
             return
         _log.info("stopping: %d messages in progress have %g s", len(self._running), grace_s)

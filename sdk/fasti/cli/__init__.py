@@ -35,7 +35,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point. Says what to install where the extra is missing."""
+    """Entry point. Says what to install if the extra is missing."""
     try:
         from .app import start
     except ModuleNotFoundError as error:

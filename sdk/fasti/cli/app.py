@@ -38,9 +38,9 @@ from .run import USAGE, Settings, problem_document
 _GLOBAL = ("--url", "--server", "--key", "--mqtt", "--profile", "--output", "-o")
 _FLAGS = ("--wide",)
 _WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
-"""What all that parsing raises has in common: ClickException, of click or of typer's own copy of it."""
+"""Base class of parsing errors: ClickException, of click or of typer's own copy."""
 _PARSERS_OWN = "Value error, "
-"""What some versions of typer put before the reason."""
+"""Prefix of the reason in some versions of typer."""
 
 app = typer.Typer(
     name="fasti",
@@ -146,7 +146,7 @@ def start(arguments: list[str]) -> None:
 
 
 def _format_of(arguments: list[str]) -> Format:
-    """What `-o` says, found without a parser: it has just said no to something."""
+    """The value of `-o`, found without the parser, which has just refused something."""
     for argument, value in pairwise([*arguments, ""]):
         named = value if argument in ("-o", "--output") else argument.removeprefix("--output=")
         if argument.startswith(("-o", "--output")) and named in list(Format):

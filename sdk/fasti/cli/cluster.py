@@ -21,7 +21,7 @@ _ALONE = "this server is not part of a cluster"
 @app.command()
 @with_client()
 async def status(client: fasti.Client, out: Printer) -> None:
-    """Say who leads and how far the others are, as the node sees it that answers."""
+    """Show the leader and the lag of the others, as seen by the node that answers."""
     try:
         found = await client.cluster.status()
     except fasti.NotFound as error:

@@ -1,7 +1,6 @@
-"""What the shell's completion offers besides commands and options: names that the server knows.
+"""Names from the server for the shell's completion, beside commands and options.
 
-Asked while somebody waits with a finger on the tab key: one attempt, a second at most, and silence when there
-is no answer.
+The user waits with a finger on the tab key: one attempt, at most a second, and silence if there is no answer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NAMES_MAX = 100
 
 
 def schedule_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Schedules whose name begins so."""
+    """Names of schedules with this prefix."""
     return _names(context, incomplete, lambda client: client.schedules.list(), "name")
 
 
@@ -32,12 +31,12 @@ def session_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Groups whose name begins so."""
+    """Names of groups with this prefix."""
     return _names(context, incomplete, lambda client: client.groups.list(), "name")
 
 
 def endpoint_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Endpoints whose name begins so."""
+    """Names of endpoints with this prefix."""
     return _names(context, incomplete, lambda client: client.endpoints.list(), "name")
 
 
@@ -66,7 +65,7 @@ def _names(
 
 
 async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
-    """What came within the time."""
+    """What arrived within the time."""
     found: list[Any] = []
     retry = fasti.Retry(attempts=1)
     try:

@@ -31,7 +31,7 @@ async def ls(
     limit: Limit = 100,
     **chosen: Unpack[DeadSelection],
 ) -> None:
-    """List what was given up, ordered by the time at which it died."""
+    """List dead letters, ordered by the time at which they died."""
     await print_all(out, client.dead.list(reason=reason, limit=limit, **chosen), "died_at")
 
 
@@ -55,7 +55,8 @@ async def requeue(
     dry_run: DryRun = False,
     **chosen: Unpack[DeadSelection],
 ) -> None:
-    """Send dead letters again, to those alone who gave them up: by id, or all that the options select."""
+    """Send dead letters again, only to the group or session that gave them up: by id, or all that the options
+    select."""
     await change(out, client.dead.requeue, ids, chosen, delay=delay, to=place, dry_run=dry_run)
 
 

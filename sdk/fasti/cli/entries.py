@@ -1,4 +1,4 @@
-"""What `fasti dead` and `fasti retry` share: entries are listed, and changed by id or selection."""
+"""Shared by `fasti dead` and `fasti retry`: listing entries, and changing them by id or selection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number
 
 
 async def print_all(out: Printer, found: AsyncIterator[Entry], time: str) -> None:
-    """A list; `time`: what it is ordered by."""
+    """Print a list; `time`: the field that orders it."""
     if out.format is Format.ndjson:
         async for entry in found:
             out.line(entry.raw)
@@ -27,7 +27,7 @@ async def print_all(out: Printer, found: AsyncIterator[Entry], time: str) -> Non
 
 
 def print_each(out: Printer, found: Sequence[Entry], missing: str) -> None:
-    """Those of one message; exit code 1 if there is none."""
+    """Print the entries of one message; exit code 1 if there is none."""
     if not found:
         out.complain(missing)
         raise typer.Exit(1)
@@ -42,7 +42,8 @@ async def change(
     chosen: Mapping[str, Any],
     **more: Any,
 ) -> None:
-    """Change what is chosen, print the numbers. Raises ValueError, which is wrong usage, if nothing is."""
+    """Change the selected entries and print the numbers. Raises ValueError, which is wrong usage, without a
+    selection."""
     if not ids and not any(chosen.values()):
         raise ValueError("give ids, or at least one option that selects, such as --group and --topic")
     done = await call(ids or None, **more, **chosen)

@@ -53,7 +53,7 @@ async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bo
 
 
 def _show(out: Printer, job: fasti.Job) -> None:
-    """All of it, but in a table only what fits one."""
+    """Print a job; a table shows only what fits."""
     if out.format is not Format.table:
         out.one(job.raw)
         return

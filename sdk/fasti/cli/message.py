@@ -76,7 +76,7 @@ async def get(
 
 
 def _show(out: Printer, message: fasti.Message) -> None:
-    """In a table with whom it is comes behind it, a line each."""
+    """Print a message; a table has a line for each delivery behind it."""
     if out.format is not Format.table:
         out.one(message.raw)
         return
@@ -126,7 +126,7 @@ async def cancel(
 
 
 def _too_late(out: Printer, kind: str, name: str, late: fasti.AlreadyDispatched) -> None:
-    """What is left of a message that was dispatched, and the command that ends it where one does."""
+    """Explain what is left of a dispatched message, and which command ends it."""
     lines = [line for line in map(_left, late.deliveries) if line is not None]
     text = f"{name} was already dispatched"
     problem = {**(late.problem.raw or {}), "detail": text}  # which one, of several
@@ -136,7 +136,7 @@ def _too_late(out: Printer, kind: str, name: str, late: fasti.AlreadyDispatched)
 
 
 def _left(delivery: Row) -> str | None:
-    """Who has it until when, or waits for which try; None: nobody will get it from there."""
+    """Who has it until when, or which try is next; None: nobody will get it from there."""
     group, topic_filter = delivery.get("group"), delivery.get("filter")
     who = f"group {group}" if group else f"session {delivery.get('session')}"
     who += f" ({topic_filter})" if topic_filter else ""

@@ -27,19 +27,19 @@ from .output import Format, Printer, Row
 from .run import REFUSED
 
 METHODS = {"ls": "list", "show": "get", "rm": "delete"}
-"""Verb -> method, where it is called otherwise."""
+"""Verb -> method, where their names differ."""
 
 NEEDED = inspect.Parameter.empty
 """The default of an argument that has none."""
 
 
 def option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
-    """An option or argument of a verb; `kind`: as typer reads it."""
+    """An option or argument of a verb; `kind`: its typer annotation."""
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
 class Verb(NamedTuple):
-    """One command. `method`: of the SDK, if METHODS has another one."""
+    """One command. `method`: of the SDK, if it is not in METHODS."""
 
     word: str
     help: str
@@ -56,7 +56,7 @@ class Noun:
     kind: Any
     columns: Sequence[str]
     row: Callable[[Row], Row] = dict
-    """Of a table."""
+    """Makes a row of a table."""
 
     def app(self, *verbs: Verb) -> typer.Typer:
         """The noun with these verbs."""

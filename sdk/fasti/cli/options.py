@@ -30,7 +30,7 @@ Work = Callable[..., Awaitable[None]]
 
 
 def _one_of(name: str, words: Any) -> Any:
-    """One of the words of a Literal: typer knows enumerations, in every version that we take."""
+    """An enumeration of a Literal's words: all supported versions of typer know these."""
     return Enum(name, {word: word for word in get_args(words)}, type=str)
 
 
@@ -103,12 +103,12 @@ DECLARED: dict[str, Any] = {
     "retry_to": Annotated[str | None, typer.Option("--to", help="Tried before this instant.")],
     "state": Annotated[_one_of("State", State) | None, typer.Option(help="Default: pending.")],
 }
-"""By their names in `fasti.options`, in the order of `--help`."""
+"""By name in `fasti.options`, in the order of `--help`."""
 
 
 def with_client(kind: Any = None) -> Callable[[Work], Command]:
-    """Make a command of `async def work(client, out, ...)`; `kind`: a TypedDict of `fasti.options` whose
-    options it takes as its `**options`.
+    """Make a command of `async def work(client, out, ...)`; `kind`: a TypedDict of `fasti.options` with its
+    `**options`.
 
     Raises KeyError, when the module is imported, for an option that is not declared here.
     """

@@ -37,7 +37,7 @@ class Told(Protocol):
 
 
 _UNBOUND = 1_000_000
-"""Columns of a line that rich may not fold."""
+"""Columns of a line that rich must not fold."""
 _CUT = frozenset(
     {
         *("topic", "payload", "reason", "filter", "url", "detail", "subscriptions", "members"),
@@ -62,7 +62,7 @@ class Printer:
     def __init__(self, format: Format, *, wide: bool = False) -> None:  # noqa: A002
         self.format = format
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        # With a height too: of a dumb terminal rich else knows better.
+        # Also with a height: otherwise rich overrides it for a dumb terminal.
         self._console = Console(highlight=False, soft_wrap=True, width=_UNBOUND, height=25)
         self._room = None if wide or not sys.stdout.isatty() else get_terminal_size().columns
 
@@ -98,12 +98,12 @@ class Printer:
             self.errors.print("none", style="dim")
 
     def _widths(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-        """How wide each column may be: the longest of those that can be cut give way first."""
+        """Widths of the columns: the widest that can be cut are reduced first."""
         widths = [max(cell_len(row[n]) for row in rows) for n in range(len(columns))]
         if self._room is None:
             return widths
         cut = [n for n, name in enumerate(columns) if name in _CUT]
-        for n in cut:  # of a payload of megabytes the steps below would be as many
+        for n in cut:  # a payload of megabytes would need as many of the steps below
             widths[n] = min(widths[n], max(self._room, _CUT_MIN))
         over = sum(widths) + _GAP * (len(columns) - 1) - self._room
         while over > 0 and cut:
@@ -155,7 +155,7 @@ def progress(out: Printer, doing: str, total: int | None) -> Iterator[Told]:
 
 
 def time_of(value: Any) -> Any:
-    """What a table shows of a position or a fire: its time."""
+    """The time in a position or fire, for a table."""
     return value["at"] if isinstance(value, dict) and "at" in value else value
 
 
@@ -166,7 +166,7 @@ def _plain(value: object) -> object:
 
 
 def payload_text(payload: bytes) -> str:
-    """What people see of a payload: its text, or `base64:` and what stands for its bytes."""
+    """A payload for display: its text, or `base64:` and the encoded bytes."""
     with suppress(UnicodeDecodeError):
         text = payload.decode()
         if all(character.isprintable() or character in "\t\r\n" for character in text):
@@ -175,14 +175,14 @@ def payload_text(payload: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what is no character to look at as an escape: `\\n`, `\\x1b`, `\\u202e`."""
+    """The text with unprintable characters escaped: `\\n`, `\\x1b`, `\\u202e`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _payload_shown(row: Row) -> Row:
-    """A row as people see it: the bytes of a payload that came as base64 are shown as what they are."""
+    """A row for display: a base64 payload is shown by its bytes."""
     payload = row.get("payload")
     if row.get("encoding") != "base64" or not isinstance(payload, str):
         return row
@@ -194,7 +194,7 @@ def _payload_shown(row: Row) -> Row:
 
 
 def _fitted(text: str, width: int) -> str:
-    """The text, or so much of it that it ends in an ellipsis there."""
+    """The text, cut with an ellipsis if it is too wide."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 

@@ -74,7 +74,7 @@ ENDPOINT_COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "u
 
 
 def shown(place: Row) -> Row:
-    """A row of a table: what is undone, who is a member, how an endpoint fails, in words."""
+    """A row of a table: unfinished messages, members and failures, in words."""
     undone, failing = undone_of(dict(place)), place.get("failing")
     told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
     if "subscriptions" in place:

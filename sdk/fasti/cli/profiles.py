@@ -31,7 +31,7 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the server is and who we are; None where unsaid."""
+    """The server's address and our identity; None where not set."""
 
     url: str | None = None
     key: str | None = None
@@ -47,7 +47,7 @@ class Profile:
 
 
 def config_file() -> Path:
-    """Where the profiles are."""
+    """The file of the profiles."""
     if named := os.environ.get("FASTI_CONFIG"):
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME")

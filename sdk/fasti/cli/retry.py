@@ -24,7 +24,7 @@ At = Annotated[str | None, typer.Option("--at", help="Try at this instant.")]
 async def ls(
     client: fasti.Client, out: Printer, limit: Limit = 100, **chosen: Unpack[RetrySelection]
 ) -> None:
-    """List what waits for its next try, ordered by the time of that."""
+    """List messages that wait for their next try, ordered by its time."""
     await print_all(out, client.retries.list(limit=limit, **chosen), "retry_at")
 
 

@@ -1,4 +1,4 @@
-"""From a command to an exit code: open a client, run, say what went wrong."""
+"""Runs a command: open a client, run, report errors, exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the global options and the profile came to."""
+    """Global options combined with the profile."""
 
     url: str | None
     key: str | None

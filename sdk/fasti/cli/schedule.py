@@ -25,7 +25,7 @@ Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)]
 
 
 class From(StrEnum):
-    """Where a schedule goes on."""
+    """Where a schedule continues."""
 
     now = "now"
 

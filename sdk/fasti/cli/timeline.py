@@ -24,7 +24,7 @@ _SPAN = re.compile(r"(?:\d+[smhdw])+")
 
 @app.callback()
 def _group() -> None:
-    """Keeps `density` a command of its own while it is the only one."""
+    """Keeps `density` a separate command while it is the only one."""
 
 
 @app.command()

@@ -51,7 +51,8 @@ async def import_(
         bool, typer.Option("--ids", help="Keep the ids of an export; a taken one is refused.")
     ] = False,
 ) -> None:
-    """Schedule many messages. What was accepted before a failure stays, and is said.
+    """Schedule many messages. Messages accepted before a failure stay scheduled, and are counted in the
+    output.
 
     Lines with a `key` of their own can be imported again without harm.
     """

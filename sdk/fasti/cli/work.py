@@ -1,6 +1,7 @@
-"""`fasti work MODULE:WORKER`: run a worker of yours, with logs and a line that tells how far it is.
+"""`fasti work MODULE:WORKER`: run your worker, with logs and a progress line.
 
-Log lines go to stderr. On a terminal the line is kept below them; elsewhere it is a log line each minute.
+Log lines go to stderr. On a terminal the progress line stays below them; elsewhere it is a log line each
+minute.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def work(
         bool, typer.Option("--verbose", "-v", help="Log a line for each finished job.")
     ] = False,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM; what runs then has the worker's `grace` to end.
+    """Run a worker until Ctrl-C or SIGTERM; running jobs then have the worker's `grace` to end.
 
-    A worker that was made without a client gets one of the options of this line.
+    A worker without a client gets one made from this command's options.
     """
     worker = _found(name)
     if concurrency is not None:
@@ -84,7 +85,7 @@ def _found(name: str) -> fasti.Worker:
 
 @contextlib.contextmanager
 def _logs(out: Printer, level: int) -> Iterator[None]:
-    """The logs of the SDK on stderr; what a handler logs too, unless its module has set up logging."""
+    """The SDK's logs on stderr; also a handler's, unless its module has set up logging."""
     handler = RichHandler(console=out.errors, show_path=False, show_level=True, markup=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     ours = logging.getLogger("fasti")
@@ -97,7 +98,7 @@ def _logs(out: Printer, level: int) -> Iterator[None]:
 
 
 async def _tell(worker: fasti.Worker, out: Printer) -> None:
-    """How far it is, each second on a terminal."""
+    """Show the progress, each second on a terminal."""
     is_live = out.errors.is_terminal
     status = Status("", console=out.errors)
     with status if is_live else contextlib.nullcontext():
