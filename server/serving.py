@@ -29,7 +29,7 @@ from .observe.tracing import Traces
 from .observe.version import server_version
 from .rounds.app import App
 from .rounds.counting import INTERVAL_S
-from .rounds.resting import LOOK_S, Rest
+from .rounds.idle_trim import LOOK_S, IdleTrim
 from .settings.config import Config
 from .settings.kinds import Address, where
 from .settings.watch import Watch
@@ -113,7 +113,7 @@ class Server:
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
-        self._rest = Rest(store, app.workers, time.process_time)
+        self._idle_trim = IdleTrim(store, app.workers, time.process_time)
         self._runner: web.AppRunner | None = None
         self._acceptor = Acceptor(
             self._fronts,
@@ -154,7 +154,9 @@ class Server:
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
         self.app.housekeeping.start(
-            (self._last_use.note, NOTE_S), (self._rest.look, LOOK_S), (self.app.counting.look, INTERVAL_S)
+            (self._last_use.note, NOTE_S),
+            (self._idle_trim.look, LOOK_S),
+            (self.app.counting.look, INTERVAL_S),
         )
         self._watch.start()
         self._review()  # the files may have changed before

@@ -1,7 +1,7 @@
 """Work in each turn of the loop, and periodic work.
 
     alarm.py         a timer with a resolution of a tenth of a millisecond
-    resting.py       idle trim: frees memory after work
+    idle_trim.py     frees memory after work
     timetable.py     APScheduler by running time
     counting.py      keeps the cells of slices current
     housekeeping.py  periodic chores

@@ -25,13 +25,13 @@ from ..jobs.workers import Workers
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-REST_S = 0.05
+IDLE_S = 0.05
 """Maximum processor time between two looks of an idle process, of all threads, including compactions."""
 WORK_S = 1.0
 """Processor time since the last trim that makes another worthwhile."""
 
 
-class Rest:
+class IdleTrim:
     """Trims memory after work."""
 
     def __init__(self, store: Store, workers: Workers, used_s: Callable[[], float]) -> None:
@@ -39,14 +39,14 @@ class Rest:
         self._store = store
         self._workers = workers
         self._used_s = used_s
-        self._seen_s = self._rested_s = used_s()
+        self._seen_s = self._trimmed_s = used_s()
 
     async def look(self) -> None:
         """Call it each LOOK_S."""
         used_s = self._used_s()
         since_s, self._seen_s = used_s - self._seen_s, used_s
-        if since_s < REST_S and used_s - self._rested_s > WORK_S:
-            self._rested_s = used_s
+        if since_s < IDLE_S and used_s - self._trimmed_s > WORK_S:
+            self._trimmed_s = used_s
             await self._workers.in_thread(self._give_back)
 
     def _give_back(self) -> None:
