@@ -53,13 +53,13 @@ from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
 from .members import Member, Members
+from .offsets import RetainedOffsets
 from .opening import open_hand, open_store
 from .reports import Reports
 from .routes import ClusterRoutes
 from .shown import ClusterKey
 from .space import give_back
 from .swap import recover_swap
-from .trail import Trail
 from .view import Leader, NodeRow, View, places_in, urls_of
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Node:
         self._members = Members(self._clock.mono)
         self._key = ClusterKey(cluster.key, self._clock.mono)
         self._reports = Reports(self._members, cluster.node, self._key, cluster.peers)
-        self._trail = Trail(cluster.keep)
+        self._offsets = RetainedOffsets(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key)
@@ -190,7 +190,7 @@ class Node:
         self._state = "follower"
         self._store = store
         cluster = self._config.cluster
-        self._trail = Trail(cluster.keep)
+        self._offsets = RetainedOffsets(cluster.keep)
         follower = self._follower = Follower(
             store,
             node=cluster.node,
@@ -222,7 +222,7 @@ class Node:
                 return self._begun(store, since)
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
-                self._trail.note(store.applied.seq, store.passed_bytes)
+                self._offsets.note(store.applied.seq, store.passed_bytes)
                 self._stored_zones = _zones_in(store)
             self._why = follower.why
             self._halt.wait(FOLLOW_S)
@@ -332,9 +332,9 @@ class Node:
             if server is not None and store is not None and server.app.is_ready:
                 with suppress(ShardsError):
                     self._durable = (await server.app.workers.in_thread(store.sync)).seq
-                self._trail.note(store.applied.seq, store.passed_bytes)
+                self._offsets.note(store.applied.seq, store.passed_bytes)
                 if looks % TRIM_EVERY == 0 and self._clock.mono() - self._led_since > TRIM_AFTER_S:
-                    behind = max(self._members.lowest(), self._trail.oldest(store.passed_bytes))
+                    behind = max(self._members.lowest(), self._offsets.oldest(store.passed_bytes))
                     await self._side.trim(min(behind, self._durable))
             await asyncio.sleep(LOOK_S)
 

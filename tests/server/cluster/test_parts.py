@@ -1,4 +1,4 @@
-"""Members, the trail and the lease: small things that trimming and serving hang on."""
+"""Members, the retained offsets and the lease: small parts of trimming and serving."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
+from server.cluster.offsets import RetainedOffsets
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
 from server.cluster.shown import ClusterKey
-from server.cluster.trail import Trail
 from server.cluster.view import places_in, urls_of
 from server.engine.lease import Lease
 from server.settings.config import Config, ConfigError
@@ -79,10 +79,10 @@ def test_who_was_heard_longest_ago_makes_room() -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 64, 1000])
 def test_the_trail_gives_up_what_is_further_back(step: int) -> None:
-    keep, trail, oldest = 6400, Trail(6400), 0
+    keep, offsets, oldest = 6400, RetainedOffsets(6400), 0
     for seq in range(1, 20_000 // step + 2):
-        trail.note(seq, seq * step)
-        oldest = trail.oldest(seq * step)
+        offsets.note(seq, seq * step)
+        oldest = offsets.oldest(seq * step)
         kept = (seq - oldest) * step
         assert kept >= keep or oldest == 0
         assert kept <= keep + keep // 32 + 2 * step, "not much more either"

@@ -9,7 +9,7 @@ from collections import deque
 MARKS = 64
 
 
-class Trail:
+class RetainedOffsets:
     """Marks (record, bytes up to it) of a log that is followed or written; the last `keep_bytes` are kept."""
 
     def __init__(self, keep_bytes: int) -> None:
