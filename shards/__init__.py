@@ -49,7 +49,7 @@ Cutting and dropping slices
     handover.py      a split in the writer: begin, cut, and counting what arrives in between
     borrow.py        shards that several slices share, and what each slice holds of them
     expiry.py        dropping whole slices, the oldest ones
-    leavings.py      garbage collection of expired slices' rows and of their names in dedupe and moved
+    garbage.py       garbage collection of expired slices' rows and of their names in dedupe and moved
 
 Opening and checking
     recover.py       from disk to `Opened`, and back after a failure

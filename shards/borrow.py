@@ -19,7 +19,7 @@ from timeline.slices import Counts, Shard, Slice
 
 from . import keys
 from .commit import Commit
-from .leavings import leave
+from .garbage import leave
 from .record import is_stub
 from .store import Store, Table
 from .unreadable import readable

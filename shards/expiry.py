@@ -3,7 +3,7 @@
 The slices leave the directory and the retention floor moves to the end of the last one. From then on their
 messages are gone for all readers, and a position before the floor names nothing. Borrowed shards are given
 back (borrow.py). The bytes of the rows, and the rows of `dedupe` and `moved` that name them, go later, in
-steps (leavings.py).
+steps (garbage.py).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from timeline.slices import Slice
 from . import keys
 from .borrow import give_back
 from .commit import Commit
-from .leavings import leave
+from .garbage import leave
 from .store import Table
 
 

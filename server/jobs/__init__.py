@@ -5,7 +5,7 @@ The changes that a job makes to the timeline are in shards/.
     workers.py     threads for long work, and background tasks
     launch.py      starts, watches and ends the server's own job program
     pipeline.py    the life cycle of all jobs: tokens, leases, rows, checkpoints, ends
-    leavings.py    garbage collection of expired slices' rows
+    garbage.py     garbage collection of expired slices' rows
     splitting.py   split jobs: the slice is cut into narrower ones, in one batch
     expiring.py    drops slices behind retention, by a job or without one
     overfull.py    finds work for jobs

@@ -25,7 +25,7 @@ from timeline.slices import Slice
 
 from ..engine.writer import Ask
 from ..settings.config import Slices
-from .leavings import Leavings
+from .garbage import GarbageCollector
 from .pipeline import Fault, Job, JobRefused, Pipeline
 from .workers import Workers
 
@@ -73,7 +73,7 @@ class Expiries:
         self,
         pipeline: Pipeline,
         workers: Workers,
-        leavings: Leavings,
+        garbage: GarbageCollector,
         ask: Ask,
         opened: Opened,
         slices: Slices,
@@ -81,7 +81,7 @@ class Expiries:
     ) -> None:
         self._pipeline = pipeline
         self._workers = workers
-        self._leavings = leavings
+        self._garbage = garbage
         self._ask = ask
         self._opened = opened
         self._slices = slices
@@ -159,7 +159,7 @@ class Expiries:
 
             row: JobRow = await self._pipeline.ask(job, decide)
             await self._pipeline.closed(job, row)
-            self._workers.later(self._leavings.sweep())
+            self._workers.later(self._garbage.sweep())
         return row
 
     async def drop(self) -> list[Slice]:

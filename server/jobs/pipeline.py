@@ -34,6 +34,7 @@ from shards import handover, keys
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
+from shards.garbage import leave
 from shards.jobs import (
     ABORTED,
     DONE,
@@ -46,7 +47,6 @@ from shards.jobs import (
     stored_job,
     stored_jobs,
 )
-from shards.leavings import leave
 from shards.recover import Opened
 from shards.store import Store, Table
 from timeline.slices import Slice

@@ -32,8 +32,8 @@ from ..engine.writer import DECIDE_S, Decide
 from ..http.streams import Streams
 from ..http.timeline import Timeline
 from ..jobs.expiring import Expiries
+from ..jobs.garbage import GarbageCollector
 from ..jobs.launch import Launcher
-from ..jobs.leavings import Leavings
 from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
 from ..jobs.splitting import Splits
@@ -136,7 +136,7 @@ class App:
 
         core, opened = self.core, self.core.opened
         self.workers = Workers(store)
-        self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.garbage = GarbageCollector(self.ask, core.writer, opened, self.workers)
         self.launcher = Launcher(config.spark, key=self.keyring.own_key())
         self.pipeline = Pipeline(
             self.ask,
@@ -152,7 +152,7 @@ class App:
         self.expiries = Expiries(
             self.pipeline,
             self.workers,
-            self.leavings,
+            self.garbage,
             self.ask,
             opened,
             config.slices,
@@ -193,7 +193,7 @@ class App:
             self.pipeline,
             self.expiries,
             overfull,
-            self.leavings,
+            self.garbage,
             self.webhooks,
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
@@ -208,13 +208,13 @@ class App:
         await self.quiet()
         await self.pipeline.start()
         await self.webhooks.start()
-        self.workers.later(self.leavings.sweep())
+        self.workers.later(self.garbage.sweep())
         self.is_ready = not self._is_dead
 
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
-        self.leavings.stop()
+        self.garbage.stop()
         await self.webhooks.stop()
         await self.pipeline.stop()
         await self.workers.stop()

@@ -5,7 +5,7 @@
   - behind: move groups and endpoints that hold old slices on, or give up their messages; count sessions'
     unfinished messages of the next slices, or make them dead letters;
   - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: delete the names of dropped slices (server/jobs/leavings.py), and expired retained messages;
+  - sweep: delete the names of dropped slices (server/jobs/garbage.py), and expired retained messages;
   - dead: drop dead letters whose retention is over;
   - jobs: abort those whose lease is over, start the server's own if there is work.
 
@@ -35,7 +35,7 @@ from ..delivery.settling.dead_letters import SWEEP_LETTERS
 from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
-from ..jobs.leavings import Leavings
+from ..jobs.garbage import GarbageCollector
 from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
 from ..observe.logs import by, shown
@@ -82,7 +82,7 @@ class Housekeeping:
         pipeline: Pipeline,
         expiries: Expiries,
         overfull: Overfull,
-        leavings: Leavings,
+        garbage: GarbageCollector,
         webhooks: Webhooks,
     ) -> None:
         self._core = core
@@ -91,7 +91,7 @@ class Housekeeping:
         self._pipeline = pipeline
         self._expiries = expiries
         self._overfull = overfull
-        self._leavings = leavings
+        self._garbage = garbage
         self._webhooks = webhooks
         self._scheduler = Timetable(time, monotonic, dict(LATE_IS_FINE))
         self._sweep_topic = b""
@@ -148,8 +148,8 @@ class Housekeeping:
             log.warning("housekeeping: postponed: %s", error)
 
     async def _forget(self) -> None:
-        await self._leavings.sweep()
-        await self._leavings.walk()
+        await self._garbage.sweep()
+        await self._garbage.walk()
 
     async def _forget_logged(self) -> None:
         """By itself: expiring under a heavy load takes minutes."""

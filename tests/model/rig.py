@@ -26,7 +26,7 @@ from shards.commit import Commit, Control, Draft, Known, Outcome, Refused
 from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.fields import Record
-from shards.leavings import clear, forget, left, look, look_through
+from shards.garbage import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, decode, encode, is_stub, names_of, topic_of
 from shards.recover import count_owned, count_pending, read_directory

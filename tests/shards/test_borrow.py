@@ -5,7 +5,7 @@ import pytest
 from shards import keys
 from shards.borrow import give_back, part_of
 from shards.expiry import expire
-from shards.leavings import clear, left
+from shards.garbage import clear, left
 from shards.recover import read_directory
 from shards.store import Table
 from shards.tables import prefixes_of, shard_from, slice_from, slice_value

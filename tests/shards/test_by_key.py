@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shards.dedupe import Refused
 from shards.draft import Known, Terms
 from shards.expiry import expire
-from shards.leavings import clear, forget, left, look
+from shards.garbage import clear, forget, left, look
 from shards.memory import MemoryStore
 from shards.outcome import Control, Outcome
 from shards.record import CANCELLED, decode

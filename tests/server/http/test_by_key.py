@@ -118,7 +118,7 @@ class TestRetention:
         made = {key: (await keyed_one(server, key)).body["id"] for key in ("k", "cancelled", "free", "moved")}
         await server.call("DELETE", BY_KEY + "cancelled", status=204)
         await server.call("PATCH", BY_KEY + "moved", {"deliver_in": "P9D"})
-        server.app.leavings.stop()
+        server.app.garbage.stop()
         await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
         calls = (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1}))
         for key in ("k", "cancelled", "free"):
@@ -127,8 +127,8 @@ class TestRetention:
                 assert (gone.slug, gone.body["id"]) == ("gone", made[key])
         anew = await keyed_one(server, "free")
         assert anew.body["id"] != made["free"]
-        server.app.leavings._is_stopping = False
-        await server.app.leavings.sweep()
+        server.app.garbage._is_stopping = False
+        await server.app.garbage.sweep()
         for key in ("k", "cancelled"):
             for method, body in calls:
                 assert (await server.call(method, BY_KEY + key, body, status=404)).slug == "not-found"

@@ -565,7 +565,7 @@ async def test_expire_jobs_drop_what_they_have_read(
         ended = await work.post(path, {"token": job["token"], "slices": slices})
         assert (ended["state"], ended["rows"]) == ("done", COUNT)
         assert await work.listed("state=dispatched") == ["late"]
-        await server.app.leavings.sweep()
+        await server.app.garbage.sweep()
         work.check()
         metrics = (await server.call("GET", "/metrics")).body.decode()
         assert 'fasti_job_rows_total{kind="expire"} 30.0' in metrics

@@ -14,7 +14,7 @@ from server.jobs.expiring import DroppedSlice
 from server.jobs.pipeline import JobRefused
 from server.rounds.app import App
 from server.settings.config import Config, Slices
-from shards import keys, leavings
+from shards import garbage, keys
 from shards.commit import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
@@ -170,12 +170,12 @@ async def test_a_key_that_is_taken_anew_is_not_forgotten(server: Running) -> Non
     await pass_by(server, START_MS + HOUR_MS)
     await app.housekeeping._expire()
     # The same key again waits in the writer's queue when the sweep looks.
-    found = leavings.look(server.store, *next(leavings.left(server.store)), 1_000, 1 << 20)
+    found = garbage.look(server.store, *next(garbage.left(server.store)), 1_000, 1 << 20)
     assert found.names == [(Table.DEDUPE, (7).to_bytes(16, "big"))]
     (one,) = await put(app, draft("x", server.clock.now_ms, 7))
     assert not isinstance(one, Known)
-    await app.leavings._forget(found.names)
-    await app.leavings.sweep()
+    await app.garbage._forget(found.names)
+    await app.garbage.sweep()
     assert await put(app, draft("x", server.clock.now_ms, 7)) == [Known(one, server.clock.now_ms)]
 
 
@@ -191,8 +191,8 @@ async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -
     assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (many + 1, 1_500)
     await app.housekeeping.run_due()
     assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (1, 0)
-    assert app.leavings.forgotten == many + 1_500
-    assert list(leavings.left(server.store)) == []
+    assert app.garbage.forgotten == many + 1_500
+    assert list(garbage.left(server.store)) == []
     assert all(app.core.reader.find(name) is None for name in ids)
     assert await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999)) == [
         Known(kept, START_MS + 90 * HOUR_MS)
@@ -231,17 +231,17 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     await pass_by(server, START_MS + HOUR_MS)
     work = app.housekeeping
 
-    def torn(*args: object) -> leavings.Look:
+    def torn(*args: object) -> garbage.Look:
         raise Corrupt("told to be unreadable")
 
-    monkeypatch.setattr("server.jobs.leavings.look", torn)
+    monkeypatch.setattr("server.jobs.garbage.look", torn)
     caplog.set_level(logging.WARNING)
     await work._expire()
-    await app.leavings.sweep()
+    await app.garbage.sweep()
     assert "unreadable" in caplog.text
     assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
-    monkeypatch.setattr("server.jobs.leavings.LOOK_ROWS", 10)
-    await app.leavings.walk()
+    monkeypatch.setattr("server.jobs.garbage.LOOK_ROWS", 10)
+    await app.garbage.walk()
     assert count(app, Table.DEDUPE) == 0
 
 
@@ -264,9 +264,9 @@ async def test_a_name_that_cannot_be_read_holds_up_no_other(
     monkeypatch.setattr(server.store, "get", get)
     await pass_by(server, START_MS + HOUR_MS)
     await app.housekeeping.run_due()
-    await app.leavings.walk()
+    await app.garbage.walk()
     assert [key for key, _ in server.store.scan(Table.DEDUPE, b"", keys.LAST)] == [rotten, torn]
-    assert count(app, Table.MESSAGES) == len(list(leavings.left(server.store))) == 0
+    assert count(app, Table.MESSAGES) == len(list(garbage.left(server.store))) == 0
     assert app.core.writer.given_up == 0
 
 
@@ -276,10 +276,10 @@ async def test_it_waits_for_a_store_that_takes_no_writes(server: Running) -> Non
     await pass_by(server, START_MS + HOUR_MS)
     await app.housekeeping._expire()
     server.store.loses_next = True
-    await app.leavings.sweep()
+    await app.garbage.sweep()
     await app.quiet()
     assert count(app, Table.DEDUPE) == 1
-    await app.leavings.sweep()
+    await app.garbage.sweep()
     assert count(app, Table.DEDUPE) == 0
 
 

@@ -57,7 +57,7 @@ async def test_it_opens_and_is_whole(data: Path) -> None:
             (8, 8, 1),
             (7, 6, 1),
         ]
-        await server.app.leavings.sweep()
+        await server.app.garbage.sweep()
         assert rows_of_nobody(server.store) == 0
         assert not list((data / "jobs").glob("*"))
         # What was cut by the older version is cut again by this one, and delivered.

@@ -114,7 +114,7 @@ async def test_an_expiry_reaches_who_follows(tmp_path: Path, config: Config, clo
         follower.take_emptied()
         await server.call("POST", "/v1/clock:advance", {"by": "P11D"})
         await server.call("POST", "/v1/clock:advance", {"by": "P8D"})
-        await server.app.leavings.sweep()
+        await server.app.garbage.sweep()
         assert not list(server.app.core.opened.store.scan(Table.MESSAGES, b"", LAST))
     follower.follow()
     leader = on_log(RocksStore(tmp_path / "data"), shelf)

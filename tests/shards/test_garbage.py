@@ -7,7 +7,7 @@ import pytest
 from shards import keys
 from shards.errors import Corrupt
 from shards.expiry import expire
-from shards.leavings import clear, forget, left, look, look_through
+from shards.garbage import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.recover import Opened
 from shards.store import Table

@@ -15,7 +15,7 @@ import logging
 from functools import partial
 
 from shards.errors import Corrupt, ShardsError
-from shards.leavings import Name, clear, forget, left, look, look_through
+from shards.garbage import Name, clear, forget, left, look, look_through
 from shards.recover import Opened
 from shards.store import Table
 
@@ -30,7 +30,7 @@ FORGET_NAMES = 250
 REST_S = 0.005
 
 
-class Leavings:
+class GarbageCollector:
     """Garbage collection of one server."""
 
     def __init__(self, ask: Ask, writer: Writer, opened: Opened, workers: Workers) -> None:
