@@ -116,8 +116,8 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
 
 def _check(config: Config, origins: Mapping[str, str]) -> int:
     """Print every setting with its origin; checks the files of certificates and keys, too."""
-    from .auth.aside import at_once
     from .auth.keyring import Keyring
+    from .auth.offload import at_once
     from .engine.clock import SystemClock
     from .net.tls import http_certificates, mqtt_certificates
 

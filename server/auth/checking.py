@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from timeline.shares import may_take
 
 from ..fair import FairQueue
-from .aside import THREADS, Aside
 from .backoff import FREE
+from .offload import THREADS, Offload
 
 WAITING_MAX = 256
 """Maximum keys being checked or waiting: some 3 s of work."""
@@ -39,8 +39,8 @@ class _Check:
 class Checking:
     """The checks of one keyring."""
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
         self._waiting: FairQueue[_Check] = FairQueue()
         self._underway: dict[tuple[str, bytes], _Check] = {}
         """Waiting and running checks by network and digest."""
@@ -98,7 +98,7 @@ class Checking:
             self._end(check, is_right)
             self._go_on()
 
-        self._aside(check.work, verified)
+        self._offload(check.work, verified)
 
     def _end(self, check: _Check, is_right: bool | None) -> None:
         del self._underway[check.network, check.digest]

@@ -32,12 +32,12 @@ from ..net.networks import network_of
 from ..observe.logs import by, shown
 from ..settings.config import Config
 from ..settings.watch import stamps_of
-from .aside import Aside
 from .backoff import Backoff
 from .checking import Checking
 from .hashes import Verify, argon2id, digest_in, is_of, mosquitto
 from .keys_file import PREFIX, KeysFileError, is_made, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, read_acl, read_passwords
+from .offload import Offload
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Read:
 class Keyring:
     """All keys, and the principals in use."""
 
-    def __init__(self, config: Config, clock: Clock, aside: Aside) -> None:
+    def __init__(self, config: Config, clock: Clock, offload: Offload) -> None:
         """Raises KeysFileError if a file cannot be used."""
         self._paths = tuple(
             Path(text) if text else None
@@ -121,7 +121,7 @@ class Keyring:
         self._principals: dict[str, Principal] = {}
         self.anonymous = Principal("", EVERYTHING, clock.mono)
         """A client without a key, where that is allowed."""
-        self._checking = Checking(aside)
+        self._checking = Checking(offload)
         self._right: dict[bytes, tuple[str, str]] = {}
         """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
         self._wrong: dict[bytes, str] = {}

@@ -22,8 +22,8 @@ from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
 from shards.store import Store
 
-from ..auth.aside import Threads
 from ..auth.keyring import Keyring
+from ..auth.offload import Threads
 from ..core import Core
 from ..engine.clock import Clock, SystemClock
 from ..engine.disk_thread import DiskThread

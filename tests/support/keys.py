@@ -6,11 +6,11 @@ from typing import Any
 
 from argon2 import PasswordHasher
 
-from server.auth.aside import at_once
 from server.auth.backoff import Backoff
 from server.auth.hashes import hashed
 from server.auth.keyring import Keyring, Refusal
 from server.auth.keys_file import new_key
+from server.auth.offload import at_once
 from server.auth.rights import Principal
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config
@@ -75,8 +75,8 @@ def with_keys(config: Config, keys: Path | None, **mqtt: Any) -> Config:
     return replace(config, auth=auth, mqtt=replace(config.mqtt, **mqtt))
 
 
-def ring(keys: Path | None, clock: Clock, aside: Any = at_once, **mqtt: Any) -> Keyring:
-    return Keyring(with_keys(Config(), keys, **mqtt), clock, aside)
+def ring(keys: Path | None, clock: Clock, offload: Any = at_once, **mqtt: Any) -> Keyring:
+    return Keyring(with_keys(Config(), keys, **mqtt), clock, offload)
 
 
 def shown(keyring: Keyring, name: str, key: str, address: str = "10.0.0.1") -> Principal | Refusal:

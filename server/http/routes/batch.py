@@ -40,7 +40,7 @@ from ..values.scalars import FLAG
 
 PIECE = 250
 """Items read in one step: half a millisecond, so that other messages that fall due go out in between."""
-ASIDE_BYTES = 512 << 10
+OFFLOADED_BYTES = 512 << 10
 ITEM_BYTES = 1 << 10
 """RAM of an item besides its payload, from reading to its answer, bytes."""
 
@@ -125,7 +125,7 @@ class Batch:
         """Read small bodies in steps, and large ones in a thread that yields to the loop every 5 ms: 16 MiB
         take 100. Raises RequestError."""
         most = self._max_batch
-        if len(body) > ASIDE_BYTES:
+        if len(body) > OFFLOADED_BYTES:
             return await turn.in_thread(self._bodies, lambda: read_whole(body, lines, reader, most))
         await turn.begin()
         reading = Reading(body, lines, reader, most)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.aside import THREADS, Threads
 from server.auth.backoff import ENTRIES_MAX, FREE, HOLD_S_MAX, Backoff
 from server.auth.checking import NAME_WAITING, WAITING_MAX
 from server.auth.keyring import OWN_NAME, REMEMBERED, WRONG_REMEMBERED, Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
+from server.auth.offload import THREADS, Threads
 from server.auth.rights import Principal
 from server.net.networks import network_of
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
@@ -26,7 +26,7 @@ PASSWORD_HASH = (
 
 
 class Checks:
-    """An `Aside` that keeps what it is given until it is told to do it."""
+    """An `Offload` that runs its work on request."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], bool], Callable[[bool | None], None]]] = []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.aside import THREADS
 from server.auth.keyring import Keyring
+from server.auth.offload import THREADS
 from server.auth.rights import Principal
 from tests.support.keys import Clock, KeysFile, ring
 
@@ -27,7 +27,7 @@ class World:
         self.clock = Clock()
         file = KeysFile(path)
         self.keys = {name: file.add(name, is_old=is_old) for name in names}
-        self.keyring: Keyring = ring(file.path, self.clock, self._aside)
+        self.keyring: Keyring = ring(file.path, self.clock, self._offload)
         self.checks = 0
         self.came: dict[str, float] = {}
         """Name -> seconds from its first try until it was let in."""
@@ -71,7 +71,7 @@ class World:
 
         self.at(first_s, attempt)
 
-    def _aside(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
+    def _offload(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
         thread = self._free_s.index(min(self._free_s))
         end_s = self._free_s[thread] = max(self.clock.mono_s, self._free_s[thread]) + CHECK_S
         self.checks += 1

@@ -20,14 +20,14 @@ CHECK_BYTES = 20 << 20
 """RAM of one check."""
 
 
-class Aside(Protocol):
+class Offload(Protocol):
     """Runs `work` elsewhere and calls `done` with its result, on the loop; None: it failed."""
 
     def __call__(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None: ...
 
 
 class Threads:
-    """`Aside` by threads. Work not done when the server stops is never answered."""
+    """`Offload` by threads. Work not done when the server stops is never answered."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "keys", step_back)
@@ -60,5 +60,5 @@ def step_back() -> None:
 
 
 def at_once(work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
-    """`Aside` without threads or a loop: for tests and commands."""
+    """`Offload` without threads or a loop: for tests and commands."""
     done(work())
