@@ -49,7 +49,7 @@ from .engine.clock import Clock
 from .engine.errand import Errand
 from .engine.held import Held
 from .engine.loader import Loader
-from .engine.mending import Mending
+from .engine.quarantine import Quarantine
 from .engine.writer import Busy, Entry, Writer
 from .fair import Part, Share
 from .mqtt.parts import Parts
@@ -105,7 +105,7 @@ class Core:
             self.siblings.errand,
             self.held.errand,
             self.schedules.errand,
-            self.mending.errand,
+            self.quarantine.errand,
         )
         """Requests to the writer in steps."""
         self._build_doors(wake, auth)
@@ -152,7 +152,7 @@ class Core:
             clock,
             share=Share("schedules", config.limits.schedules, "schedules", auth, "limits.memory"),
         )
-        self.mending = Mending(self.opened, self.wheel, self.writer, clock)
+        self.quarantine = Quarantine(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
 
@@ -377,7 +377,7 @@ class Core:
         self.wills.step()
         self.undone.step()
         self.siblings.step()
-        self.mending.step()
+        self.quarantine.step()
         for errand in self.errands:
             errand.step()
 

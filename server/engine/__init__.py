@@ -8,7 +8,7 @@
     writer.py       requests in, one group commit after another, answers out after the sync
     errand.py       asks the writer for work in steps: what waits, in pieces, each item alone
     loader.py       keeps the wheel filled from the slices on disk
-    mending.py      rows that the store cannot read: noted, and dispatched late when they come back
+    quarantine.py   rows that the store cannot read: noted, and dispatched late when they come back
     held.py         messages that wait because the clock was set back, moved when it comes back
 
 Each imports only what stands above it.

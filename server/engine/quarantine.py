@@ -49,7 +49,7 @@ class Task:
     is_durable: Callable[[], None]
 
 
-class Mending:
+class Quarantine:
     """Handles corrupt ranges, one task at a time; usually there are none."""
 
     def __init__(self, opened: Opened, wheel: Wheel[Entry], writer: Writer, clock: Clock) -> None:

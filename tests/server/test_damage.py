@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from server.engine import mending
+from server.engine import quarantine
 from server.engine.clock import SimulatedClock
 from server.offline import verify
 from server.rounds.app import App
@@ -178,11 +178,11 @@ async def test_what_is_written_there_later_is_found(world: World) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("most", [mending.GROUP_BYTES, 1])
+@pytest.mark.parametrize("most", [quarantine.GROUP_BYTES, 1])
 async def test_what_can_be_read_again_is_dispatched_late_and_once(
     world: World, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(mending, "GROUP_BYTES", most)
+    monkeypatch.setattr(quarantine, "GROUP_BYTES", most)
     world.damage()
     async with world.server() as server:
         gone = unread(world, server)
@@ -354,15 +354,15 @@ async def test_the_horizon_waits_for_the_note(world: World) -> None:
     async with world.server() as server:
         app = server.app
         gone = unread(world, server)
-        asked = app.core.mending.errand.step
-        app.core.mending.errand.step = lambda: None  # type: ignore[method-assign]
+        asked = app.core.quarantine.errand.step
+        app.core.quarantine.errand.step = lambda: None  # type: ignore[method-assign]
         world.clock.now_ms = DUE_MS + 20 * COUNT
         app.plan()
         await asyncio.sleep(0.3)
         first = app.core.reader.unreadable.fresh[0].first
         assert app.core.horizon.position < first
         assert app.core.horizon.position >> 48 == DUE_MS + 10 * (gone[0] - 1)
-        app.core.mending.errand.step = asked  # type: ignore[method-assign]
+        app.core.quarantine.errand.step = asked  # type: ignore[method-assign]
         await app.quiet()
         assert app.core.horizon.position > first
 
