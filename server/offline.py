@@ -136,13 +136,13 @@ def _repair(
     store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int, *, is_adopted: bool
 ) -> None:
     """Keep what can be read; drop the rest."""
-    stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
-    if any(stretch.is_cut for stretch in stretches):
+    ranges = chain(*(damage.ranges for damage in damages), *(fault.ranges for fault in faults))
+    if any(corrupt.is_cut for corrupt in ranges):
         raise StoreFailed("nothing is repaired: readable rows would be lost, see the log")
-    unreadable = [damage.table for damage in damages if damage.stretches]
-    if any(fault.stretches for fault in faults):
+    unreadable = [damage.table for damage in damages if damage.ranges]
+    if any(fault.ranges for fault in faults):
         unreadable.append(Table.MESSAGES)
-    lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
+    lost = sum(f.shard.count - f.counted.count for f in faults if f.ranges)
     if faults:
         # First: once a lost structure's row is gone its number may be reused.
         repair_counts(store, faults)

@@ -45,7 +45,7 @@ from .tables import (
     slice_value,
     structure_from,
 )
-from .unreadable import Stretch, notes
+from .unreadable import CorruptRange, notes
 from .upgrade import raise_groups, raise_retries
 from .waiting import Waiting
 
@@ -65,7 +65,7 @@ class Opened:
     commit: Commit
     waiting: Waiting
     owned: Owned
-    owed: list[Stretch]
+    owed: list[CorruptRange]
     """Ranges that dispatch could not read in time, and that are readable now."""
 
     @property
@@ -197,7 +197,7 @@ def _read_again(opened: Opened) -> StoredCursor:
     return cursor
 
 
-def _tried(store: Store, reader: Reader) -> list[Stretch]:
+def _tried(store: Store, reader: Reader) -> list[CorruptRange]:
     """Noted corrupt ranges that can be read now; the others are remembered as unreadable."""
     owed = []
     for note in notes(store):

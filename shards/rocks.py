@@ -276,7 +276,7 @@ class RocksStore:
         self._db.create_column_family(side, self._options())
         unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
         self._copy(unreadable.scan(self, table, b"", _END), side)
-        if any(stretch.is_cut for stretch in unreadable):
+        if any(corrupt.is_cut for corrupt in unreadable):
             self._db.drop_column_family(side)
             raise StoreFailed(
                 f"table {table.value} is left as it is: readable rows would be lost, see the log"

@@ -1,27 +1,27 @@
-"""Corrupt ranges of a table: found, remembered, skipped. A corrupt range is called a *stretch* here.
+"""Corrupt ranges of a table: found, remembered, skipped.
 
 A rotten block of a table file makes every read of it fail, and a scan ends there. The rows before and behind
 it are fine. So ranges of rows are read through `scan` here. At the block it searches for the next readable
 key, doubling its stride and then halving it (some 200 probes of the engine for a message, 1,100 for a name,
-15 us each). It remembers the *stretch* between, logs it once, and continues behind it. Later reads skip known
-stretches.
+15 us each). It remembers the *corrupt range* between, logs it once, and continues behind it. Later reads skip
+known ranges.
 
     rows       a b c . . . . . . k l m         the block of d to j cannot be read
-    scan       a b c                 k l m     the stretch (after c, up to k) is remembered
+    scan       a b c                 k l m     the corrupt range (after c, up to k) is remembered
 
-Rows of other, healthy files may lie in a stretch: at a rotten block the engine ends the scan of all files. So
-the other files are read by themselves for their *keys* (`Store.keys_beside`), which are kept with the
-stretch; a scan yields those that `get` finds. Readable rows between two close bad blocks of one file may be
+Rows of other, healthy files may lie in a corrupt range: at a rotten block the engine ends the scan of all
+files. So the other files are read by themselves for their *keys* (`Store.keys_beside`), which are kept with
+the range; a scan yields those that `get` finds. Readable rows between two close bad blocks of one file may be
 skipped with them.
 
-A stretch covers at least the unreadable rows. Nothing is written into it again (`Reader.seal`), because
+A corrupt range covers at least the unreadable rows. Nothing is written into it again (`Reader.seal`), because
 nobody would find the row.
 
-Undispatched messages in a stretch must not be forgotten. The stretch is *noted* in the table `meta`, with the
-first position that is *owed*; until the note is durable the loader stops before it (`barrier`). A start tries
-the noted stretches again: owed messages that are readable then are dispatched late (server/core).
+Undispatched messages in a corrupt range must not be forgotten. The range is *noted* in the table `meta`, with
+the first position that is *owed*; until the note is durable the loader stops before it (`barrier`). A start
+tries the noted ranges again: owed messages that are readable then are dispatched late (server/core).
 
-Bounds: 10,000 stretches; beyond them a stretch reaches to the end of the range that was read. Kept keys of
+Bounds: 10,000 corrupt ranges; beyond them one reaches to the end of the rows that were read. Kept keys of
 KEPT_BYTES in all, and LOOKS_MAX looks beside; rows beyond these bounds are skipped until a repair, and the
 log says so.
 
@@ -43,7 +43,7 @@ from .store import Store, Table
 
 log = logging.getLogger(__name__)
 
-STRETCHES_MAX = 10_000
+RANGES_MAX = 10_000
 KEPT_BYTES = 16 << 20
 KEPT_OVERHEAD = 60
 """Overhead of a kept key, bytes."""
@@ -57,7 +57,7 @@ _NOTE = struct.Struct(">22s12sQ")
 
 
 @dataclass(slots=True, eq=False)
-class Stretch:
+class CorruptRange:
     """Unreadable keys [start, end) of one scope: a shard by its prefix, another table by its name."""
 
     start: bytes
@@ -100,15 +100,15 @@ class Stretch:
 
 
 class Unreadable:
-    """The known stretches of one open store."""
+    """The known corrupt ranges of one open store."""
 
     def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._kept = self._looks = 0
-        self._by_scope: dict[bytes, list[Stretch]] = {}
+        self._by_scope: dict[bytes, list[CorruptRange]] = {}
         self._count = 0
-        self.fresh: list[Stretch] = []
-        """Stretches of messages whose notes are not durable yet."""
+        self.fresh: list[CorruptRange] = []
+        """Ranges of messages whose notes are not durable yet."""
         self.barrier = END
         """Their first position: nothing may be dispatched from here on."""
 
@@ -118,10 +118,10 @@ class Unreadable:
     def __contains__(self, scope: bytes) -> bool:
         return scope in self._by_scope
 
-    def __iter__(self) -> Iterator[Stretch]:
-        return (stretch for found in self._by_scope.values() for stretch in found)
+    def __iter__(self) -> Iterator[CorruptRange]:
+        return (corrupt for found in self._by_scope.values() for corrupt in found)
 
-    def of(self, scope: bytes) -> Sequence[Stretch]:
+    def of(self, scope: bytes) -> Sequence[CorruptRange]:
         """Those of a shard, or of a table, in order."""
         return self._by_scope.get(scope, ())
 
@@ -166,81 +166,81 @@ class Unreadable:
             return end
         if is_readable(start):
             return start
-        further = end if self._count >= STRETCHES_MAX else beyond(is_readable, start, end)
+        further = end if self._count >= RANGES_MAX else beyond(is_readable, start, end)
         if table is Table.MESSAGES:
             further = further.ljust(keys.MESSAGE_KEY_BYTES, b"\0")
-        stretch = Stretch(start, further, scope, str(error))
-        self.look_beside(store, table, stretch)
-        self.add(stretch)
+        corrupt = CorruptRange(start, further, scope, str(error))
+        self.look_beside(store, table, corrupt)
+        self.add(corrupt)
         return start
 
-    def look_beside(self, store: Store, table: Table, stretch: Stretch) -> None:
-        """Keep the keys of other files that lie in a stretch."""
+    def look_beside(self, store: Store, table: Table, corrupt: CorruptRange) -> None:
+        """Keep the keys of other files that lie in a corrupt range."""
         self._looks += 1
         try:
             if self._looks > LOOKS_MAX and self._kept_bytes < REPAIR_BYTES:
-                raise Corrupt("too many stretches")
-            for key in store.keys_beside(table, stretch.start, stretch.end):
+                raise Corrupt("too many corrupt ranges")
+            for key in store.keys_beside(table, corrupt.start, corrupt.end):
                 if self._kept > self._kept_bytes:
                     raise Corrupt("too many rows")
-                stretch.kept.append(key)
+                corrupt.kept.append(key)
                 self._kept += len(key) + KEPT_OVERHEAD
         except ShardsError as error:
-            stretch.is_cut = True
-            log.error("corrupt range: readable rows may be skipped until a repair, %s: %s", error, stretch)
+            corrupt.is_cut = True
+            log.error("corrupt range: readable rows may be skipped until a repair, %s: %s", error, corrupt)
 
     def row(self, prefix: bytes, place: Position, error: Corrupt) -> None:
         """Remember one message that dispatch could not read."""
         start = prefix + keys.place(place)
         end = prefix + keys.place(Position(place + 1))
-        self.add(Stretch(start, end, prefix, str(error), place))
+        self.add(CorruptRange(start, end, prefix, str(error), place))
 
-    def add(self, stretch: Stretch, *, is_noted: bool = False) -> None:
-        """Remember a stretch."""
-        known = self._by_scope.setdefault(stretch.scope, [])
-        if any(other.start <= stretch.start and stretch.end <= other.end for other in known):
+    def add(self, corrupt: CorruptRange, *, is_noted: bool = False) -> None:
+        """Remember a corrupt range."""
+        known = self._by_scope.setdefault(corrupt.scope, [])
+        if any(other.start <= corrupt.start and corrupt.end <= other.end for other in known):
             return
-        insort(known, stretch, key=_start)
+        insort(known, corrupt, key=_start)
         self._count += 1
-        log.error("%s", stretch)
-        if stretch.is_of_messages and not is_noted:
-            self.fresh.append(stretch)
-            self.barrier = min(self.barrier, stretch.first)
+        log.error("%s", corrupt)
+        if corrupt.is_of_messages and not is_noted:
+            self.fresh.append(corrupt)
+            self.barrier = min(self.barrier, corrupt.first)
 
-    def noted(self, stretches: Sequence[Stretch]) -> None:
-        """The notes of these stretches are durable."""
-        self.fresh = [stretch for stretch in self.fresh if stretch not in stretches]
-        self.barrier = min((stretch.first for stretch in self.fresh), default=END)
+    def noted(self, ranges: Sequence[CorruptRange]) -> None:
+        """The notes of these ranges are durable."""
+        self.fresh = [corrupt for corrupt in self.fresh if corrupt not in ranges]
+        self.barrier = min((corrupt.first for corrupt in self.fresh), default=END)
 
-    def drop(self, stretch: Stretch) -> None:
-        """Forget a stretch: its shard or table is gone."""
-        left = [other for other in self._by_scope.get(stretch.scope, ()) if other is not stretch]
+    def drop(self, corrupt: CorruptRange) -> None:
+        """Forget a range: its shard or table is gone."""
+        left = [other for other in self._by_scope.get(corrupt.scope, ()) if other is not corrupt]
         if left:
-            self._by_scope[stretch.scope] = left
+            self._by_scope[corrupt.scope] = left
         else:
-            self._by_scope.pop(stretch.scope, None)
+            self._by_scope.pop(corrupt.scope, None)
         self._count -= 1
-        self._kept -= sum(map(len, stretch.kept)) + KEPT_OVERHEAD * len(stretch.kept)
+        self._kept -= sum(map(len, corrupt.kept)) + KEPT_OVERHEAD * len(corrupt.kept)
 
-    def _next(self, scope: bytes, at: bytes, end: bytes) -> Stretch | None:
-        """The first known stretch that overlaps [at, end)."""
-        for stretch in self._by_scope.get(scope, ()):
-            if stretch.end > at and stretch.start < end:
-                return stretch
+    def _next(self, scope: bytes, at: bytes, end: bytes) -> CorruptRange | None:
+        """The first known range that overlaps [at, end)."""
+        for corrupt in self._by_scope.get(scope, ()):
+            if corrupt.end > at and corrupt.start < end:
+                return corrupt
         return None
 
 
 def _kept(
-    store: Store, table: Table, stretch: Stretch, start: bytes, end: bytes
+    store: Store, table: Table, corrupt: CorruptRange, start: bytes, end: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Rows of [start, end) in a stretch that can be read one by one."""
-    for at in range(bisect_left(stretch.kept, start), bisect_left(stretch.kept, end)):
+    """Rows of [start, end) in a corrupt range that can be read one by one."""
+    for at in range(bisect_left(corrupt.kept, start), bisect_left(corrupt.kept, end)):
         try:
-            value = store.get(table, stretch.kept[at])
+            value = store.get(table, corrupt.kept[at])
         except Corrupt:
             continue
         if value is not None:
-            yield stretch.kept[at], value
+            yield corrupt.kept[at], value
 
 
 def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -289,20 +289,20 @@ def _number(key: bytes, width: int) -> int:
     return int.from_bytes(key.ljust(width, b"\0"), "big")
 
 
-def _start(stretch: Stretch) -> bytes:
-    return stretch.start
+def _start(corrupt: CorruptRange) -> bytes:
+    return corrupt.start
 
 
-def note_key(stretch: Stretch) -> bytes:
-    return NOTE + stretch.start
+def note_key(corrupt: CorruptRange) -> bytes:
+    return NOTE + corrupt.start
 
 
-def note_value(stretch: Stretch, owed: Position, wall_ms: int) -> bytes:
-    return _NOTE.pack(stretch.end, keys.place(owed), wall_ms) + stretch.why.encode()[:1_000]
+def note_value(corrupt: CorruptRange, owed: Position, wall_ms: int) -> bytes:
+    return _NOTE.pack(corrupt.end, keys.place(owed), wall_ms) + corrupt.why.encode()[:1_000]
 
 
-def notes(store: Store) -> Iterator[Stretch]:
-    """Every noted stretch."""
+def notes(store: Store) -> Iterator[CorruptRange]:
+    """Every noted corrupt range."""
     for key, value in readable(store, Table.META, NOTE, NOTE_END):
         start = key.removeprefix(NOTE)
         try:
@@ -311,4 +311,4 @@ def notes(store: Store) -> Iterator[Stretch]:
             log.error("corrupt range: its note is unreadable: %s", key.hex())
             continue
         why = value[_NOTE.size :].decode(errors="replace")
-        yield Stretch(start, end, start[:10], why, keys.place_of(owed))
+        yield CorruptRange(start, end, start[:10], why, keys.place_of(owed))

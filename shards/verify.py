@@ -68,7 +68,7 @@ from .tables import (
     structure_from,
     wall_from,
 )
-from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
+from .unreadable import REPAIR_BYTES, CorruptRange, Unreadable, readable
 
 PART = 0xFFFF
 """Stands for a shard number: all that a slice borrows. No shard has it."""
@@ -87,7 +87,7 @@ class Fault:
 
     shard: Shard
     counted: Shard
-    stretches: tuple[Stretch, ...] = ()
+    ranges: tuple[CorruptRange, ...] = ()
     piece: Slice | None = None
     is_of_cells: bool = False
 
@@ -104,7 +104,7 @@ class Fault:
             text += "; its bounds are not right"
         if is_.structure != said.structure:
             text += f"; its structure {said.structure} is not known"
-        return "\n  ".join((text, *map(str, self.stretches)))
+        return "\n  ".join((text, *map(str, self.ranges)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +164,17 @@ class Damage:
     """Damage of a table: corrupt ranges, and keys of undecodable rows."""
 
     table: Table
-    stretches: list[Stretch] = field(default_factory=list)
+    ranges: list[CorruptRange] = field(default_factory=list)
     bad: list[bytes] = field(default_factory=list)
 
     @property
     def is_final(self) -> bool:
         """Whether only a backup helps. Rows of `shards` can be counted again."""
         is_in_directory = self.table in DIRECTORY
-        return is_in_directory and bool(self.stretches or (self.bad and self.table is not Table.SHARDS))
+        return is_in_directory and bool(self.ranges or (self.bad and self.table is not Table.SHARDS))
 
     def __str__(self) -> str:
-        lines = [str(stretch) for stretch in self.stretches]
+        lines = [str(corrupt) for corrupt in self.ranges]
         lines += [f"table {self.table.value}: the row at {key!r} cannot be decoded" for key in self.bad]
         return "\n".join(lines)
 
@@ -409,8 +409,8 @@ def verify_tables(store: Store) -> list[Damage]:
                     check(key, value)
             except Corrupt:
                 damage.bad.append(key)
-        damage.stretches = list(unreadable)
-        if damage.stretches or damage.bad:
+        damage.ranges = list(unreadable)
+        if damage.ranges or damage.bad:
             found.append(damage)
     return found
 

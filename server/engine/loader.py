@@ -4,7 +4,7 @@ Each step opens fresh iterators at the wheel's `loaded` position, takes a bounde
 them: an open iterator does not see what is written later, but a message written at or before `loaded`
 enters the wheel by itself, and one beyond it is found by the next step.
 
-A stretch that cannot be read is passed over, but not before it has been noted (shards/unreadable.py).
+It skips a corrupt range, but only after the range has been noted (shards/unreadable.py).
 """
 
 from itertools import islice

@@ -1,19 +1,19 @@
 """Quarantine: corrupt ranges are noted, left out of the counts, and dispatched late when readable again.
 
-A reader that meets an unreadable stretch of messages goes round it (shards/unreadable.py). Here is what
-has to be written about it, a step in each round:
+A reader skips a corrupt range of messages (shards/unreadable.py). This file writes what is needed about it, a
+step in each round:
 
-    note      the stretch goes into the table `meta` with the first position that is owed: what lies behind
-              the horizon has been dispatched. The loader stops before the stretch until that is durable
-    renote    the wheel may hold messages of the stretch, read before it rotted: when the horizon has passed
-              them they have been dispatched from RAM, and are owed no more
-    recount   when the horizon has passed it, what is pending is counted again
-    forget    when its slice has been dropped, so is the note
-    revive    after a start: a noted stretch that can be read again. Its messages that were owed are moved to
-              now, 1,000 to a group; whoever reads on gets them late, and once
+    note      the range goes into the table `meta` with the first position that is owed, which is at least
+              behind the horizon. The loader stops before the range until that is durable
+    renote    the wheel may hold messages of the range, read before it rotted: when the horizon has passed
+              them they have been dispatched from RAM, and are no longer owed
+    recount   when the horizon has passed it, pending messages are counted again
+    forget    the note is deleted after its slice has been dropped
+    revive    after a start, if a noted range can be read again: its owed messages are moved to now, 1,000 to
+              a group, and delivered late, once
 
-A message that dispatch met by itself, in the wheel without its payload, is noted a moment after the horizon
-has passed it: a kill in between leaves it to the log alone.
+A single message that dispatch could not read, in the wheel without its payload, is noted a moment after the
+horizon has passed it: after a kill in between only the log file mentions it.
 """
 
 import logging
@@ -27,7 +27,7 @@ from shards.read import Found
 from shards.record import decode, id_at, is_stub
 from shards.recover import Opened
 from shards.store import Table
-from shards.unreadable import Stretch, note_key, note_value
+from shards.unreadable import CorruptRange, note_key, note_value
 from timeline.position import Position, at_of
 from timeline.wheel import Wheel
 
@@ -59,12 +59,12 @@ class Quarantine:
         self._unreadable = opened.reader.unreadable
         self._owed = opened.owed
         self._until = opened.horizon.position
-        """What this start may find that is owed: it dispatches the rest itself."""
-        self._held: dict[Stretch, tuple[Position, int]] = {}
-        """Up to where the wheel holds what is owed of a stretch, if it has given nothing back since."""
-        self._passed: set[Stretch] = set()
-        self._gone: list[Stretch] = []
-        """Those whose slices have been dropped."""
+        """Last position that may be owed from before this start, which dispatches the rest itself."""
+        self._held: dict[CorruptRange, tuple[Position, int]] = {}
+        """Up to where the wheel holds owed messages of a range, if it has dropped nothing since."""
+        self._passed: set[CorruptRange] = set()
+        self._gone: list[CorruptRange] = []
+        """Ranges whose slices have been dropped."""
         self._from = self._look_from = 0.0
         self.errand: Errand[Task, None] = Errand(
             writer,
@@ -102,16 +102,16 @@ class Quarantine:
         log.warning("corrupt range: not noted yet: %s", error)
         self._from = self._clock.mono() + RETRY_S
 
-    def _note(self, fresh: list[Stretch]) -> Task:
+    def _note(self, fresh: list[CorruptRange]) -> Task:
         horizon = self._opened.horizon
-        held: dict[Stretch, tuple[Position, int]] = {}
+        held: dict[CorruptRange, tuple[Position, int]] = {}
 
         def decide(commit: Commit) -> None:
-            for stretch in fresh:
-                if stretch.owed is None:
-                    stretch.owed = max(stretch.first, Position(horizon.position + 1))
+            for corrupt in fresh:
+                if corrupt.owed is None:
+                    corrupt.owed = max(corrupt.first, Position(horizon.position + 1))
                 commit.row(
-                    Table.META, note_key(stretch), note_value(stretch, stretch.owed, self._clock.wall_ms())
+                    Table.META, note_key(corrupt), note_value(corrupt, corrupt.owed, self._clock.wall_ms())
                 )
             held.update(self._in_wheel(fresh))
 
@@ -121,61 +121,61 @@ class Quarantine:
 
         return Task(decide, is_durable)
 
-    def _in_wheel(self, stretches: list[Stretch]) -> dict[Stretch, tuple[Position, int]]:
-        """Those of which the wheel holds the beginning, without a gap, and up to where.
+    def _in_wheel(self, ranges: list[CorruptRange]) -> dict[CorruptRange, tuple[Position, int]]:
+        """Ranges whose beginning the wheel holds, without a gap, and up to where.
 
         A large message is in the wheel without its payload: that one, and what comes after it, stays owed.
         """
         wheel = self._wheel
         bare = [(place, item[0]) for place, (item, _) in wheel.items() if item[1] is None]
-        held: dict[Stretch, tuple[Position, int]] = {}
-        for stretch in stretches:
-            first, last, number = stretch.owed, min(stretch.last, wheel.loaded), stretch.home[1]
+        held: dict[CorruptRange, tuple[Position, int]] = {}
+        for corrupt in ranges:
+            first, last, number = corrupt.owed, min(corrupt.last, wheel.loaded), corrupt.home[1]
             assert first is not None, "it has been noted"
             large = [place for place, shard in bare if shard == number and first <= place <= last]
             last = Position(min(large, default=last + 1) - 1)
             if self._opened.horizon.position < first <= last:
-                held[stretch] = last, wheel.given_back
+                held[corrupt] = last, wheel.given_back
         return held
 
-    def _dispatched(self) -> list[Stretch]:
-        """Those whose messages in the wheel the horizon has passed."""
+    def _dispatched(self) -> list[CorruptRange]:
+        """Ranges whose messages in the wheel the horizon has passed."""
         if not self._held:
             return []
         position = self._opened.horizon.position
         self._held = {s: held for s, held in self._held.items() if held[1] == self._wheel.given_back}
-        return [stretch for stretch, (last, _) in self._held.items() if last <= position]
+        return [corrupt for corrupt, (last, _) in self._held.items() if last <= position]
 
-    def _renote(self, dispatched: list[Stretch]) -> Task:
-        owed = {stretch: Position(self._held[stretch][0] + 1) for stretch in dispatched}
+    def _renote(self, dispatched: list[CorruptRange]) -> Task:
+        owed = {corrupt: Position(self._held[corrupt][0] + 1) for corrupt in dispatched}
 
         def decide(commit: Commit) -> None:
-            for stretch, place in owed.items():
-                commit.row(Table.META, note_key(stretch), note_value(stretch, place, self._clock.wall_ms()))
+            for corrupt, place in owed.items():
+                commit.row(Table.META, note_key(corrupt), note_value(corrupt, place, self._clock.wall_ms()))
 
         def is_durable() -> None:
-            for stretch, place in owed.items():
-                stretch.owed = place
-                self._held.pop(stretch, None)
+            for corrupt, place in owed.items():
+                corrupt.owed = place
+                self._held.pop(corrupt, None)
 
         return Task(decide, is_durable)
 
-    def _forget(self, gone: list[Stretch]) -> Task:
+    def _forget(self, gone: list[CorruptRange]) -> Task:
         def decide(commit: Commit) -> None:
-            for stretch in gone:
-                commit.row(Table.META, note_key(stretch), None)
+            for corrupt in gone:
+                commit.row(Table.META, note_key(corrupt), None)
 
         def is_durable() -> None:
             self._gone = []
-            for stretch in gone:
-                self._unreadable.drop(stretch)
-                self._passed.discard(stretch)
-                self._held.pop(stretch, None)
+            for corrupt in gone:
+                self._unreadable.drop(corrupt)
+                self._passed.discard(corrupt)
+                self._held.pop(corrupt, None)
 
         return Task(decide, is_durable)
 
     def _recount(self) -> None:
-        """What lies in a stretch was pending as long as only its shard was counted."""
+        """Count again: unreadable messages counted as pending only through their shard."""
         opened = self._opened
         position = opened.horizon.position
         passed = {s for s in self._unreadable if s.is_of_messages and s.last <= position} - self._passed
@@ -183,7 +183,7 @@ class Quarantine:
             self._passed |= passed
             opened.recount()
 
-    def _revive(self, note: Stretch) -> Task:
+    def _revive(self, note: CorruptRange) -> Task:
         start, end = self._bounds(note)
         rows: int | None = None
         rest: Position | None = None
@@ -220,13 +220,13 @@ class Quarantine:
 
         return Task(decide, is_durable)
 
-    def _bounds(self, note: Stretch) -> tuple[bytes, bytes]:
+    def _bounds(self, note: CorruptRange) -> tuple[bytes, bytes]:
         """The keys of what is owed of a note."""
         assert note.owed is not None, "a note says what is owed"
         until = note.scope + keys.place(Position(self._until + 1))
         return note.scope + keys.place(note.owed), min(note.end, until)
 
-    def _found(self, note: Stretch, place: Position, value: bytes) -> Found | None:
+    def _found(self, note: CorruptRange, place: Position, value: bytes) -> Found | None:
         """The message, or None if it is gone."""
         _, number = note.home
         piece = self._opened.directory.find(at_of(place))

@@ -1,6 +1,6 @@
 """One flipped byte in any file of a data directory: refused by name, or nothing is silently less.
 
-What is acked is there, or lies in a stretch that is known to be unreadable; or the start says which file.
+What is acked is there, or lies in a known corrupt range; or the start says which file.
 """
 
 import shutil

@@ -160,7 +160,7 @@ async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) ->
 
 
 async def test_what_is_written_there_later_is_found(world: World) -> None:
-    """Not into the shard with the stretch: nobody would find it behind a row that cannot be read."""
+    """Not into the shard with the corrupt range: nobody would find it behind a row that cannot be read."""
     world.damage()
     async with world.server() as server:
         gone = unread(world, server)
@@ -218,7 +218,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
 async def test_what_the_wheel_held_is_not_owed(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
 ) -> None:
-    """The stretch is met when its messages are in RAM already; large ones are there without their payload."""
+    """The range is met when its messages are in RAM already; large ones are there without their payload."""
     if is_large:
         monkeypatch.setattr("server.engine.writer.ENTRY_PAYLOAD_BYTES", 0)
     world.clock.now_ms = DUE_MS - 1_000

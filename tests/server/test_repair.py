@@ -175,14 +175,14 @@ def scattered(path: Path) -> dict[int, MessageId]:
     return ids
 
 
-def test_rows_of_other_files_in_a_stretch_are_read(tmp_path: Path) -> None:
+def test_rows_of_other_files_in_a_corrupt_range_are_read(tmp_path: Path) -> None:
     path = tmp_path / "data"
     ids = scattered(path)
     fine = gettable(path, ids)
     assert 0 < len(ids) - len(fine) < 120
     store = RocksStore(path)
     opened = opened_at(store)
-    # In the memtable, and in the stretch too.
+    # In the memtable, and in the corrupt range too.
     moved = list(fine)[:5]
     commit = group(opened)
     for number in moved:
@@ -195,8 +195,8 @@ def test_rows_of_other_files_in_a_stretch_are_read(tmp_path: Path) -> None:
             id_position(ids[number]) for number in moved
         }
     assert not (path / "beside").exists()
-    (stretch,) = opened.reader.unreadable
-    low, high = sorted(place for place in rows if stretch.first <= place <= stretch.last)[10:40:29]
+    (corrupt,) = opened.reader.unreadable
+    low, high = sorted(place for place in rows if corrupt.first <= place <= corrupt.last)[10:40:29]
     assert [place for place, _, _ in opened.reader.read(low, high)] == sorted(
         place for place in rows if low <= place < high
     )

@@ -50,11 +50,11 @@ class Left:
         return next(iter(self.opened.directory))
 
     def expire(self) -> tuple[bytes, bytes]:
-        """The slice goes; the stretch of rows that it leaves."""
+        """The slice goes; the range of rows that it leaves."""
         expire(group(self.opened), [self.first])
         self.seal()
-        (stretch,) = left(self.store)
-        return stretch
+        (corrupt,) = left(self.store)
+        return corrupt
 
     def names(self) -> set[tuple[Table, bytes]]:
         """What is known by a key or an id."""

@@ -1,4 +1,4 @@
-"""Reading: by id wherever a message has gone, and stretches of the timeline in position order."""
+"""Reading: by id wherever a message has gone, and ranges of the timeline in position order."""
 
 import random
 

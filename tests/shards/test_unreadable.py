@@ -10,7 +10,7 @@ import shards.unreadable
 from shards.errors import Corrupt
 from shards.memory import MemoryStore
 from shards.store import Table
-from shards.unreadable import Stretch, Unreadable, beyond, note_key, note_value, notes
+from shards.unreadable import CorruptRange, Unreadable, beyond, note_key, note_value, notes
 from timeline.position import END, Position
 
 PREFIX = bytes(10)
@@ -93,11 +93,11 @@ def test_nothing_can_be_read() -> None:
     store, unreadable = Rotten(list(range(1, 100))), Unreadable()
     store.bad = set(range(10))
     assert read(store, unreadable) == []
-    (stretch,) = unreadable
-    assert (stretch.first, stretch.last) == (0, 99)
+    (corrupt,) = unreadable
+    assert (corrupt.first, corrupt.last) == (0, 99)
 
 
-def test_what_failed_once_and_reads_again_is_no_stretch() -> None:
+def test_what_failed_once_and_reads_again_is_no_corrupt_range() -> None:
     store, unreadable = Rotten(list(range(1, 100))), Unreadable()
     real = store.scan
 
@@ -114,11 +114,11 @@ def test_what_failed_once_and_reads_again_is_no_stretch() -> None:
 
 
 def test_beyond_the_bound_the_rest_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards.unreadable, "STRETCHES_MAX", 100)
+    monkeypatch.setattr(shards.unreadable, "RANGES_MAX", 100)
     store, unreadable = Rotten(list(range(1, 200))), Unreadable()
     for number in range(100):
         key = number.to_bytes(22, "big")
-        unreadable.add(Stretch(key, key + b"\0", b"elsewhere", "why"))
+        unreadable.add(CorruptRange(key, key + b"\0", b"elsewhere", "why"))
     store.bad = {3}
     assert read(store, unreadable) == store.keys[:30]
     assert len(unreadable) == 100 + 1
@@ -132,8 +132,8 @@ def test_the_barrier_is_the_first_that_is_not_noted() -> None:
     fresh = list(unreadable.fresh)
     assert unreadable.barrier == min(s.first for s in fresh)
     batch = store.batch()
-    for stretch in fresh:
-        batch.put(Table.META, note_key(stretch), note_value(stretch, Position(stretch.first + 7), 123))
+    for corrupt in fresh:
+        batch.put(Table.META, note_key(corrupt), note_value(corrupt, Position(corrupt.first + 7), 123))
     store.write(batch)
     unreadable.noted(fresh)
     assert (unreadable.barrier, unreadable.fresh) == (END, [])

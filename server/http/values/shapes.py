@@ -292,7 +292,7 @@ Density = TypedDict(
 )
 
 
-class Stretch(TypedDict):
+class CorruptRange(TypedDict):
     """Positions between which messages cannot be read."""
 
     first: Position
@@ -313,7 +313,7 @@ class Shard(TypedDict):
     last: Position | None
     borrowed: bool
     sealed: bool
-    unreadable: list[Stretch]
+    unreadable: list[CorruptRange]
 
 
 class SliceNumbers(TypedDict):

@@ -165,8 +165,8 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
         "borrowed": is_borrowed,
         "sealed": is_sealed,
         "unreadable": [
-            {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in reader.unreadable.of(shard.prefix)
+            {"first": position_view(corrupt.first), "last": position_view(corrupt.last)}
+            for corrupt in reader.unreadable.of(shard.prefix)
         ],
     }
 
