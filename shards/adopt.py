@@ -45,24 +45,24 @@ def adopt_in_steps(
     commit.check_pending(len(fresh), owner, sum([len(drafts[index].value) for index in fresh]))
     yield from _check(commit, [(index, names[index]) for index in fresh if names[index]])
     group = commit.open_group
-    spots = group.reserve([drafts[index] for index in fresh])
-    group.stay_below(spots)
+    reserved = group.reserve([drafts[index] for index in fresh])
+    group.stay_below(reserved)
     answers: list[MessageId | Known] = [MessageId(0)] * len(drafts)
     size = 0
-    for count, (index, spot) in enumerate(zip(fresh, spots, strict=True)):
+    for count, (index, slot) in enumerate(zip(fresh, reserved, strict=True)):
         if count and not count % STEP:
             yield
         draft, name = drafts[index], names[index]
         value = with_id(draft.value, name, draft.due_ms) if name else draft.value
         size += len(value)
         if name:
-            row = commit.rehome(name, value, draft.due_ms, spot, None)
+            row = commit.rehome(name, value, draft.due_ms, slot, None)
             answers[index] = name
             if draft.key:
                 seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row))
                 commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
         else:
-            (answers[index],) = group.place([draft], [spot])
+            (answers[index],) = group.place([draft], [slot])
     commit.placed(len(fresh), owner, size)
     for index, answer in known.items():
         answers[index] = answers[answer] if isinstance(answer, int) else answer

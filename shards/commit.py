@@ -45,7 +45,7 @@ from .record import (
 )
 from .steps import STEP, Bits, at_once
 from .store import Table
-from .tables import DedupeRow, Spot, dedupe_from, dedupe_value
+from .tables import DedupeRow, RowAddress, dedupe_from, dedupe_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -107,9 +107,9 @@ class Commit:
         """The message, wherever moves have taken it. Raises Corrupt."""
         return self.open_group.find(wanted)
 
-    def at(self, wanted: MessageId, spot: Spot) -> Found | None:
-        """The row at `spot`, if it is the message's; sees rows that this group has placed. Raises Corrupt."""
-        place, number = spot
+    def at(self, wanted: MessageId, address: RowAddress) -> Found | None:
+        """The row at `address`, if it is the message's; sees rows placed by this group. Raises Corrupt."""
+        place, number = address
         self.open_group.reveal(place)
         return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_group.node))
 
@@ -161,10 +161,10 @@ class Commit:
         """Place one message without a key that the rest of this group may cancel or move."""
         owner = owner_of(draft.value)
         self.check_pending(1, owner, len(draft.value))
-        spots = self.open_group.reserve([draft])
-        (row,) = self.open_group.place([draft], spots)
+        reserved = self.open_group.reserve([draft])
+        (row,) = self.open_group.place([draft], reserved)
         self.placed(1, owner, len(draft.value))
-        if spots[0][1] is not None:
+        if reserved[0][1] is not None:
             self.open_group.settle(draft.value, 0)
         return row
 
@@ -200,24 +200,24 @@ class Commit:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        spots = self.open_group.reserve([Draft(due_ms, b"", b"")])
+        reserved = self.open_group.reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms, zone)
         taken = self.taken_by(value)
         self._retire(found, MOVED)
         self._resized(found.value, value)
-        row = self.rehome(wanted, value, due_ms, spots[0], taken)
+        row = self.rehome(wanted, value, due_ms, reserved[0], taken)
         return Control(Outcome.DONE, found, row)
 
     def revive(self, found: Found) -> None:
         """Place a message again at T, late: dispatch could not read it at its time. Raises Refused."""
-        spots = self.open_group.reserve([Draft(0, b"", b"")])
+        reserved = self.open_group.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
         self._waiting.placed(1)  # its owner has had it pending all the time: nothing has passed it
         self._resized(found.value, value)
-        self.rehome(found.id, value, due_ms, spots[0], taken)
+        self.rehome(found.id, value, due_ms, reserved[0], taken)
 
     def release(self, place: Position) -> None:
         """Put a held message on the timeline: the wall clock has reached its due. Raises Refused."""
@@ -227,13 +227,13 @@ class Commit:
         record = decode(held)
         wanted = id_at(place, HELD_SHARD, self.open_group.node, record.id)
         # First: if this is refused the message must stay where it is.
-        spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
+        reserved = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(held, wanted, record.due_ms)
         taken = self._if_readable(value)
         self.open_group.let_go(place)
         if not record.stub:
             self._resized(held, value)
-        self.rehome(wanted, value, record.due_ms, spots[0], taken)
+        self.rehome(wanted, value, record.due_ms, reserved[0], taken)
 
     # -- parts of requests, also used by adopt.py
 
@@ -363,7 +363,7 @@ class Commit:
         wanted: MessageId,
         value: bytes,
         due_ms: int,
-        spot: tuple[int, Slice | None],
+        slot: tuple[int, Slice | None],
         taken: DedupeRow | None,
     ) -> MessageId:
         """Write a message that already has an id to a new position, and note the position. Counts nothing.
@@ -372,8 +372,8 @@ class Commit:
         refused.
         """
         group, record = self.open_group, decode(value)
-        (row_id,) = group.place([Draft(due_ms, record.topic, value)], [spot])
-        is_held = spot[1] is None
+        (row_id,) = group.place([Draft(due_ms, record.topic, value)], [slot])
+        is_held = slot[1] is None
         if not is_held:
             group.settle(value, record.stub)
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))

@@ -215,7 +215,7 @@ class OpenGroup:
         """The `at` and slice of each draft (None: held). Opens slices; raises Refused before any row."""
         wall_ms, clock_ms = self.wall_ms, self.horizon.clock_ms
         quarters = self._quarters
-        spots: list[tuple[int, Slice | None]] = []
+        reserved: list[tuple[int, Slice | None]] = []
         for index, draft in enumerate(drafts):
             due = draft.due_ms
             if due <= wall_ms:
@@ -232,8 +232,8 @@ class OpenGroup:
                     piece = self._slice_for(at)
                 except SlicesError as error:
                     raise Refused("over-quota", str(error), index) from error
-            spots.append((at, piece))
-        return spots
+            reserved.append((at, piece))
+        return reserved
 
     def _slice_for(self, at: int) -> Slice:
         piece = self.directory.find(at)
@@ -245,20 +245,20 @@ class OpenGroup:
         self._quarters[at // NARROWEST_MS] = piece
         return piece
 
-    def stay_below(self, spots: Sequence[tuple[int, Slice | None]]) -> None:
-        """Keep the horizon below the reserved spots until messages are placed there."""
-        lowest = min((at for at, piece in spots if piece is not None), default=None)
+    def stay_below(self, reserved: Sequence[tuple[int, Slice | None]]) -> None:
+        """Keep the horizon below the reserved places until messages are placed there."""
+        lowest = min((at for at, piece in reserved if piece is not None), default=None)
         if lowest is not None:
             self._made.touch(Position(lowest << 48 | self.horizon.seq + 1))
 
     def place_in_steps(self, drafts: Sequence[Draft], step: int = STEP) -> Bits[list[MessageId]]:
         """`reserve` and `place` in steps. Raises Refused before the first row, in the first step."""
-        spots = self.reserve(drafts)
-        self.stay_below(spots)
+        reserved = self.reserve(drafts)
+        self.stay_below(reserved)
         ids: list[MessageId] = []
         for start in range(0, len(drafts), step):
             yield
-            ids += self.place(drafts[start : start + step], spots[start : start + step])
+            ids += self.place(drafts[start : start + step], reserved[start : start + step])
         return ids
 
     def in_order(self, bits: Bits[T]) -> Bits[T]:
@@ -274,14 +274,14 @@ class OpenGroup:
                 self._batch = gathered.batch
         return answer
 
-    def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
+    def place(self, drafts: Sequence[Draft], reserved: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
         put, touched, placed = self._batch.put_message, self._touched, self._made.placed
         cap_messages, cap_bytes, busy = self._caps.messages, self._caps.bytes, self._caps.structure_above
         overhead, lowest = keys.MESSAGE_KEY_BYTES, END
         ids: list[MessageId] = []
-        for draft, (at, piece) in zip(drafts, spots, strict=True):
+        for draft, (at, piece) in zip(drafts, reserved, strict=True):
             if piece is None:
                 self.horizon.seq = seq
                 ids.append(self._hold(draft))

@@ -31,7 +31,7 @@ from .errors import Corrupt
 from .record import is_moved
 from .state import Journal
 from .store import Store, Table
-from .tables import Spot
+from .tables import RowAddress
 from .unreadable import Unreadable
 
 Row = tuple[Position, int, bytes]
@@ -53,13 +53,13 @@ class Found(NamedTuple):
     value: bytes
 
     @property
-    def spot(self) -> Spot:
+    def address(self) -> RowAddress:
         """Address of the row."""
         return self.position, HELD_SHARD if self.shard is None else self.shard.number
 
     @property
     def row_id(self) -> MessageId:
-        return message_id(*self.spot, self.id >> 48 & 0xFFFF)
+        return message_id(*self.address, self.id >> 48 & 0xFFFF)
 
 
 class Reader:

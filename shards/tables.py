@@ -37,7 +37,7 @@ from .fields import TryRow
 
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
-Spot = tuple[Position, int]
+RowAddress = tuple[Position, int]
 """Address of a placed row: its position, and the number of its shard."""
 
 FORMAT_FIRST = 1

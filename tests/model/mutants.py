@@ -53,7 +53,7 @@ def half_a_request_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def reserved_is_not_touched(patch: pytest.MonkeyPatch) -> None:
     """The horizon waits for rows, not for those that a request in steps is going to place."""
-    patch.setattr(OpenGroup, "stay_below", lambda self, spots: None)
+    patch.setattr(OpenGroup, "stay_below", lambda self, reserved: None)
 
 
 def half_a_request_outlives_a_failure(patch: pytest.MonkeyPatch) -> None:
