@@ -41,7 +41,7 @@ MODULES = (
     "shards.state",
     "shards.synced",
     "shards.dedupe",
-    "shards.open_group",
+    "shards.open_batch",
     "shards.record",
     "shards.properties",
     "shards.read",

@@ -25,7 +25,7 @@ What rows say
 
 Writing: requests are decided against the open group, which becomes one batch
     commit.py        the requests: put, cancel, move, revive, release
-    open_group.py    the batch that is being composed, and where messages go in it
+    open_batch.py    the batch that is being composed, and where messages go in it
     outcome.py       outcomes of a cancel or move
     group_commit.py  a written batch; caps
     draft.py         a message that wants a position, and the terms of its key

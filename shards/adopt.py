@@ -44,7 +44,7 @@ def adopt_in_steps(
     owner = owner_of(drafts[0].value) if drafts else b""
     commit.check_pending(len(fresh), owner, sum([len(drafts[index].value) for index in fresh]))
     yield from _check(commit, [(index, names[index]) for index in fresh if names[index]])
-    group = commit.open_group
+    group = commit.open_batch
     reserved = group.reserve([drafts[index] for index in fresh])
     group.stay_below(reserved)
     answers: list[MessageId | Known] = [MessageId(0)] * len(drafts)
@@ -77,7 +77,7 @@ def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]
         if count and not count % STEP:
             yield
         seq = seq_of(id_position(name))
-        if name >> 48 & 0xFFFF != commit.open_group.node:
+        if name >> 48 & 0xFFFF != commit.open_batch.node:
             raise Refused("id", "belongs to another node", index)
         if seq >= SEQ_LIMIT:
             raise Refused("id", "is beyond the ids that can be taken over", index)

@@ -52,5 +52,5 @@ def give_back(commit: Commit, piece: Slice) -> None:
 
 def abandon(commit: Commit, shard: Shard) -> None:
     """Delete a shard that no slice reads any longer."""
-    commit.open_group.forget_shard(shard)
+    commit.open_batch.forget_shard(shard)
     leave(commit, *keys.shard_range(shard.prefix))

@@ -1,13 +1,13 @@
 """The requests of the write path (put, cancel, move, ...) and their answers.
 
-The writer opens a group (`OpenGroup.begin`), hands in the requests one after the other in the order of their
-arrival, closes it (`OpenGroup.seal`: one atomic batch, readable but not yet durable) and, when the sync is
+The writer opens a group (`OpenBatch.begin`), hands in the requests one after the other in the order of their
+arrival, closes it (`OpenBatch.seal`: one atomic batch, readable but not yet durable) and, when the sync is
 done, sends the answers that were decided here. Decisions are made against what is stored plus what this group
 has already changed, so that two cancels of one message in one group get the same truth as in two.
 
-    open_group.begin(wall)
+    open_batch.begin(wall)
         put, cancel, move, release, ...        each decided against the open group, and written into it
-    open_group.seal() -> GroupCommit -> (sync) -> the answers
+    open_batch.seal() -> GroupCommit -> (sync) -> the answers
 
 A batch of drafts is checked whole before the first row is placed, so a refused one leaves nothing behind.
 
@@ -29,7 +29,7 @@ from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
 from .kept import is_to_be_tried
-from .open_group import OpenGroup
+from .open_batch import OpenBatch
 from .outcome import Control, Outcome
 from .owned import Owned, QuotaOf
 from .read import Found, row_at
@@ -50,11 +50,11 @@ from .waiting import Waiting
 
 log = logging.getLogger(__name__)
 
-IsUndone = Callable[[OpenGroup, Found], bool]
+IsUndone = Callable[[OpenBatch, Found], bool]
 """Whether a dispatched message is still unfinished at some place, as the open group leaves it."""
 
 
-def always(group: OpenGroup, found: Found) -> bool:  # noqa: ARG001
+def always(group: OpenBatch, found: Found) -> bool:  # noqa: ARG001
     """`is_undone` for callers without places."""
     return True
 
@@ -64,7 +64,7 @@ class Commit:
 
     def __init__(
         self,
-        open_group: OpenGroup,
+        open_batch: OpenBatch,
         waiting: Waiting,
         owned: Owned,
         *,
@@ -74,9 +74,9 @@ class Commit:
     ) -> None:
         """`quota_of` is asked with each request, `is_undone` with each draft whose key is taken only while
         undone."""
-        self.open_group = open_group
-        self.directory = open_group.directory
-        self.horizon = open_group.horizon
+        self.open_batch = open_batch
+        self.directory = open_batch.directory
+        self.horizon = open_batch.horizon
         self.caps = caps
         self._waiting = waiting
         self._owned = owned
@@ -87,31 +87,31 @@ class Commit:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """A stored value as this group leaves it."""
-        return self.open_group.get(table, key)
+        return self.open_batch.get(table, key)
 
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
         """Put a row, or delete it."""
-        self.open_group.row(table, key, value)
+        self.open_batch.row(table, key, value)
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every row with start <= key < end."""
-        self.open_group.clear(table, start, end)
+        self.open_batch.clear(table, start, end)
 
     def passed(self, piece: Slice) -> None:
         """Start the slice's retention: the horizon has passed it."""
-        self.open_group.passed(piece)
+        self.open_batch.passed(piece)
 
     # -- messages
 
     def find(self, wanted: MessageId) -> Found | None:
         """The message, wherever moves have taken it. Raises Corrupt."""
-        return self.open_group.find(wanted)
+        return self.open_batch.find(wanted)
 
     def at(self, wanted: MessageId, address: RowAddress) -> Found | None:
         """The row at `address`, if it is the message's; sees rows placed by this group. Raises Corrupt."""
         place, number = address
-        self.open_group.reveal(place)
-        return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_group.node))
+        self.open_batch.reveal(place)
+        return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_batch.node))
 
     def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
         """Place all drafts of one owner, or none; returns ids in their order. `terms`: of their keys.
@@ -120,7 +120,7 @@ class Commit:
         """
         known = self.known(drafts, terms) if _has_keys(drafts) else {}
         fresh, owner, size = self._admitted(drafts, known)
-        group = self.open_group
+        group = self.open_batch
         ids = group.place(fresh, group.reserve(fresh))
         return self._told(ids, known, owner, size)
 
@@ -132,7 +132,7 @@ class Commit:
         if _has_keys(drafts):
             known = yield from self.known_in_steps(drafts, terms, step)
         fresh, owner, size = self._admitted(drafts, known)
-        ids = yield from self.open_group.place_in_steps(fresh, step)
+        ids = yield from self.open_batch.place_in_steps(fresh, step)
         return self._told(ids, known, owner, size)
 
     def _admitted(
@@ -161,16 +161,16 @@ class Commit:
         """Place one message without a key that the rest of this group may cancel or move."""
         owner = owner_of(draft.value)
         self.check_pending(1, owner, len(draft.value))
-        reserved = self.open_group.reserve([draft])
-        (row,) = self.open_group.place([draft], reserved)
+        reserved = self.open_batch.reserve([draft])
+        (row,) = self.open_batch.place([draft], reserved)
         self.placed(1, owner, len(draft.value))
         if reserved[0][1] is not None:
-            self.open_group.settle(draft.value, 0)
+            self.open_batch.settle(draft.value, 0)
         return row
 
     def put_owed(self, draft: Draft) -> MessageId:
         """Place one message that was promised before, whatever the bound on pending. Raises Refused."""
-        (row,) = self.open_group.place([draft], self.open_group.reserve([draft]))
+        (row,) = self.open_batch.place([draft], self.open_batch.reserve([draft]))
         self.placed(1, owner_of(draft.value), len(draft.value))
         return row
 
@@ -200,7 +200,7 @@ class Commit:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        reserved = self.open_group.reserve([Draft(due_ms, b"", b"")])
+        reserved = self.open_batch.reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms, zone)
         taken = self.taken_by(value)
         self._retire(found, MOVED)
@@ -210,7 +210,7 @@ class Commit:
 
     def revive(self, found: Found) -> None:
         """Place a message again at T, late: dispatch could not read it at its time. Raises Refused."""
-        reserved = self.open_group.reserve([Draft(0, b"", b"")])
+        reserved = self.open_batch.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
@@ -221,16 +221,16 @@ class Commit:
 
     def release(self, place: Position) -> None:
         """Put a held message on the timeline: the wall clock has reached its due. Raises Refused."""
-        held = self.open_group.get(Table.HELD, keys.place(place))
+        held = self.open_batch.get(Table.HELD, keys.place(place))
         if held is None:
             return
         record = decode(held)
-        wanted = id_at(place, HELD_SHARD, self.open_group.node, record.id)
+        wanted = id_at(place, HELD_SHARD, self.open_batch.node, record.id)
         # First: if this is refused the message must stay where it is.
-        reserved = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
+        reserved = self.open_batch.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(held, wanted, record.due_ms)
         taken = self._if_readable(value)
-        self.open_group.let_go(place)
+        self.open_batch.let_go(place)
         if not record.stub:
             self._resized(held, value)
         self.rehome(wanted, value, record.due_ms, reserved[0], taken)
@@ -324,7 +324,7 @@ class Commit:
             return None
         if row.position < self.directory.floor:
             # Its slice is gone. The key stays taken while a place has still to try the message.
-            return row if is_to_be_tried(self.open_group, row.id) else None
+            return row if is_to_be_tried(self.open_batch, row.id) else None
         try:
             found = self.find_known(row)
         except Corrupt:
@@ -333,7 +333,7 @@ class Commit:
             return None
         if is_stub(found.value):
             return None if terms.replace or terms.while_undone else row
-        if terms.while_undone and not self._is_pending(found) and not self._is_undone(self.open_group, found):
+        if terms.while_undone and not self._is_pending(found) and not self._is_undone(self.open_batch, found):
             return None
         return row
 
@@ -343,14 +343,14 @@ class Commit:
     def known_under(self, key: bytes) -> DedupeRow | None:
         """The row of the key, whether or not its message is still there. Raises Refused."""
         try:
-            value = self.open_group.get(Table.DEDUPE, key)
+            value = self.open_batch.get(Table.DEDUPE, key)
             return dedupe_from(value) if value is not None else None
         except Corrupt as error:
             raise Refused("unreadable", "the message stored under the key cannot be read") from error
 
     def find_known(self, row: DedupeRow) -> Found | None:
         """The message of a key; sees those that this group has placed. None: it is gone. Raises Corrupt."""
-        self.open_group.reveal(row.position)
+        self.open_batch.reveal(row.position)
         return self.find(row.id)
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
@@ -371,7 +371,7 @@ class Commit:
         Its old row is overwritten by now, so nothing is refused here: the caller has read what can be
         refused.
         """
-        group, record = self.open_group, decode(value)
+        group, record = self.open_batch, decode(value)
         (row_id,) = group.place([Draft(due_ms, record.topic, value)], [slot])
         is_held = slot[1] is None
         if not is_held:
@@ -405,7 +405,7 @@ class Commit:
 
     def _retire(self, found: Found, kind: int) -> None:
         """Overwrite the row by a stub, so that nobody gets the message from it."""
-        group = self.open_group
+        group = self.open_batch
         left = stub(decode(found.value), kind, group.wall_ms)
         if found.shard is not None:
             group.retire(found, found.shard, left)

@@ -28,7 +28,7 @@ def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> 
     It replaces an earlier one of the same message and place.
     """
     remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
-    DEAD.put(commit.open_group, position(commit.horizon.clock_ms, commit.horizon.issue()), row)
+    DEAD.put(commit.open_batch, position(commit.horizon.clock_ms, commit.horizon.issue()), row)
     return _drop_oldest(commit, max_messages, max_bytes)
 
 
@@ -38,7 +38,7 @@ def remove_of(commit: Commit, message: MessageId, addressee: str, incarnation: i
 
     Includes those that this group commit has buried. One that cannot be read stays.
     """
-    group = commit.open_group
+    group = commit.open_batch
     return sum(
         DEAD.remove(group, place, row)
         for place, row in DEAD.of_message_in(group, message)
@@ -65,13 +65,13 @@ def oldest_letter(store: Store) -> Letter | None:
 
 def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
     """Drop the oldest until the rest is within the bounds; the newest stays, however large."""
-    now, gone = DEAD.totals(commit.open_group), 0
+    now, gone = DEAD.totals(commit.open_batch), 0
     if now.count <= max_messages and now.bytes <= max_bytes:
         return 0
     for letter in _oldest(commit):
         _drop(commit, letter)
         gone += 1
-        now = DEAD.totals(commit.open_group)
+        now = DEAD.totals(commit.open_batch)
         if now.count <= max_messages and now.bytes <= max_bytes:
             break
     return gone
@@ -79,7 +79,7 @@ def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
 
 def _drop(commit: Commit, letter: Letter) -> None:
     """Drop the oldest, and note where the next search begins, so that it passes no deleted rows."""
-    group = commit.open_group
+    group = commit.open_batch
     DEAD.remove(group, *letter)
     now = DEAD.totals(group)
     DEAD.set_totals(group, KeptTotals(now.count, now.bytes, Position(letter[0] + 1)))
@@ -87,7 +87,7 @@ def _drop(commit: Commit, letter: Letter) -> None:
 
 def _oldest(commit: Commit) -> Iterator[Letter]:
     """Stored dead letters that this group has not removed, oldest first."""
-    group = commit.open_group
+    group = commit.open_batch
     for place, row in DEAD.all(group.store, DEAD.totals(group).oldest):
         if group.get(Table.DEAD, keys.kept(place)) is not None:
             yield place, row

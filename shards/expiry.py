@@ -20,7 +20,7 @@ from .store import Table
 
 def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
     """Drop the oldest slices. Returns those that were unchanged since they were chosen."""
-    group, directory = commit.open_group, commit.directory
+    group, directory = commit.open_batch, commit.directory
     found = [(directory.get(piece.start_ms), piece.home) for piece in pieces]
     gone = [piece for piece, home in found if piece is not None and piece.home == home]
     for piece in gone:

@@ -97,7 +97,7 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
             continue
         if value is None or not _is_gone(table, key, value, floor):
             continue
-        if table is Table.DEDUPE and is_to_be_tried(commit.open_group, dedupe_from(value).id):
+        if table is Table.DEDUPE and is_to_be_tried(commit.open_batch, dedupe_from(value).id):
             continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
         gone += 1

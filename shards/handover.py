@@ -84,7 +84,7 @@ class Tally:
         count = sum(shard.count for shard in shards)
         if count > self.few or sum(shard.bytes for shard in shards) > FEW_BYTES:
             return False
-        rows, size, group = list(self.rows), list(self.bytes), commit.open_group
+        rows, size, group = list(self.rows), list(self.bytes), commit.open_batch
         for shard in shards:
             for key, value in _rows_of(group.store, shard):
                 self._add(keys.place_of(key), value)
@@ -160,7 +160,7 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
     for child, part in zip(children, parts, strict=True):
         low, high = before(child.start_ms), before(child.end_ms)
         child.borrow([shard for shard in piece.readable() if shard.touches(low, high)], part)
-    commit.open_group.replaced(piece, children)
+    commit.open_batch.replaced(piece, children)
     for shard in piece.readable():
         if not commit.directory.is_borrowed(shard):
             abandon(commit, shard)

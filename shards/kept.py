@@ -29,7 +29,7 @@ from timeline.position import END, START, MessageId, Position
 
 from . import keys
 from .errors import Corrupt
-from .open_group import OpenGroup
+from .open_batch import OpenBatch
 from .store import Store, Table
 from .tables import (
     KeptRow,
@@ -55,7 +55,7 @@ Letter = tuple[Position, KeptRow]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One of the two tables. Methods that take an `OpenGroup` are for the writer and see its changes."""
+    """One of the two tables. Methods that take an `OpenBatch` are for the writer and see its changes."""
 
     table: Table
     meta: bytes
@@ -67,19 +67,19 @@ class Kept:
 
     # -- in the writer
 
-    def put(self, group: OpenGroup, place: Position, row: KeptRow) -> None:
+    def put(self, group: OpenBatch, place: Position, row: KeptRow) -> None:
         """Add a message."""
         value = encode_row(row)
         for key in self.keys(place, row):
             group.row(self.table, key, value if key[0] == 0 else b"")
         self._count(group, row, 1, size_of(value))
 
-    def at(self, group: OpenGroup, place: Position) -> KeptRow | None:
+    def at(self, group: OpenBatch, place: Position) -> KeptRow | None:
         """The row at that position, if it is still there. Raises Corrupt."""
         value = group.get(self.table, keys.kept(place))
         return None if value is None else kept_row_of(value)
 
-    def remove(self, group: OpenGroup, place: Position, row: KeptRow) -> bool:
+    def remove(self, group: OpenBatch, place: Position, row: KeptRow) -> bool:
         """Remove a message; False if it was gone already."""
         value = group.get(self.table, keys.kept(place))
         if value is None:
@@ -89,11 +89,11 @@ class Kept:
         self._count(group, row, -1, -size_of(value))
         return True
 
-    def of_message_in(self, group: OpenGroup, message: MessageId) -> list[Letter]:
+    def of_message_in(self, group: OpenBatch, message: MessageId) -> list[Letter]:
         """Rows of a message, including those that this group commit has put. Unreadable rows are skipped."""
         return [*self.each_of_message_in(group, message)]
 
-    def each_of_message_in(self, group: OpenGroup, message: MessageId) -> Iterator[Letter]:
+    def each_of_message_in(self, group: OpenBatch, message: MessageId) -> Iterator[Letter]:
         """The same one by one, for callers that change nothing meanwhile."""
         name = keys.kept_of_message(message)
         stored = [key for key, _ in readable(group.store, self.table, name, name + keys.LAST)]
@@ -104,14 +104,14 @@ class Kept:
             if row is not None:
                 yield place, row
 
-    def totals(self, group: OpenGroup) -> KeptTotals:
+    def totals(self, group: OpenBatch) -> KeptTotals:
         """Totals as the open group leaves them."""
         return _totals(group.get(Table.META, self.meta))
 
-    def set_totals(self, group: OpenGroup, now: KeptTotals) -> None:
+    def set_totals(self, group: OpenBatch, now: KeptTotals) -> None:
         group.row(Table.META, self.meta, kept_totals_value(now))
 
-    def _count(self, group: OpenGroup, row: KeptRow, count: int, size: int) -> None:
+    def _count(self, group: OpenBatch, row: KeptRow, count: int, size: int) -> None:
         before = self.totals(group)
         after = KeptTotals(max(0, before.count + count), max(0, before.bytes + size), before.oldest)
         self.set_totals(group, after)
@@ -173,7 +173,7 @@ class Kept:
         return keys.kept(place), self.whose(row) + at, *named
 
 
-def is_to_be_tried(group: OpenGroup, message: MessageId) -> bool:
+def is_to_be_tried(group: OpenBatch, message: MessageId) -> bool:
     """In the writer: whether some place has the message among its retries. Looks at keys only."""
     name = keys.kept_of_message(message)
     stored = (key for key, _ in readable(group.store, Table.RETRIES, name, name + keys.LAST))

@@ -23,7 +23,7 @@ from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
 from .errors import Corrupt, ShardsError, SharedData, WrongFormat
-from .open_group import OpenGroup
+from .open_batch import OpenBatch
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import decode, is_stub, owner_of
@@ -61,7 +61,7 @@ class Opened:
     directory: Directory
     horizon: Horizon
     reader: Reader
-    open_group: OpenGroup
+    open_batch: OpenBatch
     commit: Commit
     waiting: Waiting
     owned: Owned
@@ -86,12 +86,12 @@ class Opened:
     @property
     def running_ms(self) -> int:
         """Running time of the server over all starts, up to the last group."""
-        return self.open_group.running_ms
+        return self.open_batch.running_ms
 
     @property
     def node(self) -> int:
         """The server's node number, as in ids."""
-        return self.open_group.node
+        return self.open_batch.node
 
     def recount(self) -> None:
         """Count waiting messages again, from the rows. Raises what reading them raises."""
@@ -136,7 +136,7 @@ def open_timeline(
     owed = _tried(store, reader)
     waiting = Waiting()
     owned = Owned(store)
-    open_group = OpenGroup(
+    open_batch = OpenBatch(
         store,
         directory,
         structures,
@@ -147,8 +147,8 @@ def open_timeline(
         caps=caps,
         running_ms=cursor.running_ms,
     )
-    commit = Commit(open_group, waiting, owned, caps=caps, quota_of=quota_of, is_undone=is_undone)
-    opened = Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, owed)
+    commit = Commit(open_batch, waiting, owned, caps=caps, quota_of=quota_of, is_undone=is_undone)
+    opened = Opened(store, directory, horizon, reader, open_batch, commit, waiting, owned, owed)
     opened.recount()
     return opened
 
@@ -193,7 +193,7 @@ def _read_again(opened: Opened) -> StoredCursor:
     opened.directory.floor = cursor.floor
     opened.reader.structures.restore(read_structures(opened.store))
     _seal(opened.reader)
-    opened.open_group.forget()
+    opened.open_batch.forget()
     return cursor
 
 

@@ -52,14 +52,14 @@ def put_retry(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Po
     if not is_owed:
         commit.check_pending(1, owner_of(row.record), len(row.record))
     place = position(due_ms, commit.horizon.issue())
-    RETRIES.put(commit.open_group, place, row)
+    RETRIES.put(commit.open_batch, place, row)
     commit.retry_kept(1, row.record)
     return place
 
 
 def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
     """In the writer: remove a retry; False if it was gone already."""
-    is_there = RETRIES.remove(commit.open_group, place, row)
+    is_there = RETRIES.remove(commit.open_batch, place, row)
     if is_there:
         commit.retry_kept(-1, row.record)
     return is_there
@@ -67,7 +67,7 @@ def end_retry(commit: Commit, place: Position, row: KeptRow) -> bool:
 
 def end_kept(commit: Commit, kept: Kept, place: Position) -> bool:
     """In the writer: remove the row at `place`, even if it cannot be read; False if there is none."""
-    group = commit.open_group
+    group = commit.open_batch
     try:
         row = kept.at(group, place)
     except Corrupt as error:
@@ -116,6 +116,6 @@ def end_retries(commit: Commit, message: MessageId, addressee: str, incarnation:
     """In the writer: end the place's retries of a message. Returns their positions."""
     return [
         place
-        for place, row in RETRIES.of_message_in(commit.open_group, message)
+        for place, row in RETRIES.of_message_in(commit.open_batch, message)
         if row.is_of(addressee, incarnation) and end_retry(commit, place, row)
     ]

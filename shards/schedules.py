@@ -158,7 +158,7 @@ def place(commit: Commit, name: str, row: ScheduleRow, fire: Fire, progress: Pro
         through_ms=progress.through_ms,
         made_up=progress.made_up,
         count=row.count + 1,
-        written_ms=commit.open_group.wall_ms,
+        written_ms=commit.open_batch.wall_ms,
     )
 
 
@@ -233,7 +233,7 @@ def _was_dropped(commit: Commit, found: Found, journal: Journal) -> bool:
     try:
         record = decode(found.value)
         if place > horizon:
-            return is_dropped(record, due_at(place, record.due_ms), commit.open_group.wall_ms)
+            return is_dropped(record, due_at(place, record.due_ms), commit.open_batch.wall_ms)
         return state_of(place, record, horizon, journal, is_held=False, with_time=False)[0] == EXPIRED
     except Corrupt as error:
         log.error("schedule: its message: %s", error)

@@ -28,7 +28,7 @@ WIDE_MS = 60 * MINUTE_MS
 
 
 class Cells:
-    """Live messages of a slice by cell. `open_group` adds to `counts` in its own loop."""
+    """Live messages of a slice by cell. `open_batch` adds to `counts` in its own loop."""
 
     __slots__ = (
         "base_ms",

@@ -87,7 +87,7 @@ class Horizon:
         """Stay below the lowest position that is decided and not written yet; None: all is written."""
         self._composed = END if floor is None else floor
 
-    def open_group(self, floor: Position | None) -> int:
+    def open_batch(self, floor: Position | None) -> int:
         """A group is about to be written; `floor` is the lowest position it touches, if any.
 
         Returns the bound (ms) that it has to write.

@@ -73,7 +73,7 @@ class Counts(NamedTuple):
 class Shard:
     """A capped run of messages of one structure. Counts are of rows; `live` is without stubs.
 
-    They are changed by the methods here and nowhere else, but for one loop (shards/open_group.py). Those of a
+    They are changed by the methods here and nowhere else, but for one loop (shards/open_batch.py). Those of a
     borrowed shard stay as they were when its slice was cut.
     """
 

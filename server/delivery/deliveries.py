@@ -26,7 +26,7 @@ from typing import Literal
 
 from shards.fields import TryRow
 from shards.kept import Letter
-from shards.open_group import OpenGroup
+from shards.open_batch import OpenBatch
 from shards.read import Found
 from shards.record import decode
 from shards.retries import RETRIES, dropped_of
@@ -135,7 +135,7 @@ class Deliveries:
                 told.append(_kept(row, state))
         return told, is_cut or is_cut_too
 
-    def is_undone(self, group: OpenGroup, found: Found) -> bool:
+    def is_undone(self, group: OpenBatch, found: Found) -> bool:
         """In the writer: whether a session, group or endpoint has still to do a message that dispatch has
         passed: it has not read it, has it in flight, or waits for its next try. A dead letter is not undone.
 

@@ -420,7 +420,7 @@ class Publishing:
             return
         if request.received:
             # Answered when its packet id is durable: were it sent before, that could be an error.
-            commit.open_group.hold_back(message.position)
+            commit.open_batch.hold_back(message.position)
         self._dispatch.add_live(message, answer)
 
     def is_to_store(

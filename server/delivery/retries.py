@@ -102,7 +102,7 @@ class Retries(Rider):
     @staticmethod
     def of_in(commit: Commit, one: Subscriber, message: MessageId) -> list[Letter]:
         """In the writer: those of a place and a message."""
-        found = RETRIES.of_message_in(commit.open_group, message)
+        found = RETRIES.of_message_in(commit.open_batch, message)
         return [letter for letter in found if letter[1].is_of(one.session.client_id, one.incarnation)]
 
     def take(self, commit: Commit, one: Subscriber, place: Position, row: KeptRow) -> bool:

@@ -213,7 +213,7 @@ class Errand(Generic[Item, Answer]):
     def _decide_piece(self, commit: Commit, piece: list[Item]) -> list[Answer | Refused | Corrupt]:
         """In the writer: one item after the other, as far as there is time and room."""
         answers: list[Answer | Refused | Corrupt] = []
-        group, until = commit.open_group, self._clock.mono() + DECIDE_S
+        group, until = commit.open_batch, self._clock.mono() + DECIDE_S
         self._begin(piece)
         for item in piece:
             mark = group.mark

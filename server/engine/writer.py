@@ -159,7 +159,7 @@ class Writer:
         failed, of which nobody has been answered. `gather`: how many messages have to wait for a group to be
         composed while another one is being synced."""
         self._opened = opened
-        self._open_group = opened.open_group
+        self._open_batch = opened.open_batch
         self._wheel = wheel
         self._clock = clock
         self._riders: list[Rider] = []
@@ -230,7 +230,7 @@ class Writer:
 
     def ran(self, passed_ms: int) -> None:
         """So much running time has passed beside the monotonic clock: a simulated clock was moved."""
-        self._open_group.ran(passed_ms)
+        self._open_batch.ran(passed_ms)
 
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
@@ -317,12 +317,12 @@ class Writer:
         deciding, self._deciding = self._deciding, None
         if deciding is None:
             deciding = Deciding()
-            self._open_group.begin(self._clock.wall_ms())
+            self._open_batch.begin(self._clock.wall_ms())
         else:
             self._opened.horizon.hold(None)
-            self._open_group.resume(self._clock.wall_ms())
+            self._open_batch.resume(self._clock.wall_ms())
         if not self._decide(self._opened.commit, deciding, large, self._clock.mono() + decide_s):
-            self._opened.horizon.hold(self._open_group.floor)
+            self._opened.horizon.hold(self._open_batch.floor)
             self._deciding = deciding
             return None
         return self._end(between, deciding, large)
@@ -333,11 +333,11 @@ class Writer:
         if not deciding.is_whole or not self._is_countable():
             self._give_up(answers)
             return None
-        if not deciding.writes and self._open_group.is_empty:
+        if not deciding.writes and self._open_batch.is_empty:
             self._answer(answers)
             self._wake()
             return None
-        if self._open_group.mark[0] >= large and not deciding.is_cut:
+        if self._open_batch.mark[0] >= large and not deciding.is_cut:
             fault = self._pause(between)
             if fault is not None:
                 self._open.append((self._spoilt(), answers))
@@ -347,7 +347,7 @@ class Writer:
 
     def _pause(self, between: Callable[[], object]) -> ShardsError | None:
         """The failure in the open group, which then cannot be written."""
-        self._opened.horizon.hold(self._open_group.floor)
+        self._opened.horizon.hold(self._open_batch.floor)
         try:
             between()
         except ShardsError as error:
@@ -443,7 +443,7 @@ class Writer:
     ) -> bool:
         """`is_beside`: a large request is half decided. It fills the group, but what writes nothing adds
         nothing."""
-        group, may_write = self._open_group, self._takes_writes and not is_beside
+        group, may_write = self._open_batch, self._takes_writes and not is_beside
         while self._queue and (is_beside or not self._is_filled(deciding)):
             request = self._queue.take(may_write=may_write, most=large if deciding.answers else END_OF_TIME)
             if request is None:
@@ -473,7 +473,7 @@ class Writer:
         return (
             deciding.messages >= GROUP_MESSAGES
             or deciding.filled >= GROUP_BYTES
-            or self._open_group.size >= GROUP_BYTES  # of requests whose bytes somebody else counts
+            or self._open_batch.size >= GROUP_BYTES  # of requests whose bytes somebody else counts
         )
 
     def _go_on(self, deciding: Deciding, until: float) -> bool:
@@ -495,7 +495,7 @@ class Writer:
     def _failed(self, deciding: Deciding, error: Exception, mark: tuple[int, int, int]) -> Exception:
         """What a request has raised, which is its answer. `mark`: of the group before it."""
         if not isinstance(error, Refused):
-            deciding.is_whole = isinstance(error, Corrupt) and self._open_group.mark == mark
+            deciding.is_whole = isinstance(error, Corrupt) and self._open_batch.mark == mark
             if not isinstance(error, Corrupt):
                 log.error("writer: a request failed", exc_info=error)
         return error
@@ -503,7 +503,7 @@ class Writer:
     def _is_countable(self) -> bool:
         """Whether what was composed can be counted in rows."""
         try:
-            self._open_group.count()
+            self._open_batch.count()
         except Exception:
             log.exception("writer: a group cannot be written")
             return False
@@ -512,7 +512,7 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """Give up the open group with all its decisions."""
         self.given_up += 1
-        self._retract(self._open_group.first_seq, self._opened.horizon.seq)
+        self._retract(self._open_batch.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
             self._recover_riders()
@@ -532,14 +532,14 @@ class Writer:
 
     def _write(self, commit: Commit, answers: Answers) -> GroupCommit | None:
         passed_ms = self._passed_ms()
-        self._open_group.ran(passed_ms)
+        self._open_batch.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
             answers += [
                 (0, done, None) for rider in self._riders if (done := rider.write(commit)) is not None
             ]
-            self._open_group.dispatched(self._turns)
-            group = self._open_group.seal()
+            self._open_batch.dispatched(self._turns)
+            group = self._open_batch.seal()
         except Exception as error:
             if not isinstance(error, ShardsError):
                 log.exception("writer: a group cannot be written")
@@ -566,7 +566,7 @@ class Writer:
 
     def _spoilt(self) -> GroupCommit:
         """The error for an open group that could not be sealed."""
-        return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._open_batch.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

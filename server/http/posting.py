@@ -155,7 +155,7 @@ def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[C
         bits = decide(commit, *args, **kwargs)
         drafts = kwargs.get("drafts")
         are_few = isinstance(drafts, Sequence) and len(drafts) <= STEP
-        return Steps(bits if are_few else commit.open_group.in_order(bits))
+        return Steps(bits if are_few else commit.open_batch.in_order(bits))
 
     return begun
 

@@ -264,7 +264,7 @@ class Schedules(Rider):
         if known is not None and taken_back is not None and (fire is None or fire.base_ms == known.base_ms):
             made_up, through_ms = row.made_up, row.through_ms
             bare = msgspec.structs.replace(bare, occurrence=known, through_ms=through_ms, made_up=made_up)
-            return msgspec.structs.replace(bare, count=row.count, written_ms=commit.open_group.wall_ms)
+            return msgspec.structs.replace(bare, count=row.count, written_ms=commit.open_batch.wall_ms)
         made = bare if fire is None else place(commit, name, bare, fire, progress)
         self._take_back(commit, taken_back)
         return made

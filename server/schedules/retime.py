@@ -196,7 +196,7 @@ def _move(
     opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, told: Callable[[str], None]
 ) -> None:
     """Write one group commit of moves."""
-    opened.open_group.begin(wall_ms)
+    opened.open_batch.begin(wall_ms)
     for change in changes:
         line = f"{id_text(change.id)} {change.wish}"
         why = _why_kept(opened.commit, change)
@@ -206,7 +206,7 @@ def _move(
         else:
             report.moved += 1
             told(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
-    opened.open_group.seal()
+    opened.open_batch.seal()
     opened.store.flush()
     opened.horizon.close_group()
 

@@ -81,7 +81,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
         rows = list(islice(readable(opened.store, Table.SCHEDULES, after, NAMES_END), STEP))
         if not rows:
             return report
-        opened.open_group.begin(wall_ms)
+        opened.open_batch.begin(wall_ms)
         for key, value in rows:
             try:
                 name, row = named_row(key, value)
@@ -91,7 +91,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
                 report.unreadable += 1
             if line:
                 told(f"schedule {name}: {line}")
-        opened.open_group.seal()
+        opened.open_batch.seal()
         opened.store.flush()
         opened.horizon.close_group()
         after = rows[-1][0] + b"\0"

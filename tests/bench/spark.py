@@ -142,11 +142,11 @@ def _store(folder: Path, rows: int) -> tuple[Slice, str]:
     noise = os.urandom(1 << 20)
     start = FAR - FAR % (8 * DAY_MS) + DAY_MS // 2
     for first in range(0, rows, 10_000):
-        opened.open_group.begin(NOW)
+        opened.open_batch.begin(NOW)
         opened.commit.put(
             [_draft(start + n * step_us // 1_000, n, noise) for n in range(first, min(rows, first + 10_000))]
         )
-        opened.open_group.seal()
+        opened.open_batch.seal()
         store.flush()
         opened.horizon.close_group()
     piece = opened.directory.find(start)

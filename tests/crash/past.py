@@ -68,10 +68,10 @@ class Past:
             for piece in pieces:
                 clock.now_ms = piece.start_ms + QUARTER_MS + 1
                 hand.stepper.rest(hand.stepper.round)
-                hand.core.opened.open_group.ran(1_000)
+                hand.core.opened.open_batch.ran(1_000)
                 hand.ask(lambda commit: _pass(hand, commit), lambda answer: None)
                 hand.stepper.rest(hand.stepper.round)
-        hand.core.opened.open_group.ran((RETENTION_S - count + 1) * 1_000)
+        hand.core.opened.open_batch.ran((RETENTION_S - count + 1) * 1_000)
         hand.ask(lambda commit: None, lambda answer: None)
         hand.stepper.rest(hand.stepper.round)
         store.close()

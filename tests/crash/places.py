@@ -53,11 +53,11 @@ class Place(NamedTuple):
 
 
 FREE = {
-    "shards.open_group:OpenGroup._slice_for open": "a slice is opened in RAM",
-    "shards.open_group:OpenGroup.place touch": "a group in RAM",
-    "shards.open_group:OpenGroup.stay_below touch": "a group in RAM",
-    "shards.open_group:OpenGroup.hold_back touch": "a group in RAM",
-    "shards.open_group:OpenGroup.retire touch": "a group in RAM",
+    "shards.open_batch:OpenBatch._slice_for open": "a slice is opened in RAM",
+    "shards.open_batch:OpenBatch.place touch": "a group in RAM",
+    "shards.open_batch:OpenBatch.stay_below touch": "a group in RAM",
+    "shards.open_batch:OpenBatch.hold_back touch": "a group in RAM",
+    "shards.open_batch:OpenBatch.retire touch": "a group in RAM",
     "shards.recover:_read_again replace": "the directory in RAM",
     "shards.replicated:": "the store below does it; what a kill has kept from it is read from the log again",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",

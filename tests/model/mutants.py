@@ -13,7 +13,7 @@ import pytest
 import server.delivery.cursors
 import server.engine.loader
 import server.engine.writer
-import shards.open_group
+import shards.open_batch
 from server.delivery.replay import Replay
 from server.delivery.subscriber import Subscriber
 from server.engine.writer import Writer
@@ -22,7 +22,7 @@ from shards.errors import ShardsError
 from shards.group_commit import GroupCommit
 from shards.handover import Tally
 from shards.memory import MemoryStore
-from shards.open_group import OpenGroup
+from shards.open_batch import OpenBatch
 from shards.owned import Owned
 from shards.tables import StoredCursor, cursor_value
 from shards.waiting import Waiting
@@ -53,7 +53,7 @@ def half_a_request_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def reserved_is_not_touched(patch: pytest.MonkeyPatch) -> None:
     """The horizon waits for rows, not for those that a request in steps is going to place."""
-    patch.setattr(OpenGroup, "stay_below", lambda self, reserved: None)
+    patch.setattr(OpenBatch, "stay_below", lambda self, reserved: None)
 
 
 def half_a_request_outlives_a_failure(patch: pytest.MonkeyPatch) -> None:
@@ -118,9 +118,9 @@ def nothing_is_held(patch: pytest.MonkeyPatch) -> None:
 def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """Only groups with messages in them write the horizon; cursors go with any."""
     last = [Position(0)]
-    seal = OpenGroup.seal
+    seal = OpenBatch.seal
 
-    def naive(self: OpenGroup) -> GroupCommit:
+    def naive(self: OpenBatch) -> GroupCommit:
         if self._made.placed or not last[0] or last[0] > self.horizon.position:
             last[0] = self.horizon.position
         return seal(self)
@@ -128,8 +128,8 @@ def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     def stale(cursor: StoredCursor) -> bytes:
         return cursor_value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
 
-    patch.setattr(OpenGroup, "seal", naive)
-    patch.setattr(shards.open_group, "cursor_value", stale)
+    patch.setattr(OpenBatch, "seal", naive)
+    patch.setattr(shards.open_batch, "cursor_value", stale)
 
 
 def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:
@@ -306,13 +306,13 @@ def all_stubs_are_taken_off(patch: pytest.MonkeyPatch) -> None:
 def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
     """The quarters of an hour know their slice, whatever becomes of it."""
 
-    def replaced(self: OpenGroup, piece: Slice, children: Sequence[Slice]) -> None:
+    def replaced(self: OpenBatch, piece: Slice, children: Sequence[Slice]) -> None:
         kept = dict(self._quarters)
         real(self, piece, children)
         self._quarters.update(kept)
 
-    real = OpenGroup.replaced
-    patch.setattr(OpenGroup, "replaced", replaced)
+    real = OpenBatch.replaced
+    patch.setattr(OpenBatch, "replaced", replaced)
 
 
 def a_borrowed_shard_goes_with_the_first(patch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ CONFIG = Config(
 
 
 def in_steps(commit: Commit, bits: Bits[Any]) -> Steps:
-    return Steps(commit.open_group.in_order(bits))
+    return Steps(commit.open_batch.in_order(bits))
 
 
 class Rig:
@@ -206,7 +206,7 @@ class Rig:
 
         def seal(commit: Commit) -> None:
             for piece in passed:
-                commit.open_group.passed(piece)
+                commit.open_batch.passed(piece)
 
         def sealed(answer: Any) -> None:
             self.is_expiring = not isinstance(answer, Exception) and self._drop(retention_s)

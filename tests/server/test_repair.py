@@ -187,7 +187,7 @@ def test_rows_of_other_files_in_a_corrupt_range_are_read(tmp_path: Path) -> None
     commit = group(opened)
     for number in moved:
         commit.cancel(ids[number])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     for _ in range(2):
         rows = {place: value for place, _, value in opened.reader.read(START, END)}
         assert set(rows) == {id_position(ids[number]) for number in fine}

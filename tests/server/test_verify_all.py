@@ -61,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commit.row(Table.RETAINED, b"a/b", keys.place(place) + bytes(2) + drafts[8].value)
     commit.row(Table.RETAINED, keys.retained_at(place), b"a/b")
     commit.row(Table.META, META_RETAINED, b"")
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     store.close()
     return path
 

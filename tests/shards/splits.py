@@ -73,7 +73,7 @@ class Split:
         return self.cut(begun[0], cuts, self.count(begun, cuts))
 
     def seal(self) -> None:
-        sync(self.opened, self.commit.open_group.seal())
+        sync(self.opened, self.commit.open_batch.seal())
 
     def put(self, second: float, text: str) -> MessageId:
         (row,) = put(self.opened, draft(FAR + int(second * 1_000), text))

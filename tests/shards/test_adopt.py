@@ -39,7 +39,7 @@ def name_of(seq: int, at_ms: int = LATER, node: int = NODE) -> MessageId:
 def adopted(opened: Opened, *pairs: tuple[Draft, MessageId], wall_ms: int = NOW) -> list[MessageId | Known]:
     """In a group of its own, durable."""
     answers = adopt(group(opened, wall_ms), [one for one, _ in pairs], [name for _, name in pairs])
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     return answers
 
 
@@ -101,7 +101,7 @@ def test_it_is_cancelled_and_moved_by_its_id(opened: Opened) -> None:
     commit = group(opened)
     assert commit.cancel(gone).outcome is Outcome.DONE
     assert commit.move(moved, LATER + 5).outcome is Outcome.DONE
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     found = opened.reader.find(moved)
     assert found is not None
     assert at_of(found.position) == LATER + 5
@@ -115,7 +115,7 @@ def test_in_its_own_group_it_can_be_cancelled_too(opened: Opened) -> None:
     commit = group(opened)
     adopt(commit, [draft(LATER)], [name])
     assert commit.cancel(name).outcome is Outcome.DONE
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert (texts(opened), opened.pending) == (["-"], 0)
     assert is_consistent(opened)
 
@@ -130,7 +130,7 @@ def test_while_the_clock_is_set_back_it_is_held(opened: Opened) -> None:
     assert is_consistent(opened)
     commit = group(opened)
     commit.release(found.position)
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert texts(opened) == ["held"]
     assert (opened.held, opened.pending) == (0, 1)
     released = opened.reader.find(name)
@@ -177,7 +177,7 @@ def refusal(opened: Opened, *pairs: tuple[Draft, MessageId]) -> tuple[str, int]:
     seq = opened.horizon.seq
     with pytest.raises(Refused) as caught:
         adopt(commit, [one for one, _ in pairs], [name for _, name in pairs])
-    assert opened.open_group.is_empty
+    assert opened.open_batch.is_empty
     assert opened.horizon.seq == seq
     return caught.value.why, caught.value.index
 
@@ -200,7 +200,7 @@ def test_an_id_that_is_there_already(opened: Opened) -> None:
     for name in (fresh, brought):
         assert refusal(opened, (draft(LATER), NEW), (draft(LATER), name)) == ("id", 1)
     group(opened).cancel(brought)
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert refusal(opened, (draft(LATER), brought)) == ("id", 0), "whatever became of its message"
 
 
@@ -224,7 +224,7 @@ def test_no_room_for_a_slice() -> None:
     with pytest.raises(Refused) as caught:
         adopt(commit, [draft(LATER), draft(LATER + 30 * DAY_MS)], [name_of(700), name_of(701)])
     assert (caught.value.why, caught.value.index) == ("over-quota", 1)
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert opened.pending == 1
     assert opened.reader.find(name_of(700)) is None
     assert list(opened.store.scan(Table.MOVED, b"", keys.LAST)) == []

@@ -31,7 +31,7 @@ MINUTE = 60_000
 
 
 def seal(opened: Opened) -> None:
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
 
 
 def named(opened: Opened, key: bytes = KEY) -> MessageId | None:
@@ -72,7 +72,7 @@ def test_cancelled_and_replaced_in_its_own_group_nobody_gets_it(opened: Opened) 
         assert named(opened) == first, "it is told of until another has its key"
     (second,) = commit.put([draft(NOW + 9, "second", key=KEY, fingerprint=b"2" * 16)], REPLACE)
     assert named(opened) == second != first
-    made = opened.open_group.seal()
+    made = opened.open_batch.seal()
     assert [place for place, _, _ in made.placed if place not in made.gone] == [made.placed[1][0]]
     sync(opened, made)
     assert payloads(opened) == ["-", "second"]

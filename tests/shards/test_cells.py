@@ -44,7 +44,7 @@ def check(opened: Opened, *, all_counted: bool = True) -> None:
 def saved(opened: Opened) -> None:
     commit = group(opened)
     assert save(commit, most=1 << 20) == 0
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
 
 
 def counted(opened: Opened) -> None:
@@ -63,7 +63,7 @@ def some(opened: Opened, chance: random.Random, ids: list[MessageId]) -> None:
             commit.cancel(name)
         else:
             commit.move(name, NOW + chance.randrange(1, 70 * DAY_MS))
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
 
 
 def _draft(chance: random.Random) -> Draft:
@@ -142,7 +142,7 @@ def test_saving_goes_on_where_it_ended() -> None:
     start_ms = save(commit, most=1)
     assert start_ms == NOW + QUARTER
     assert save(commit, start_ms, most=1 << 20) == 0
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert len(list(store.scan(Table.META, CELLS, CELLS_END))) == 5
     assert all(piece.cells is not None for piece in open_at(store).directory)
 
@@ -154,7 +154,7 @@ def test_a_cancel_and_a_move_in_the_group_of_the_message() -> None:
     second = commit.put_known(draft(NOW + MINUTE))
     commit.move(second, NOW + 3 * MINUTE)
     commit.cancel(first)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     check(opened)
     (piece,) = opened.directory
     assert piece.cells is not None
@@ -198,8 +198,8 @@ def test_the_row_goes_with_its_slice() -> None:
     saved(opened)
     commit: Commit = group(opened)
     (piece,) = opened.directory
-    commit.open_group.dropped(piece)
-    sync(opened, commit.open_group.seal())
+    commit.open_batch.dropped(piece)
+    sync(opened, commit.open_batch.seal())
     assert list(store.scan(Table.META, CELLS, CELLS_END)) == []
 
 

@@ -87,18 +87,18 @@ def test_what_is_posted_stands_in_structure_0_however_busy_the_slice(monkeypatch
 
 def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeline.structures.LEARN_TOPICS", 1)
-    monkeypatch.setattr("shards.open_group.SLICE_STRUCTURES", 3)
+    monkeypatch.setattr("shards.open_batch.SLICE_STRUCTURES", 3)
     opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=1))
     ids = put(opened, *(draft(NOW + 5, "x", topic) for topic in "abcdefc"))
     assert [id_shard(m) for m in ids] == [0, 1, 2, 0, 0, 0, 2]
 
 
 def test_a_slice_with_as_many_shards_as_it_can_have_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shards.open_group.SHARDS_MAX", 4)
+    monkeypatch.setattr("shards.open_batch.SHARDS_MAX", 4)
     opened = open_at(MemoryStore(), caps=Caps(messages=1, bytes=1 << 20, pending=100, structure_above=1_000))
     for text in "abc":
         put(opened, draft(NOW + 5, text))
-    opened.open_group.forget()
+    opened.open_batch.forget()
     with pytest.raises(Refused, match="shards") as caught:
         group(opened).put([draft(NOW + 5, "d")])
     assert (caught.value.why, caught.value.index) == ("over-quota", 0)
@@ -118,7 +118,7 @@ def test_a_group_tells_how_many_rows_it_has() -> None:
     opened = open_at(MemoryStore())
     commit = group(opened)
     commit.put([draft(NOW + 5), draft(NOW + 6)])
-    made = sync(opened, opened.open_group.seal())
+    made = sync(opened, opened.open_batch.seal())
     assert made.rows == 5, "two messages, their shard, its slice, the cursor"
 
 
@@ -129,7 +129,7 @@ def test_all_drafts_are_placed_or_none() -> None:
     with pytest.raises(Refused, match="2 slices") as caught:
         commit.put(far)
     assert (caught.value.index, caught.value.why) == (2, "over-quota")
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.pending == 0
     assert texts(opened) == []
     assert consistent(open_at(opened.store))  # type: ignore[arg-type]
@@ -149,23 +149,23 @@ def test_a_group_holds_the_horizon_below_what_it_touches(opened: Opened) -> None
     (message,) = put(opened, draft(NOW + 50))
     commit = group(opened)
     commit.put([draft(NOW + 90), draft(NOW + 70)])
-    first = commit.open_group.seal()
+    first = commit.open_batch.seal()
     assert first.floor is not None
     assert at_of(first.floor) == NOW + 70
     commit = group(opened)
     commit.cancel(message)
-    second = commit.open_group.seal()
+    second = commit.open_batch.seal()
     assert second.floor == id_position(message)
     assert second.gone == [id_position(message)]
     commit = group(opened)
-    assert commit.open_group.is_empty
-    assert commit.open_group.seal().floor is None
+    assert commit.open_batch.is_empty
+    assert commit.open_batch.seal().floor is None
 
 
 def test_each_group_writes_the_cursor(opened: Opened) -> None:
     commit = group(opened, NOW + 7)
-    commit.open_group.ran(12_345)
-    sealed = sync(opened, commit.open_group.seal())
+    commit.open_batch.ran(12_345)
+    sealed = sync(opened, commit.open_batch.seal())
     value = opened.store.get(Table.META, b"cursor")
     assert value is not None
     cursor = cursor_from(value)
@@ -179,7 +179,7 @@ def test_a_failed_write_is_told(opened: Opened) -> None:
     commit.put([draft(NOW + 5)])
     opened.store.fail_writes = True  # type: ignore[attr-defined]
     with pytest.raises(StoreFailed):
-        commit.open_group.seal()
+        commit.open_batch.seal()
 
 
 # -- idempotency keys
@@ -192,7 +192,7 @@ def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
     commit = group(opened)
     (again,) = commit.put([draft(NOW + 5, key=KEY)])
     assert again == Known(first, NOW + 5)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert texts(opened) == ["x"]
     assert consistent(opened)
 
@@ -211,7 +211,7 @@ def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
     (again,) = commit.put([draft(5, key=KEY)])
     assert isinstance(again, Known)
     assert again.id == first
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert texts(opened) == ["x", "other"]
     assert other != first
 
@@ -229,7 +229,7 @@ def test_a_key_of_another_request_is_refused_before_anything_is_placed(opened: O
     with pytest.raises(Refused) as caught:
         commit.put([draft(NOW + 9, "new"), draft(NOW + 5, key=KEY, fingerprint=b"other" + bytes(11))])
     assert (caught.value.why, caught.value.index) == ("idempotency-mismatch", 1)
-    assert commit.open_group.is_empty
+    assert commit.open_batch.is_empty
     with pytest.raises(Refused):
         commit.put([draft(5, key=b"n" * 16), draft(5, key=b"n" * 16, fingerprint=b"o" * 16)])
 
@@ -240,7 +240,7 @@ def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:
     assert piece is not None
     commit = group(opened, NOW + QUARTER)
     expire(commit, [piece])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     (second,) = group(opened, NOW + QUARTER).put([draft(NOW + 5, key=KEY)])
     assert not isinstance(second, Known)
     assert second != first
@@ -250,7 +250,7 @@ def test_a_key_follows_its_message_when_that_is_moved(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
     commit = group(opened)
     commit.move(first, NOW + 3 * QUARTER)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     piece = opened.directory.find(NOW + 5)
     assert piece is not None
     commit = group(opened)
@@ -279,7 +279,7 @@ def test_a_cancel_leaves_a_stub(opened: Opened) -> None:
     commit = group(opened)
     assert outcome(commit.cancel(message)) is Outcome.DONE
     assert outcome(commit.cancel(message)) is Outcome.DONE, "in one group as in two"
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.pending == 0
     found = opened.reader.find(message)
     assert found is not None
@@ -292,7 +292,7 @@ def test_a_cancel_leaves_a_stub(opened: Opened) -> None:
 def test_a_cancel_is_too_late_from_the_due_millisecond_on(opened: Opened) -> None:
     message, now = put(opened, draft(NOW + 50), draft(0))
     assert outcome(group(opened, NOW + 49).cancel(message)) is Outcome.DONE
-    opened.open_group.forget()
+    opened.open_batch.forget()
     assert outcome(group(opened, NOW).cancel(now)) is Outcome.ALREADY_DISPATCHED
     (other,) = put(opened, draft(NOW + 60))
     assert outcome(group(opened, NOW + 60).cancel(other)) is Outcome.ALREADY_DISPATCHED
@@ -311,7 +311,7 @@ def test_nobody_knows_a_message_that_is_not_there(opened: Opened) -> None:
     commit = group(opened)
     assert outcome(commit.cancel(MessageId(1))) is Outcome.NOT_FOUND
     assert outcome(commit.move(MessageId(1), NOW + 5)) is Outcome.NOT_FOUND
-    assert commit.open_group.is_empty
+    assert commit.open_batch.is_empty
 
 
 # -- move
@@ -323,7 +323,7 @@ def test_a_move_keeps_the_id_and_takes_a_new_place(opened: Opened) -> None:
     control = commit.move(message, NOW + 90)
     assert control.outcome is Outcome.DONE
     assert at_of(id_position(control.row)) == NOW + 90
-    sealed = sync(opened, commit.open_group.seal())
+    sealed = sync(opened, commit.open_batch.seal())
     assert sealed.gone == [id_position(message)]
     assert [place for place, _, _ in sealed.placed] == [id_position(control.row)]
     found = opened.reader.find(message)
@@ -346,7 +346,7 @@ def test_a_moved_message_is_moved_and_cancelled_by_its_id_at_once(opened: Opened
     assert outcome(commit.move(message, NOW + 40)) is Outcome.DONE
     assert outcome(commit.cancel(message)) is Outcome.DONE
     assert outcome(commit.move(message, NOW + 70)) is Outcome.CANCELLED
-    sealed = sync(opened, commit.open_group.seal())
+    sealed = sync(opened, commit.open_batch.seal())
     assert {place for place, _, _ in sealed.placed} <= set(sealed.gone)
     assert texts(opened) == ["-", "-", "-"]
     assert consistent(opened)
@@ -364,7 +364,7 @@ def test_a_move_to_now_is_dispatched_now(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5_000))
     commit = group(opened)
     control = commit.move(message, 0)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert at_of(id_position(control.row)) == NOW
     assert outcome(group(opened).cancel(message)) is Outcome.ALREADY_DISPATCHED
 
@@ -395,7 +395,7 @@ def release(opened: Opened, wall_ms: int) -> None:
     for place, _, _ in list(opened.reader.held()):
         if at_of(place) <= wall_ms:
             commit.release(place)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
 
 
 def test_a_held_message_goes_to_t_when_its_due_has_come(opened: Opened) -> None:
@@ -417,7 +417,7 @@ def test_a_held_message_is_released_once(opened: Opened) -> None:
     commit = group(opened, NOW)
     commit.release(place)
     commit.release(place)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert texts(opened) == ["x"]
     assert consistent(opened)
 
@@ -431,7 +431,7 @@ def test_a_held_message_whose_release_is_refused_stays(opened: Opened) -> None:
     commit = group(opened, NOW)
     with pytest.raises(Refused):
         commit.release(place)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.reader.find(message) is not None
     assert consistent(opened)
 
@@ -441,7 +441,7 @@ def test_a_held_message_can_be_cancelled_until_it_is_released(opened: Opened) ->
     commit = group(opened, BACK)
     assert outcome(commit.cancel(message)) is Outcome.DONE
     assert outcome(commit.cancel(message)) is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert (opened.held, opened.pending) == (1, 0)
     assert consistent(opened)
     release(opened, NOW)
@@ -456,19 +456,19 @@ def test_a_held_message_can_be_moved_on_and_about(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
     commit = group(opened, BACK)
     assert outcome(commit.move(message, BACK + 20_000)) is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert (opened.held, opened.pending) == (1, 1)
     assert consistent(opened)
     commit = group(opened, BACK)
     assert outcome(commit.move(message, NOW + 500)) is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert (opened.held, opened.pending) == (0, 1)
     found = opened.reader.find(message)
     assert found is not None
     assert at_of(found.position) == NOW + 500
     commit = group(opened, BACK)
     assert outcome(commit.move(message, BACK + 5_000)) is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.held == 1
     release(opened, BACK + 5_000)
     assert texts(opened) == ["x", "-"]
@@ -480,7 +480,7 @@ def test_a_released_message_is_held_again_when_the_clock_goes_back_meanwhile(ope
     (place,) = [place for place, _, _ in opened.reader.held()]
     commit = group(opened, BACK)
     commit.release(place)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.held == 1
     found = opened.reader.find(message)
     assert found is not None
@@ -497,14 +497,14 @@ def test_a_group_sees_its_own_rows(opened: Opened) -> None:
     assert commit.get(Table.SESSIONS, b"c") == b"1"
     commit.row(Table.SESSIONS, b"c", None)
     assert commit.get(Table.SESSIONS, b"c") is None
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.store.get(Table.SESSIONS, b"c") is None
 
 
 def test_turns_are_journalled(opened: Opened) -> None:
     commit = group(opened)
-    commit.open_group.dispatched([(Position(5), 77), (Position(9), 78)])
-    sync(opened, commit.open_group.seal())
+    commit.open_batch.dispatched([(Position(5), 77), (Position(9), 78)])
+    sync(opened, commit.open_batch.seal())
     assert opened.reader.dispatched_ms(Position(6)) == 78
 
 
@@ -513,17 +513,17 @@ def test_a_dropped_slice_is_gone_with_its_rows(opened: Opened) -> None:
     piece = opened.directory.find(NOW + 5)
     assert piece is not None
     commit = group(opened, NOW + QUARTER - 1)
-    commit.open_group.ran(7_000)
-    commit.open_group.passed(piece)
-    sync(opened, commit.open_group.seal())
+    commit.open_batch.ran(7_000)
+    commit.open_batch.passed(piece)
+    sync(opened, commit.open_batch.seal())
     again = open_at(opened.store)  # type: ignore[arg-type]
     kept = again.directory.find(NOW + 5)
     assert kept is not None
     assert kept.passed_s == 7
     commit = group(opened, NOW + QUARTER)
-    commit.open_group.dispatched([(Position(5), 77)])
+    commit.open_batch.dispatched([(Position(5), 77)])
     expire(commit, [piece])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.reader.find(first) is None
     assert opened.reader.find(second) is not None
     assert texts(opened) == ["b"]
@@ -538,7 +538,7 @@ def test_cached_slices_are_forgotten_at_their_bound() -> None:
     opened = open_at(MemoryStore(), caps=CAPS, max_slices=3)
     for number in range(12):
         put(opened, draft(NOW + 30 * DAY_MS + number * QUARTER))
-    assert len(opened.open_group._quarters) <= 7
+    assert len(opened.open_batch._quarters) <= 7
     assert consistent(opened)
 
 
@@ -561,7 +561,7 @@ def test_a_move_that_is_refused_leaves_the_message_where_it_is() -> None:
     commit = group(opened)
     with pytest.raises(Refused):
         commit.move(name, NOW + 2 * QUARTER)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert texts(open_at(store)) == ["precious"]
     assert opened.pending == 1
 
@@ -571,7 +571,7 @@ def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
     opened = open_at(store)
     commit = group(opened, NOW - 60_000)
     commit.put([draft(NOW - 30_000, "held", key=b"h" * 16)])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     (name,) = put(opened, draft(NOW + QUARTER, "revived", key=b"r" * 16))
     store.is_rotten = True
     commit = group(opened)
@@ -580,7 +580,7 @@ def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
     found = opened.reader.find(name)
     assert found is not None
     commit.revive(found)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert sorted(texts(opened)) == ["-", "held", "revived"]
     assert opened.held == 0
 
@@ -598,7 +598,7 @@ def test_a_key_whose_message_is_lost_is_free() -> None:
     store.write(batch)
     commit = group(opened)
     ((again,), twin) = commit.put([one]), commit.put([one])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert isinstance(again, int)
     assert again != name
     assert twin == [Known(again, NOW + QUARTER)]
@@ -624,7 +624,7 @@ def test_what_is_put_known_can_be_cancelled_in_its_own_group(opened: Opened) -> 
     assert isinstance(fresh, int)
     assert commit.cancel(fresh).outcome is Outcome.NOT_FOUND, "nobody has been told its id"
     assert commit.cancel(known).outcome is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert texts(opened) == ["fresh", "-"]
     assert opened.pending == 1
     assert consistent(opened)
@@ -635,7 +635,7 @@ def test_what_is_put_known_while_the_clock_is_set_back_is_held(opened: Opened) -
     known = commit.put_known(draft(NOW - 30_000))
     assert id_shard(known) == HELD_SHARD
     assert commit.cancel(known).outcome is Outcome.DONE
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert (opened.pending, opened.held) == (0, 1), "the stub stays until its due"
     assert consistent(opened)
 
@@ -650,7 +650,7 @@ def test_what_is_owed_is_put_however_much_is_pending() -> None:
     owed = commit.put_owed(draft(NOW + 5, "owed"))
     with pytest.raises(Refused, match="1 slices"):
         commit.put_owed(draft(NOW + DAY_MS))
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.pending == CAPS.pending + 1
     assert opened.reader.find(owed) is not None
     assert consistent(opened)

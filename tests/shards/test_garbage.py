@@ -43,7 +43,7 @@ class Left:
         self.seal()
 
     def seal(self) -> None:
-        sync(self.opened, self.opened.open_group.seal())
+        sync(self.opened, self.opened.open_batch.seal())
 
     @property
     def first(self) -> Slice:
@@ -82,7 +82,7 @@ def test_what_expires_leaves_its_rows_and_a_note(it: Left) -> None:
 def test_dispatch_turns_go_with_the_slices_that_they_passed(it: Left) -> None:
     end_ms = it.first.end_ms
     turns = [(position(NOW, 1), NOW), (before(end_ms), NOW + 1), (position(end_ms, 1), NOW + 2)]
-    group(it.opened).open_group.dispatched(turns)
+    group(it.opened).open_batch.dispatched(turns)
     it.seal()
     gone = it.first
     assert expire(group(it.opened), [gone]) == [gone]

@@ -70,8 +70,8 @@ def test_no_message_is_written_and_none_is_deleted(split: Split) -> None:
     said = split.count(begun, cuts)
     commit = group(split.opened)
     handover.cut(commit, Tally(begun[0], cuts), said, before(NOW))
-    commit.open_group.count()
-    assert commit.open_group.size < 600
+    commit.open_batch.count()
+    assert commit.open_batch.size < 600
     split.seal()
     assert list(split.store.scan(Table.MESSAGES, b"", keys.LAST)) == rows
 
@@ -242,7 +242,7 @@ def test_what_is_refused_changes_nothing(split: Split) -> None:
         [one._replace(bytes=one.rows * 22 - 1), other],
     ):
         assert refused([FAR + 4_000], wrong) == "bad-manifest"
-    assert commit.open_group.is_empty
+    assert commit.open_batch.is_empty
     assert split.slices() == [parent]
     split.cut(parent, [FAR + 4_000], [one, other])
     split.check(ALL)
@@ -264,7 +264,7 @@ def test_a_directory_that_was_read_anew_knows_of_no_job(split: Split) -> None:
     begun = split.begin()
     said = split.count(begun, [FAR + 4_000])
     split.opened.directory.replace(read_directory(split.store, 50))
-    split.opened.open_group.forget()
+    split.opened.open_batch.forget()
     tally = Tally(begun[0], [FAR + 4_000])
     assert refusal(handover.cut, group(split.opened), tally, said, before(NOW)) == "wrong-state"
     split.split(FAR + 4_000)

@@ -54,9 +54,9 @@ def retry(message: MessageId) -> KeptRow:
 
 def write(opened: Opened, *requests: list[Draft], wall_ms: int = NOW) -> list[MessageId]:
     """One group, durable."""
-    opened.open_group.begin(wall_ms)
+    opened.open_batch.begin(wall_ms)
     ids = [one for drafts in requests for one in opened.commit.put(drafts) if isinstance(one, int)]
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     return ids
 
 
@@ -84,26 +84,26 @@ def test_each_request_counts_for_its_owner() -> None:
     opened = opened_at(MemoryStore())
     first, second, *_ = write(opened, [of(A), of(A)], [of(B)], [of(b"")], [of(A)])
     assert check(opened) == (3, 1)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     assert opened.commit.cancel(first).outcome is Outcome.DONE
     assert opened.commit.cancel(first).outcome is Outcome.DONE, "cancelled once"
     assert opened.commit.move(second, NOW + 2 * DAY_MS).outcome is Outcome.DONE
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (2, 1)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     assert opened.commit.cancel(second).outcome is Outcome.DONE, "wherever it was moved"
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (1, 1)
 
 
 def test_each_way_in_counts() -> None:
     opened = opened_at(MemoryStore())
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     opened.commit.put_known(of(A))
     opened.commit.put_owed(of(A))
     name = MessageId((NOW + DAY_MS) << 80 | 5 << 48 | 77)
     assert adopt(opened.commit, [of(B), of(B)], [name, MessageId(0)])[0] == name
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (2, 2)
 
 
@@ -118,13 +118,13 @@ def test_what_is_held_counts_until_it_is_cancelled_or_passed() -> None:
     opened = opened_at(MemoryStore())
     first, second = write(opened, [of(A, NOW - 30_000), of(A, NOW - 20_000)], wall_ms=NOW - 60_000)
     assert id_shard(first) == HELD_SHARD
-    opened.open_group.begin(NOW - 60_000)
+    opened.open_batch.begin(NOW - 60_000)
     opened.commit.cancel(first)
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (1, 0)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     opened.commit.release(Position((NOW - 20_000) << 48 | second & (1 << 48) - 1))
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (1, 0)
 
 
@@ -164,9 +164,9 @@ def test_a_group_that_fails_counts_if_it_is_there_after_all(survives: bool) -> N
     assert isinstance(store, MemoryStore)
     (first, *_) = write(opened, [of(A, NOW + 1), of(A)], [of(B)])
     passed(opened, A, first)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     opened.commit.put([of(A), of(A), of(A)])
-    opened.open_group.seal()
+    opened.open_batch.seal()
     store.crash(int(survives))
     read_timeline_again(opened)
     assert check(opened) == (4 if survives else 1, 1)
@@ -178,15 +178,15 @@ def test_a_group_that_fails_counts_if_it_is_there_after_all(survives: bool) -> N
 def test_a_group_that_is_given_up_counts_nothing() -> None:
     opened = opened_at(MemoryStore())
     first, second = write(opened, [of(A), of(A)])
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     opened.commit.put([of(A), of(A)])
     opened.commit.put([of(B)])
     opened.commit.cancel(first)
     undo_group(opened)
     assert check(opened) == (2, 0)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     opened.commit.cancel(second)
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (1, 0)
 
 
@@ -204,12 +204,12 @@ def refused(ask: Callable[[], object]) -> str:
 def test_beyond_the_quota_a_request_is_refused_whole() -> None:
     opened = opened_at(MemoryStore(), quota_of=quota)
     first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     commit = opened.commit
     assert (
         refused(lambda: commit.put([of(A), of(A)])) == "key 'meter-7' has 2 messages pending, its limit is 3"
     )
-    assert opened.open_group.is_empty
+    assert opened.open_batch.is_empty
     commit.put([of(A)])
     for ask in (
         lambda: commit.put([of(A)]),
@@ -222,14 +222,14 @@ def test_beyond_the_quota_a_request_is_refused_whole() -> None:
     commit.put([of(b"")])
     commit.cancel(first)
     assert "3 messages" in refused(lambda: commit.put([of(A)])), "one that was promised before counts"
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (3, 7)
 
 
 def test_a_key_that_is_known_is_not_refused() -> None:
     opened = opened_at(MemoryStore(), quota_of=quota)
     write(opened, [of(A, key=bytes([n]) * 16) for n in range(3)])
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     for pending in (CAPS.pending, 1):  # lowered below what is pending
         opened.commit.caps = replace(CAPS, pending=pending)
         again = [of(A, key=bytes([n]) * 16) for n in range(3)]
@@ -309,7 +309,7 @@ def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
     size = len(of(A).value)
     assert again.owned.pending_bytes(A) == 2 * size
     assert check(again) == (2, 1), "an old row is not wrong"
-    again.open_group.begin(NOW)
+    again.open_batch.begin(NOW)
     again.commit.put([of(A)])
     store.crash(0)
     read_timeline_again(again)
@@ -324,11 +324,11 @@ def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
     size = len(of(A).value)
     opened = opened_at(MemoryStore(), quota_of=lambda owner: (0, 3 * size if owner == A else 0))
     first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     commit = opened.commit
     text = f"key 'meter-7' has {2 * size} bytes pending, its limit is {3 * size}"
     assert refused(lambda: commit.put([of(A), of(A)])) == text
-    assert opened.open_group.is_empty
+    assert opened.open_batch.is_empty
     commit.move(first, NOW + 2 * DAY_MS)
     refused(lambda: commit.put([of(A)]))  # its row has an id more now
     commit.cancel(first)
@@ -342,7 +342,7 @@ def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
         refused(ask)
     commit.put([of(B)])
     commit.put([of(b"")])
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert check(opened) == (3, 6)
 
 
@@ -351,10 +351,10 @@ SHARED = replace(CAPS, pending=80, is_shared=True)
 
 def held_by(opened: Opened, owner: bytes, count: int) -> None:
     """Have them taken, or as many as there may be."""
-    opened.open_group.begin(NOW)
+    opened.open_batch.begin(NOW)
     for _ in range(count):
         opened.commit.put([of(owner)])
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
 
 
 def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
@@ -403,14 +403,14 @@ class Walk:
     def group(self) -> None:
         """A few requests, and what becomes of their group."""
         opened, chance = self.opened, self.chance
-        opened.open_group.begin(self.wall_ms)
+        opened.open_batch.begin(self.wall_ms)
         made: list[MessageId] = []
         for _ in range(chance.randrange(1, 6)):
             self.request(made)
         if chance.random() < 0.15:
             undo_group(opened)
             return
-        group = opened.open_group.seal()
+        group = opened.open_batch.seal()
         if chance.random() < 0.15:
             self.store.crash(chance.randrange(2))
             read_timeline_again(opened)
@@ -456,11 +456,11 @@ class Walk:
 
     def release(self) -> None:
         """What was held and is due by now, cancelled or not."""
-        self.opened.open_group.begin(self.wall_ms)
+        self.opened.open_batch.begin(self.wall_ms)
         for place, _, _ in [*self.opened.reader.held()]:
             if at_of(place) <= self.wall_ms:
                 self.opened.commit.release(place)
-        sync(self.opened, self.opened.open_group.seal())
+        sync(self.opened, self.opened.open_batch.seal())
 
     def kill(self) -> None:
         self.store.crash(self.chance.randrange(2))

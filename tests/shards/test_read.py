@@ -84,7 +84,7 @@ def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) ->
         child = Slice(start, end, 1)
         child.borrow(parent.shards.values(), Counts())
         opened.directory.adopt(child)
-    opened.open_group.forget()
+    opened.open_batch.forget()
     assert texts(opened) == ["1000", "2000", "3000"]
     assert texts(opened, before(cut)) == ["2000", "3000"]
     for message, text in zip(ids, ("1000", "2000", "3000"), strict=True):
@@ -124,7 +124,7 @@ def test_a_moved_message_is_found_where_it_went_last(opened: Opened) -> None:
 def _moved(opened: Opened, message: MessageId, due_ms: int):  # type: ignore[no-untyped-def]
     commit = group(opened)
     commit.move(message, due_ms)
-    return commit.open_group.seal()
+    return commit.open_batch.seal()
 
 
 def test_a_moved_message_survives_the_slice_it_came_from(opened: Opened) -> None:
@@ -134,14 +134,14 @@ def test_a_moved_message_survives_the_slice_it_came_from(opened: Opened) -> None
     assert first is not None
     commit = group(opened)
     expire(commit, [first])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     found = opened.reader.find(message)
     assert found is not None
     last = opened.directory.find(NOW + 3 * QUARTER)
     assert last is not None
     commit = group(opened)
     expire(commit, [last])
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     assert opened.reader.find(message) is None
 
 
@@ -172,7 +172,7 @@ def test_a_moved_message_that_is_held_is_found_behind_the_floor(opened: Opened) 
     (message,) = put(opened, draft(NOW + 10 * QUARTER, "x"))
     commit = group(opened, NOW - 90_000)
     commit.move(message, NOW - 60_000)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     opened.directory.floor = before(NOW)
     found = opened.reader.find(message)
     assert found is not None

@@ -30,8 +30,8 @@ def test_everything_is_there_again() -> None:
     opened.horizon.advance(id_position(ids[0]))
     commit = group(opened)
     commit.cancel(ids[3])
-    commit.open_group.ran(4_000)
-    sync(opened, commit.open_group.seal())
+    commit.open_batch.ran(4_000)
+    sync(opened, commit.open_batch.seal())
     again = open_at(store, NOW + 5)
     assert texts(again) == texts(opened) == ["0", "1", "2", "-", "4"]
     assert again.horizon.position == id_position(ids[0])
@@ -59,7 +59,7 @@ def test_time_goes_on_from_the_horizon_or_the_wall(wall_ms: int) -> None:
     opened = open_at(store)
     opened.horizon.observe(NOW + 500)
     opened.horizon.advance(position(NOW + 500, 1))
-    sync(opened, group(opened).open_group.seal())
+    sync(opened, group(opened).open_batch.seal())
     assert open_at(store, wall_ms).horizon.clock_ms == max(wall_ms, NOW + 500)
 
 
@@ -82,7 +82,7 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
     for text in ("survives", "lost"):
         commit = group(opened)
         commit.put([draft(NOW + DAY_MS + len(text) * QUARTER, text)])
-        commit.open_group.seal()
+        commit.open_batch.seal()
     assert opened.pending == 3
     store.survivors = 1
     assert reopen_store(store) is None
@@ -125,7 +125,7 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     assert piece is not None
     commit = group(opened)
     expire(commit, [piece])
-    commit.open_group.seal()
+    commit.open_batch.seal()
     assert opened.directory.floor == before(piece.end_ms)
     assert reopen_store(store) is None
     read_timeline_again(opened)
@@ -167,8 +167,8 @@ def test_borrowed_shards_come_back() -> None:
     opened.directory.drop(parent)
     opened.directory.adopt(child)
     commit = group(opened)
-    commit.open_group.passed(child)
-    sync(opened, commit.open_group.seal())
+    commit.open_batch.passed(child)
+    sync(opened, commit.open_batch.seal())
     batch = store.batch()
     batch.delete(Table.SLICES, parent.start_ms.to_bytes(6, "big") + bytes(2))
     store.write(batch)

@@ -59,12 +59,12 @@ def test_many_are_placed_in_the_order_of_their_keys_and_answered_in_their_own() 
         for n, due in enumerate(dues)
     ]
     group(opened)
-    steps = Steps(opened.open_group.in_order(opened.commit.put_in_steps(drafts)))
+    steps = Steps(opened.open_batch.in_order(opened.commit.put_in_steps(drafts)))
     count = 1
     while steps.step():
         count += 1
     assert count >= 4 * 300 // STEP, "to look keys up, to place, to put the rows of both"
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert [at_of(id_position(name)) for name in steps.answer] == dues
     assert [seq_of(id_position(name)) for name in steps.answer] == sorted(
         seq_of(id_position(name)) for name in steps.answer
@@ -85,7 +85,7 @@ def test_messages_keep_their_order() -> None:
     group(opened)
     drafts = [draft(due, f"{n}") for n, due in enumerate([NOW + 9, 0, NOW - 3, NOW + 9, 0])]
     names = at_once(opened.commit.put_in_steps(drafts, step=2))
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert texts(opened) == ["1", "2", "4", "0", "3"]
     assert isinstance(names[1], int)
     assert at_of(id_position(names[1])) == NOW
@@ -95,7 +95,7 @@ def test_what_fails_half_way_leaves_all_its_rows_to_be_undone() -> None:
     """The group's mark has to tell that something was written."""
     opened = open_at(MemoryStore())
     group(opened)
-    mark = opened.open_group.mark
+    mark = opened.open_batch.mark
 
     def bits() -> Bits[None]:
         opened.commit.row(Table.META, b"b", b"1")
@@ -104,14 +104,14 @@ def test_what_fails_half_way_leaves_all_its_rows_to_be_undone() -> None:
         yield
         raise KeyError
 
-    steps = Steps(opened.open_group.in_order(bits()))
+    steps = Steps(opened.open_batch.in_order(bits()))
     assert steps.step()
-    assert opened.open_group.mark[0] == mark[0] + 3
+    assert opened.open_batch.mark[0] == mark[0] + 3
     with pytest.raises(KeyError):
         steps.step()
-    assert opened.open_group.mark[0] == mark[0] + 3
+    assert opened.open_batch.mark[0] == mark[0] + 3
     opened.commit.row(Table.META, b"c", b"1")
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [b"1", None, b"1"]
 
 
@@ -128,21 +128,21 @@ def test_of_one_key_the_last_change_counts() -> None:
         opened.commit.clear(Table.META, b"c", b"d")
         opened.commit.row(Table.META, b"a", None)
 
-    at_once(opened.open_group.in_order(bits()))
-    sync(opened, opened.open_group.seal())
+    at_once(opened.open_batch.in_order(bits()))
+    sync(opened, opened.open_batch.seal())
     assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [None, b"2", None]
 
 
 def test_a_group_that_was_dropped_half_way_is_not_touched_again() -> None:
     opened = open_at(MemoryStore())
     group(opened)
-    bits = opened.open_group.in_order(opened.commit.put_in_steps([draft(NOW + 5)] * 3, step=1))
+    bits = opened.open_batch.in_order(opened.commit.put_in_steps([draft(NOW + 5)] * 3, step=1))
     for _ in range(3):
         next(bits)
-    opened.open_group.forget()
+    opened.open_batch.forget()
     opened.commit.row(Table.META, b"a", b"1")
     bits.close()
-    assert opened.open_group.mark == (1, 0, 0)
+    assert opened.open_batch.mark == (1, 0, 0)
 
 
 def test_it_is_refused_before_anything_is_placed() -> None:
@@ -152,7 +152,7 @@ def test_it_is_refused_before_anything_is_placed() -> None:
     with pytest.raises(Refused) as refused:
         steps.step()
     assert refused.value.index == 2
-    assert opened.open_group.is_empty
+    assert opened.open_batch.is_empty
     assert opened.pending == 0
 
 
@@ -164,7 +164,7 @@ def test_a_key_of_another_request_is_named() -> None:
     with pytest.raises(Refused) as refused:
         at_once(opened.commit.put_in_steps(wanted, step=1))
     assert refused.value.index == 2
-    assert opened.open_group.is_empty
+    assert opened.open_batch.is_empty
 
 
 def test_what_is_reserved_is_touched_before_it_is_placed() -> None:
@@ -174,15 +174,15 @@ def test_what_is_reserved_is_touched_before_it_is_placed() -> None:
     steps = Steps(opened.commit.put_in_steps([draft(NOW + 60_000), draft(0), draft(NOW + 3)], step=1))
     seq = opened.horizon.seq
     assert steps.step()
-    assert opened.open_group.is_empty
-    assert opened.open_group.floor == position(NOW, seq + 1)
+    assert opened.open_batch.is_empty
+    assert opened.open_batch.floor == position(NOW, seq + 1)
     assert steps.step()
-    opened.open_group.resume(NOW + 10)
+    opened.open_batch.resume(NOW + 10)
     while steps.step():
         pass
     far, now, soon = (id_position(name) for name in steps.answer)
     assert [at_of(place) for place in (far, now, soon)] == [NOW + 60_000, NOW, NOW + 3]
-    assert opened.open_group.floor == position(NOW, seq + 1) < now
+    assert opened.open_batch.floor == position(NOW, seq + 1) < now
     assert opened.horizon.clock_ms == NOW + 10
 
 
@@ -191,7 +191,7 @@ def test_what_is_held_back_touches_nothing_and_keeps_its_key() -> None:
     group(opened, NOW)
     wanted = [draft(NOW + 5_000, f"{n}", key=bytes([n]) * 16, fingerprint=b"f" * 16) for n in range(3)]
     first = at_once(opened.commit.put_in_steps(wanted, step=1))
-    assert opened.open_group.floor is None
+    assert opened.open_batch.floor is None
     assert opened.held == 3
     again = at_once(opened.commit.put_in_steps(wanted, step=1))
     assert again == [Known(name, NOW + 5_000) for name in first if isinstance(name, int)]
@@ -206,11 +206,11 @@ def test_those_with_ids_of_their_own_stay_below_too() -> None:
     steps = Steps(adopt_in_steps(opened.commit, drafts, names))
     floors: list[Position | None] = []
     while steps.step():
-        floors.append(opened.open_group.floor)
+        floors.append(opened.open_batch.floor)
     lowest = NOW + 5_000 - count + 1
     seqs = [seq_of(floor or END) for floor in floors]
     assert [at_of(floor or END) for floor in floors][-2:] == [lowest, lowest]
     assert seqs[-1] == seqs[-2] == opened.horizon.seq - count + 1
     assert steps.answer == names
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert all(opened.reader.find(MessageId(name)) is not None for name in names)

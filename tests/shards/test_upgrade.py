@@ -293,8 +293,8 @@ def test_what_is_written_afterwards_counts_on() -> None:
     opened = had.open(NOW)
     commit = group(opened)
     ((place, row),) = RETRIES.all(opened.store)
-    assert RETRIES.remove(commit.open_group, place, row)
-    sync(opened, opened.open_group.seal())
+    assert RETRIES.remove(commit.open_batch, place, row)
+    sync(opened, opened.open_batch.seal())
     assert (
         RETRIES.stored_totals(opened.store).count == RETRIES.count_of(opened.store, RETRIES.whose(row)) == 0
     )

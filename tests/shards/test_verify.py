@@ -20,7 +20,7 @@ def filled() -> MemoryStore:
     commit = group(opened)
     commit.cancel(ids[3])
     commit.move(ids[5], NOW + 9 * QUARTER)
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     return store
 
 

@@ -57,7 +57,7 @@ def test_an_opened_timeline_shows_them_and_counts_them_again() -> None:
     put(opened, draft(NOW + DAY_MS), draft(NOW + 2 * DAY_MS))
     commit = group(opened, NOW - 60_000)
     commit.put([draft(NOW - 30_000)])
-    sync(opened, opened.open_group.seal())
+    sync(opened, opened.open_batch.seal())
     assert (opened.pending, opened.held) == figures(opened.waiting) == (3, 1)
     opened.waiting.dispatched(2)
     opened.waiting.let_go()
@@ -68,8 +68,8 @@ def test_an_opened_timeline_shows_them_and_counts_them_again() -> None:
 
 def test_running_time_is_added_up_and_comes_back() -> None:
     opened = open_at(MemoryStore())
-    opened.open_group.ran(1_500)
-    opened.open_group.ran(500)
+    opened.open_batch.ran(1_500)
+    opened.open_batch.ran(500)
     put(opened, draft(NOW + DAY_MS))
     assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
 

@@ -28,9 +28,9 @@ def draft(
 def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
     """In a group of its own, durable."""
     commit = opened.commit
-    commit.open_group.begin(wall_ms)
+    commit.open_batch.begin(wall_ms)
     ids = [answer for answer in commit.put(drafts) if not hasattr(answer, "due_ms")]
-    sync(opened, commit.open_group.seal())
+    sync(opened, commit.open_batch.seal())
     return ids
 
 
@@ -47,5 +47,5 @@ def texts(opened: Opened, start: Position = START, end: Position | None = None) 
 
 
 def group(opened: Opened, wall_ms: int = NOW) -> Commit:
-    opened.open_group.begin(wall_ms)
+    opened.open_batch.begin(wall_ms)
     return opened.commit

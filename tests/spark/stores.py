@@ -37,11 +37,11 @@ class Timeline:
         )
 
     def begin(self) -> Commit:
-        self.opened.open_group.begin(self.wall_ms)
+        self.opened.open_batch.begin(self.wall_ms)
         return self.opened.commit
 
     def sync(self) -> None:
-        self.opened.open_group.seal()
+        self.opened.open_batch.seal()
         self.store.flush()
         self.opened.horizon.close_group()
 
@@ -79,7 +79,7 @@ class Timeline:
         commit = self.begin()
         if rows:
             horizon.advance(rows[-1][0])
-            commit.open_group.dispatched([(rows[-1][0], self.wall_ms)])
+            commit.open_batch.dispatched([(rows[-1][0], self.wall_ms)])
         horizon.advance(max(horizon.position, Position(wall_ms << 48)))
         self.sync()
 

@@ -16,7 +16,7 @@ def make(*, at: int = NOW, bound_ms: int = 0, wall_ms: int = NOW, seq: int = 7) 
 
 def durable(horizon: Horizon) -> Horizon:
     """With a bound on disk."""
-    horizon.open_group(None)
+    horizon.open_batch(None)
     horizon.close_group()
     return horizon
 
@@ -86,7 +86,7 @@ def test_no_place_is_early_or_behind(due_ms: int, wall_ms: int, later_ms: int) -
 def test_the_example_of_the_module() -> None:
     horizon = durable(Horizon(position=START, bound_ms=0, seq=6 - SEQ_GAP, wall_ms=1_000))
     horizon.issue()
-    horizon.open_group(position(1_000, 6))
+    horizon.open_batch(position(1_000, 6))
     assert horizon.limit(END) == position(1_000, 5)
     horizon.close_group()
     assert horizon.limit(END) == position(1_000, 7)
@@ -98,9 +98,9 @@ def test_the_example_of_the_module() -> None:
 def test_the_lowest_open_floor_holds_the_horizon() -> None:
     horizon = durable(make())
     horizon.observe(NOW + 100)
-    horizon.open_group(position(NOW + 50, 9))
-    horizon.open_group(position(NOW + 20, 10))
-    horizon.open_group(None)
+    horizon.open_batch(position(NOW + 50, 9))
+    horizon.open_batch(position(NOW + 20, 10))
+    horizon.open_batch(None)
     assert horizon.limit(END) == position(NOW + 20, 9)
     horizon.close_group()
     assert horizon.limit(END) == position(NOW + 20, 9)
@@ -112,7 +112,7 @@ def test_the_bound_on_disk_holds_the_horizon() -> None:
     horizon = make(bound_ms=NOW + 10)
     horizon.observe(NOW + 60_000)
     assert horizon.limit(END) == before(NOW + 10)
-    assert horizon.open_group(None) == NOW + 60_000 + BOUND_MS
+    assert horizon.open_batch(None) == NOW + 60_000 + BOUND_MS
     assert horizon.limit(END) == before(NOW + 10)
     horizon.close_group()
     assert at_of(horizon.limit(END)) == NOW + 60_000
@@ -154,7 +154,7 @@ def test_a_heartbeat_is_due_in_the_middle_of_the_bound() -> None:
     for wall_ms in (NOW, NOW + BOUND_MS // 2, NOW + BOUND_MS // 2 + 1):
         horizon.observe(wall_ms)
         needs.append(horizon.needs_heartbeat)
-    horizon.open_group(None)
+    horizon.open_batch(None)
     assert [*needs, horizon.needs_heartbeat] == [False, False, True, False]
 
 
@@ -162,8 +162,8 @@ def test_a_failed_bound_is_written_again() -> None:
     """What the failed groups promised was never on disk: a heartbeat has to say it again, at once."""
     horizon = make(bound_ms=NOW + 10)
     horizon.observe(NOW + 5_000)
-    horizon.open_group(position(NOW + 1, 1))
-    horizon.open_group(None)
+    horizon.open_batch(position(NOW + 1, 1))
+    horizon.open_batch(None)
     horizon.drop_groups(NOW + 10)
     assert horizon.limit(END) == before(NOW + 10)
     assert horizon.needs_heartbeat

@@ -190,7 +190,7 @@ class Burying:
             log.error("message at %024x: unreadable, skipped: %s", place, error)
             return None
         due_ms = record.due_ms or place >> 48
-        if is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
+        if is_over(due_ms, record.expires_ms, commit.open_batch.wall_ms):
             return None
         name = id_at(place, shard, self._node, record.id)
         return None if keys.place(place) <= row.reread and _has_kept(commit, row, name) else name
@@ -208,7 +208,7 @@ class Burying:
                 continue
             if end_retry(commit, place, kept) and keys.place(place) not in finished:
                 letter = msgspec.structs.replace(
-                    kept, reason=row.reason, running_ms=commit.open_group.running_ms
+                    kept, reason=row.reason, running_ms=commit.open_batch.running_ms
                 )
                 row = self._keep(commit, row, letter)
         return msgspec.structs.replace(row, has_retries=False)
@@ -229,7 +229,7 @@ class Burying:
             attempts=attempts,
             reason=row.reason,
             keeper=row.keeper,
-            running_ms=commit.open_group.running_ms,
+            running_ms=commit.open_batch.running_ms,
             record=value or _NOTHING,
             incarnation=row.incarnation,
             stood_as=keys.message(stood_as) if stood_as not in (None, name) else b"",
@@ -250,7 +250,7 @@ class Burying:
 
 def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
     """Whether the place has a retry or dead letter of a message, which then stays or ends as such."""
-    found = (kept.of_message_in(commit.open_group, message) for kept in (RETRIES, DEAD))
+    found = (kept.of_message_in(commit.open_batch, message) for kept in (RETRIES, DEAD))
     return any(one.is_of(row.addressee, row.incarnation) for _, one in chain(*found))
 
 

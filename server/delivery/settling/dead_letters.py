@@ -112,7 +112,7 @@ class DeadLetters:
             attempts=tried.attempts,
             reason=tried.reason,
             keeper=min(owners) if len(owners) == 1 else "",
-            running_ms=commit.open_group.running_ms,
+            running_ms=commit.open_batch.running_ms,
             record=encode(msgspec.structs.replace(message.record, retry=None)),
             incarnation=subscriber.incarnation,
             counted=tried.counted,
@@ -125,7 +125,7 @@ class DeadLetters:
         """`KeptRow.stood_as` of a delivered message, also of one delivered as a retry."""
         if message.shard == RETRY_SHARD:
             with suppress(Corrupt):
-                before = RETRIES.at(commit.open_group, message.position)
+                before = RETRIES.at(commit.open_batch, message.position)
                 return b"" if before is None else before.stood_as
         if message.record.id and 0 <= message.shard < RETRY_SHARD:
             return id_key(message_id(message.position, message.shard, self._node))
@@ -138,7 +138,7 @@ class DeadLetters:
 
     def half_of_room(self, commit: Commit) -> tuple[int, int]:
         """Half of the remaining room for dead letters, in messages and bytes."""
-        now, bounds = DEAD.totals(commit.open_group), self._bounds
+        now, bounds = DEAD.totals(commit.open_batch), self._bounds
         return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
 
     def keep(self, commit: Commit, row: KeptRow) -> int:
@@ -164,7 +164,7 @@ class DeadLetters:
 
         Raises Refused, Corrupt, before anything is changed.
         """
-        row = DEAD.at(commit.open_group, place)
+        row = DEAD.at(commit.open_batch, place)
         if row is None:
             return False
         subscriber = self._groups.place_of(row) if to is None else to
@@ -192,16 +192,16 @@ class DeadLetters:
         for at, one in older:
             self._retries.take(commit, subscriber, at, one)
         end_dropped(commit, again)
-        DEAD.remove(commit.open_group, place, row)
+        DEAD.remove(commit.open_batch, place, row)
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:
         """Drop a dead letter; False if it is gone, or that is not allowed. Raises Corrupt."""
-        row = DEAD.at(commit.open_group, place)
+        row = DEAD.at(commit.open_batch, place)
         if row is None or not may(row, None):
             return False
         note_dropped(commit, row)
-        return DEAD.remove(commit.open_group, place, row)
+        return DEAD.remove(commit.open_batch, place, row)
 
     # -- housekeeping
 

@@ -163,7 +163,7 @@ class Late:
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
-        if place <= horizon or at_of(place) <= commit.open_group.wall_ms:
+        if place <= horizon or at_of(place) <= commit.open_batch.wall_ms:
             # A kill or a replay has removed it from the group's cursor, which would read it again. Nothing
             # later was
             # ever sent.
@@ -185,7 +185,7 @@ class Late:
         except Corrupt as error:
             log.error("late ack: message unreadable: %s", error)
             return None
-        is_due = at_of(found.position) <= commit.open_group.wall_ms
+        is_due = at_of(found.position) <= commit.open_batch.wall_ms
         is_theirs = matches(parse_share(group.text)[1], topic.decode()) and member.may_receive(topic)
         return found.position if is_due and is_theirs else None
 

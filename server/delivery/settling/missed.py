@@ -57,7 +57,7 @@ class Missed:
             log.error("message at %024x: unreadable, skipped: %s", place, error)
             return 0
         due_ms = record.due_ms or place >> 48
-        if not record.qos or is_over(due_ms, record.expires_ms, commit.open_group.wall_ms):
+        if not record.qos or is_over(due_ms, record.expires_ms, commit.open_batch.wall_ms):
             return 0
         own = record.publisher
         return sum(not own or _takes_own(one, own, place, targets[one]) for one in missing)

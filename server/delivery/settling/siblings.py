@@ -101,7 +101,7 @@ class Siblings:
 
     def _decide(self, commit: Commit, move: Move) -> bool:
         """In the writer: move a retry. Raises Refused, Corrupt, before anything is changed."""
-        row = RETRIES.at(commit.open_group, move.place)
+        row = RETRIES.at(commit.open_batch, move.place)
         if row is None or self._groups.place_of(row) is not move.group or move.place in move.group.retrying:
             return False
         if not _is_left(move.group) or self._groups.named(move.to.session.client_id) is not move.to:

@@ -100,7 +100,7 @@ class Steering:
         reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
         self._retries.take(commit, one, place, row)
-        dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_group.running_ms)
+        dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
         self._dead_letters.note_buried(self._dead_letters.keep(commit, dead))
         return True
 
@@ -115,6 +115,6 @@ class Steering:
 
     def _found(self, commit: Commit, place: Position, may: May) -> tuple[Subscriber, KeptRow] | None:
         """A waiting retry that the caller may change. Raises Corrupt."""
-        row = RETRIES.at(commit.open_group, place)
+        row = RETRIES.at(commit.open_batch, place)
         one = None if row is None else self._whose(place, row)
         return None if row is None or one is None or not may(row, one) else (one, row)

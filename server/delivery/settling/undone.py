@@ -283,12 +283,12 @@ class Undone:
         is_spent = failure.is_attempt and 0 < terms.max_attempts <= counted
         if failure.delay_ms == NEVER or is_spent:
             return self._buried(commit, failure, message)
-        due_ms = commit.open_group.wall_ms + self._delay_ms(failure, terms, counted)
+        due_ms = commit.open_batch.wall_ms + self._delay_ms(failure, terms, counted)
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
             failure.reason = f"{EXPIRED}; {failure.reason}" if failure.is_attempt else EXPIRED
             return self._buried(commit, failure, message)
         row = self._dead_letters.row(
-            commit, addressee, message, failure.tried(commit.open_group.wall_ms, message)
+            commit, addressee, message, failure.tried(commit.open_batch.wall_ms, message)
         )
         record = _again(message, due_ms)
         self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
@@ -376,7 +376,7 @@ class Undone:
         """Write the dead letter. Raises Refused before anything is changed."""
         addressee = failure.addressee
         topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
-        tried = failure.tried(commit.open_group.wall_ms, message)
+        tried = failure.tried(commit.open_batch.wall_ms, message)
         failure.crowded_out = self._dead_letters.bury(commit, addressee, message, tried)
         failure.buried = message.id_text(self._node), shown(topic)
 

@@ -38,7 +38,7 @@ def passed(rig: Rig, slices: int = 2) -> None:
 
     def seal(commit: Commit) -> None:
         for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-            commit.open_group.passed(piece)
+            commit.open_batch.passed(piece)
 
     for _ in range(slices):
         rig.pass_ms(QUARTER_MS)

@@ -326,11 +326,11 @@ def test_no_more_groups_than_limits_say() -> None:
     assert peer.subscribe("$share/a/t") == (2,), "it is there"
     assert rig.core.groups.refused == 1
 
-    def open_group(commit: Commit) -> None:
+    def open_batch(commit: Commit) -> None:
         with pytest.raises(TooManyGroups):
             rig.core.groups.make(commit, "$share/c/t")
 
-    asked(rig, open_group)
+    asked(rig, open_batch)
     peer.unsubscribe("$share/a/t")
     assert peer.subscribe("$share/c/t") == (2,)
 

@@ -17,10 +17,10 @@ TEXT = "$share/g/a/#"
 def opened(rig: Rig, text: str = TEXT, terms: Terms | None = None) -> None:
     """A group that nobody is in."""
 
-    def open_group(commit: Commit) -> None:
+    def open_batch(commit: Commit) -> None:
         rig.core.groups.make(commit, text, terms or Terms())
 
-    rig.core.writer.submit(open_group, lambda is_durable: None)
+    rig.core.writer.submit(open_batch, lambda is_durable: None)
     rig.pump()
 
 

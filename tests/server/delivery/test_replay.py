@@ -39,7 +39,7 @@ def _pass(rig: Rig, slices: int) -> None:
 
 def _seal(rig: Rig, commit: Commit) -> None:
     for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-        commit.open_group.passed(piece)
+        commit.open_batch.passed(piece)
 
 
 def _expire(rig: Rig, keep: int) -> None:

@@ -214,7 +214,7 @@ class TestOneRequest:
 
         def decide(commit: Commit) -> None:
             piece.shards[0].bytes = 1 << 70
-            commit.open_group.changed([piece], [piece.shards[0]])
+            commit.open_batch.changed([piece], [piece.shards[0]])
 
         rig.submit("bad", decide)
         assert not rig.compose()
@@ -404,7 +404,7 @@ class TestSteps:
             return placed
 
         rig.writer.submit(
-            lambda commit: Steps(commit.open_group.in_order(steps(commit))),
+            lambda commit: Steps(commit.open_batch.in_order(steps(commit))),
             lambda answer: rig.answers.append((name, answer)),
             cost=len(drafts),
         )
@@ -475,7 +475,7 @@ class TestSteps:
             for _ in range(4 * STEP)
         ]
         rig.writer.submit(
-            lambda commit: Steps(commit.open_group.in_order(commit.put_in_steps(drafts))),
+            lambda commit: Steps(commit.open_batch.in_order(commit.put_in_steps(drafts))),
             lambda answer: rig.answers.append(("many", answer)),
             cost=len(drafts),
         )

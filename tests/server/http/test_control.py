@@ -14,7 +14,7 @@ from shards.dedupe import Refused
 from shards.draft import Draft
 from shards.errors import Corrupt
 from shards.group_commit import GroupCommit
-from shards.open_group import OpenGroup
+from shards.open_batch import OpenBatch
 from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import MessageId, id_position
@@ -95,16 +95,16 @@ async def test_a_shift_moves_each_message_once(
 async def test_large_ones_are_shifted_a_few_at_a_time(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, seal = [], OpenGroup.seal
+    sizes, seal = [], OpenBatch.seal
 
-    def sealed(group: OpenGroup) -> GroupCommit:
+    def sealed(group: OpenBatch) -> GroupCommit:
         sizes.append(group.size)
         return seal(group)
 
     for _ in range(20):
         await server.schedule(payload="x" * 1_000, deliver_in="1h")
     monkeypatch.setattr(control, "GROUP_BYTES", 5_000)
-    monkeypatch.setattr(OpenGroup, "seal", sealed)
+    monkeypatch.setattr(OpenBatch, "seal", sealed)
     said = await bulk(server, SHIFT, filter=ALL, shift="PT1H")
     assert (said["matched"], said["changed"]) == (20, 20)
     assert 5_000 <= max(sizes) < 9_000
@@ -228,7 +228,7 @@ async def test_a_refusal_half_way_says_how_far_it_came(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await fill(server, 6)
-    group = server.app.core.opened.open_group
+    group = server.app.core.opened.open_batch
     real, moved = group.reserve, []
 
     def reserve(drafts: Sequence[Draft]) -> object:

@@ -14,7 +14,7 @@ from server.schedules import retime
 from server.settings.config import Config
 from server.settings.times import parse_deliver_at
 from shards.group_commit import GroupCommit
-from shards.open_group import OpenGroup
+from shards.open_batch import OpenBatch
 from shards.rocks import RocksStore
 from tests.support.build import OPENED
 
@@ -108,16 +108,16 @@ async def test_retime_moves_them(
 async def test_large_ones_are_released_in_several_groups(
     back: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, seal = [], OpenGroup.seal
+    sizes, seal = [], OpenBatch.seal
 
-    def sealed(group: OpenGroup) -> GroupCommit:
+    def sealed(group: OpenBatch) -> GroupCommit:
         sizes.append(group.size)
         return seal(group)
 
     for _ in range(20):
         await back.schedule("a/b", payload="x" * 1_000, deliver_at=DUE)
     monkeypatch.setattr(errand, "GROUP_BYTES", 5_000)
-    monkeypatch.setattr(OpenGroup, "seal", sealed)
+    monkeypatch.setattr(OpenBatch, "seal", sealed)
     await back.pass_time(11 * MINUTE_MS)
     assert back.app.core.opened.held == 0
     assert 5_000 <= max(sizes) < 8_000

@@ -63,7 +63,7 @@ async def pass_by(server: Running, to_ms: int) -> None:
     await server.pass_time(to_ms - clock.now_ms)
     await server.pass_time(1)
     await app.housekeeping._seal()
-    app.core.opened.open_group.ran(2 * RETENTION_MS)
+    app.core.opened.open_batch.ran(2 * RETENTION_MS)
     await app.ask(lambda commit: None)
 
 

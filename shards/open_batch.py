@@ -52,7 +52,7 @@ SLICE_STRUCTURES = 33
 """Maximum structures of a slice, including structure 0."""
 
 
-class OpenGroup:
+class OpenBatch:
     """The open batch. Calls come one after the other, never from two threads."""
 
     def __init__(
@@ -198,7 +198,7 @@ class OpenGroup:
         self.count()
         made = self._made
         made.last_seq = self.horizon.seq
-        made.bound_ms = self.horizon.open_group(made.floor)
+        made.bound_ms = self.horizon.open_batch(made.floor)
         cursor = StoredCursor(
             self.horizon.position, made.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
         )
