@@ -27,7 +27,7 @@ from timeline.horizon import Horizon
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
 
-from ..engine.rider import Done, Rider
+from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Writer
 from .retries import Retries
 from .shared import ENDPOINT_PREFIX, Group
@@ -40,7 +40,7 @@ SESSIONS = 0
 """The number of the burial of what sessions have not read. `Horizon.issue` begins later."""
 
 
-class Burials(Rider):
+class Burials(CommitHook):
     """Pending burials by number."""
 
     def __init__(self, store: Store, horizon: Horizon, retries: Retries, writer: Writer) -> None:
@@ -58,7 +58,7 @@ class Burials(Rider):
         """Up to here what sessions had not read is settled: they read on behind it."""
         if last is not None and last.is_read:
             del self.active[SESSIONS]
-        writer.carry(self)
+        writer.add_hook(self)
 
     @property
     def floor(self) -> Position:

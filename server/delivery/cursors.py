@@ -35,7 +35,7 @@ from timeline.horizon import Horizon
 from timeline.position import Position
 
 from ..engine.clock import Clock
-from ..engine.rider import Done, Rider
+from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Busy, Writer
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
@@ -64,7 +64,7 @@ LAZY_PAUSE_MAX_S = 0.2
 NEVER = float("inf")
 
 
-class Cursors(Rider):
+class Cursors(CommitHook):
     """Collects what sessions and groups have to store, and writes it with each batch."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Cursors(Rider):
         self._is_last = False
         self._over: list[tuple[Subscriber, list[Position], list[bytes]]] = []
         """What the batch that is open takes out of `retries` and `dead`, by whose it was."""
-        writer.carry(self)
+        writer.add_hook(self)
 
     def recover(self) -> None:
         """After a store failure: mark everything dirty again, in turns."""

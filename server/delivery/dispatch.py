@@ -44,7 +44,7 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..engine.clock import Clock
-from ..engine.rider import Rider
+from ..engine.commit_hook import CommitHook
 from ..engine.writer import Entry, Writer, entry
 from ..fair import Part
 from ..observe.trace_context import PARENT
@@ -93,7 +93,7 @@ class Counts:
         return late_ms
 
 
-class Dispatch(Rider):
+class Dispatch(CommitHook):
     """Moves the horizon."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Dispatch(Rider):
         self._part = part
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
-        writer.carry(self)
+        writer.add_hook(self)
 
     @property
     def live(self) -> int:

@@ -38,7 +38,7 @@ from shards.unreadable import readable
 from timeline.filters import matcher
 from timeline.position import Position
 
-from ..engine.rider import Done, Rider
+from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Busy, Writer
 from ..fair import Share
 from ..observe.logs import by
@@ -60,7 +60,7 @@ Kept = bytes | Message
 """A retained message as it lies: the row's value, or what is in RAM."""
 
 
-class Retained(Rider):
+class Retained(CommitHook):
     """Topic -> last retained message."""
 
     def __init__(self, store: Store, wall_ms: Callable[[], int], writer: Writer, *, share: Share) -> None:
@@ -83,7 +83,7 @@ class Retained(Rider):
             with suppress(StoreFailed):
                 self._index()
         self.recount()
-        writer.carry(self)
+        writer.add_hook(self)
 
     @property
     def count(self) -> int:

@@ -33,7 +33,7 @@ from timeline.horizon import Horizon
 from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
 
 from ..engine.clock import Clock
-from ..engine.rider import Done, Rider
+from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Writer
 from .message import Message
 from .ready import Ready
@@ -42,7 +42,7 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 
-class Retries(Rider):
+class Retries(CommitHook):
     """Due retries by place."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Retries(Rider):
         """Retries that are put, but not durable yet."""
         self._taken: dict[Position, Subscriber] = {}
         """Taken away in a batch that is not durable yet."""
-        writer.carry(self)
+        writer.add_hook(self)
 
     def restore(self, places: Iterable[Subscriber]) -> None:
         """At start: what these have in flight, and what waits for them."""

@@ -30,7 +30,7 @@ from shards.errors import StoreFailed
 from timeline.position import MessageId
 
 from ..engine.clock import Clock
-from ..engine.rider import Done
+from ..engine.commit_hook import Done
 from ..engine.writer import Busy, Decide, Writer
 from ..observe.logs import by, shown
 from ..settings.config import Limits

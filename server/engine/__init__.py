@@ -3,7 +3,7 @@
     clock.py        the system's clocks, and one that stands still until it is told
     disk_thread.py  the thread that waits for the disk
     lease.py        how long a node may lead without a heartbeat
-    rider.py        parts that write with each group commit
+    commit_hook.py  parts that write with each group commit
     requests.py     what waits for the writer, by owner
     writer.py       requests in, one group commit after another, answers out after the sync
     errand.py       asks the writer for work in steps: what waits, in pieces, each item alone

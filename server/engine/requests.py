@@ -15,7 +15,7 @@ from typing import Any
 
 from shards.commit import Commit
 
-from .rider import Done
+from .commit_hook import Done
 
 Request = tuple[int, int, bool, Callable[[Commit], Any], Done]
 """(messages' worth, bytes that nobody else counts, whether it writes, `decide`, `done`): see writer.py."""

@@ -58,8 +58,8 @@ from timeline.position import Position
 from timeline.wheel import Wheel
 
 from .clock import Clock
+from .commit_hook import CommitHook, Done
 from .requests import Requests
-from .rider import Done, Rider
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Writer:
         self._open_batch = opened.open_batch
         self._wheel = wheel
         self._clock = clock
-        self._riders: list[Rider] = []
+        self._hooks: list[CommitHook] = []
         self._max_queued = max_queued
         self._max_bytes = max_bytes
         self._wake = wake
@@ -224,9 +224,9 @@ class Writer:
         """Whether a request is half decided, or decided and not written."""
         return self._deciding is not None
 
-    def carry(self, rider: Rider) -> None:
+    def add_hook(self, hook: CommitHook) -> None:
         """Add a commit hook, called for each group after the earlier ones."""
-        self._riders.append(rider)
+        self._hooks.append(hook)
 
     def ran(self, passed_ms: int) -> None:
         """So much running time has passed beside the monotonic clock: a simulated clock was moved."""
@@ -397,7 +397,7 @@ class Writer:
         try:
             read_timeline_again(self._opened)
             if failure is None:
-                self._recover_riders()
+                self._recover_hooks()
         except ShardsError as error:
             log.warning("store: unreadable: %s", failure or error)
             return False
@@ -515,7 +515,7 @@ class Writer:
         self._retract(self._open_batch.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
-            self._recover_riders()
+            self._recover_hooks()
         except ShardsError as error:
             self._open.append((self._spoilt(), answers))
             self.fail(error)
@@ -535,9 +535,7 @@ class Writer:
         self._open_batch.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
-            answers += [
-                (0, done, None) for rider in self._riders if (done := rider.write(commit)) is not None
-            ]
+            answers += [(0, done, None) for hook in self._hooks if (done := hook.write(commit)) is not None]
             self._open_batch.dispatched(self._turns)
             group = self._open_batch.seal()
         except Exception as error:
@@ -553,12 +551,12 @@ class Writer:
         return group
 
     def _retract(self, first_seq: int, last_seq: int) -> None:
-        for rider in self._riders:
-            rider.retract(first_seq, last_seq)
+        for hook in self._hooks:
+            hook.retract(first_seq, last_seq)
 
-    def _recover_riders(self) -> None:
-        for rider in self._riders:
-            rider.recover()
+    def _recover_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.recover()
 
     def _passed_ms(self) -> int:
         """Running time since the last note, ms."""

@@ -60,8 +60,8 @@ from timeline.recurrence import Rule, parse_rule
 from timeline.sent import with_fire
 
 from ..engine.clock import Clock
+from ..engine.commit_hook import CommitHook
 from ..engine.errand import RETRY_S, Errand
-from ..engine.rider import Rider
 from ..engine.writer import Busy, Writer
 from ..fair import Share
 
@@ -125,7 +125,7 @@ def _advanced(_: tuple[Position, str], answer: None) -> None:
     """The next occurrence is durable."""
 
 
-class Schedules(Rider):
+class Schedules(CommitHook):
     """All schedules of one server."""
 
     def __init__(self, store: Store, horizon: Horizon, writer: Writer, clock: Clock, *, share: Share) -> None:
@@ -154,7 +154,7 @@ class Schedules(Rider):
             writer, clock, self._advance, _advanced, self._not_advanced, source=self._come
         )
         self.recover()
-        writer.carry(self)
+        writer.add_hook(self)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -33,7 +33,7 @@ from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
 from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
 from ..engine.clock import Clock
-from ..engine.rider import Rider
+from ..engine.commit_hook import CommitHook
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import ENDPOINT_POSTS_MAX, URL_POSTS_MAX, Webhook
@@ -96,7 +96,7 @@ class Outlets(NamedTuple):
     urls: Posts
 
 
-class Webhooks(Rider):
+class Webhooks(CommitHook):
     """The endpoints of one server."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Webhooks(Rider):
         self._url_door: UrlDoor | None = None
         self._tries = 0
         self._pausing: set[asyncio.Task[None]] = set()
-        writer.carry(self)
+        writer.add_hook(self)
 
     # -- life
 

@@ -6,7 +6,7 @@ import pytest
 
 from server.delivery.subscriber import Closing
 from server.engine.clock import SimulatedClock
-from server.engine.rider import Done
+from server.engine.commit_hook import Done
 from server.engine.writer import Decide
 from server.http import lag
 from server.http.routes import sessions

@@ -1,0 +1,29 @@
+"""Commit hooks: parts that write along with each group commit, or keep its decisions in RAM.
+
+A separate file: the writer may be compiled and not every hook is, and a class that extends a compiled one
+must be compiled too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from shards.commit import Commit
+
+Done = Callable[[Any], None]
+"""Called with the answer, or with the exception that a request raised or StoreFailed."""
+
+
+class CommitHook:
+    """A commit hook of the writer. A subclass implements the calls that it needs."""
+
+    def write(self, commit: Commit) -> Done | None:
+        """Called with each group before it is sealed. Its result is called when that group is durable, or has
+        failed."""
+
+    def retract(self, first_seq: int, last_seq: int) -> None:
+        """Messages placed with a seq above the first and up to the last were answered with an error: do not
+        send them."""
+
+    def recover(self) -> None:
+        """A decision was not written, and the store is readable again: read or write the state in RAM that
+        was noted at decisions. Raises StoreFailed, Corrupt."""
