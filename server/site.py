@@ -142,7 +142,7 @@ def build_site(
             clock,
             writer,
             metrics,
-            app.standing,
+            app.status,
             turns,
             node=core.node,
             listening=listening,

@@ -1,7 +1,7 @@
 """Reports on the server's state.
 
     figures.py     /metrics and $SYS/#
-    standing.py    status of sessions, groups and the disk, for /metrics
+    status.py      status of sessions, groups and the disk, for /metrics
     inspecting.py  the data of a stopped server
 
 Each imports only what stands above it.

@@ -1,7 +1,7 @@
-"""What `fasti-server inspect` tells of a stopped server's data: as text, as JSON, all of it or in sums.
+"""`fasti-server inspect`: the data of a stopped server, as text or JSON, complete or as a summary.
 
-The names are those of the HTTP API where it has them. Whatever is read here is small: the directory of slices
-and shards, and the rows of sessions; no message is.
+Names are those of the HTTP API where it has them. It reads only small tables: the directory of slices and
+shards, and the rows of sessions; no messages.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from ..settings.times import format_ms
 
 
 class Home(TypedDict):
-    """The slice that a borrowed shard is of."""
+    """The slice of a borrowed shard."""
 
     start: str
     generation: int
 
 
 class ShardTold(TypedDict):
-    """One shard; `borrowed`: from which slice, then its numbers are those that it had when that was cut."""
+    """A shard; `borrowed`: from this slice, with the counts from when it was cut."""
 
     shard: int
     structure: int
@@ -63,10 +63,11 @@ class SessionTold(TypedDict):
     subscriptions: list[Subscribed]
 
 
-class Standing(TypedDict):
-    """Where dispatch stood. `bound`: up to when messages may have gone out; `running_s`: in all its lives.
+class StoredState(TypedDict):
+    """The stored state of dispatch. `bound`: messages may have gone out up to then; `running_s`: over all
+    starts.
 
-    `in_log`: how far data of a cluster's node has followed the log; None: it is of no cluster.
+    `in_log`: how far a cluster's node has followed the log; None: not of a cluster.
     """
 
     dir: str
@@ -78,16 +79,16 @@ class Standing(TypedDict):
     running_s: int
 
 
-class Inspection(Standing):
-    """All that is told."""
+class Inspection(StoredState):
+    """The complete report."""
 
     slices: list[SliceTold]
     sessions: list[SessionTold]
     groups: list[str]
 
 
-class Summary(Standing):
-    """The same in sums; `overfull`: slices with more rows than `slices.split_above`."""
+class Summary(StoredState):
+    """The summary; `overfull`: slices with more rows than `slices.split_above`."""
 
     slices: int
     overfull: int
@@ -103,7 +104,7 @@ class Summary(Standing):
 
 
 def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
-    """Raises Corrupt."""
+    """Read the complete report. Raises Corrupt."""
     cursor, place = stored_cursor(store, 0), place_in_log(store)
     slices: list[SliceTold] = []
     for piece in read_directory(store, max_slices):
@@ -147,7 +148,7 @@ def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
 
 
 def summary_of(found: Inspection, split_above: int) -> Summary:
-    """The sums. `split_above`: rows of a slice."""
+    """The summary. `split_above`: rows above which a slice is overfull."""
     slices = found["slices"]
     shards = [shard for piece in slices for shard in piece["shards"]]
     own = [shard for shard in shards if "borrowed" not in shard]
@@ -174,7 +175,7 @@ def summary_of(found: Inspection, split_above: int) -> Summary:
 
 
 def lines_of(found: Inspection) -> Iterator[str]:
-    """For people."""
+    """The report as text."""
     yield f"{found['dir']}: horizon {found['horizon']}, bound {found['bound']}"
     yield f"last seq {found['last_seq']}, running {found['running_s']} s, {len(found['slices'])} slices"
     yield "slice                     end                       gen  rows       live       bytes        shards"
@@ -204,7 +205,7 @@ def lines_of(found: Inspection) -> Iterator[str]:
 
 
 def summary_lines(found: Summary) -> Iterator[str]:
-    """For people: a line each."""
+    """The summary as text, a line each."""
     for name, value in found.items():
         shown = f"{value:,}" if isinstance(value, int) else "-" if value is None else value
         yield f"{name.replace('_', ' '):10} {shown}"

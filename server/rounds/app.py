@@ -44,7 +44,7 @@ from ..net.pool import pool_of
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
 from ..reports.figures import Figures
-from ..reports.standing import Standing
+from ..reports.status import Status
 from ..settings.config import Config
 from ..webhook.registry import Registry
 from ..webhook.webhooks import Webhooks
@@ -173,8 +173,8 @@ class App:
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
         self.metrics.registry.register(self.figures)
         timeline = Timeline(opened, core.writer.journal, node=core.node)
-        self.standing = Standing(core, timeline, self.webhooks, Path(config.store.dir))
-        self.metrics.registry.register(self.standing)
+        self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
+        self.metrics.registry.register(self.status)
         self.streams = Streams(config.http.event_streams)
         overfull = Overfull(
             self.pipeline,

@@ -39,19 +39,19 @@ class Info:
         clock: Clock,
         writer: Writer,
         metrics: Metrics,
-        standing: Looking,
+        status: Looking,
         turns: Turns,
         *,
         node: int,
         listening: Sequence[dict[str, object]],
         is_ready: Callable[[], bool],
     ) -> None:
-        """`standing`: takes costly measurements. `listening`: MQTT's addresses; `is_ready`: whether the
+        """`status`: takes costly measurements. `listening`: MQTT's addresses; `is_ready`: whether the
         server has caught up."""
         self._clock = clock
         self._writer = writer
         self._metrics = metrics
-        self._standing = standing
+        self._status = status
         self._turns = turns
         self._node = node
         self._listening = listening
@@ -95,8 +95,8 @@ class Info:
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:
-        await self._standing.look(self._turns.of(request))
+        await self._status.look(self._turns.of(request))
         # For this answer: no other answer comes in between, and rules may have changed during the look.
-        self._standing.is_whole = sees(request) is None
+        self._status.is_whole = sees(request) is None
         body = await self._turns.of(request).in_thread(self._thread, self._metrics.collected().text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

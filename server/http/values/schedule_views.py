@@ -20,7 +20,7 @@ def schedule_view(
 ) -> shapes.Schedule:
     """`pending`: the occurrence on the timeline. `shown_ms`: the latest time of the clock."""
     timing = row.timing
-    standing: shapes.Standing = {
+    state: shapes.ScheduleState = {
         "timezone": timing.zone,
         "dst": {"gap": timing.gap, "overlap": timing.overlap},
         "misfire": timing.misfire,
@@ -32,7 +32,7 @@ def schedule_view(
         "last": _last(row),
         "silent": _silence(row, now_ms, shown_ms),
     }
-    return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **standing})
+    return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **state})
 
 
 def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | None:

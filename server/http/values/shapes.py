@@ -392,7 +392,7 @@ class Silence(TypedDict):
     why: str
 
 
-class Standing(TypedDict):
+class ScheduleState(TypedDict):
     """State of a schedule. `next` is on the timeline, `last` went out.
 
     `silent`: null if `next` is the next fire of the rule.
@@ -410,7 +410,7 @@ class Standing(TypedDict):
     silent: Silence | None
 
 
-class Schedule(Standing):
+class Schedule(ScheduleState):
     """The definition as sent, with its defaults, and the state."""
 
     name: str

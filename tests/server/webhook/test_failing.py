@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.reports import standing
+from server.reports import status
 from server.webhook.failing import LAST_POSTS, Failing, LastPosts
 from server.webhook.verdicts import DONE, Outcome, Verdict
 from tests.server.conftest import Running
@@ -85,7 +85,7 @@ class TestBounded:
     async def test_those_that_fail_most_are_told_of(
         self, server: Running, monkeypatch: pytest.MonkeyPatch, top: int
     ) -> None:
-        monkeypatch.setattr(standing, "TOP", top)
+        monkeypatch.setattr(status, "TOP", top)
         async with receiving() as receiver:
             for name in ("bad", "good", "worse"):
                 await put(server, receiver, name)

@@ -10,8 +10,8 @@ import pytest
 from server.engine.clock import SimulatedClock
 from server.http import lag
 from server.observe.metrics import Collected
-from server.reports import standing
-from server.reports.standing import LABEL_MAX, label_of, measured
+from server.reports import status
+from server.reports.status import LABEL_MAX, label_of, measured
 from server.settings.config import Config
 from tests.support.keys import KeysFile, with_keys
 
@@ -66,7 +66,7 @@ async def test_a_group_is_told_of_with_its_retries(
     tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read everything, and others are far back and lack nothing."""
-    monkeypatch.setattr(standing, "TOP", 1)
+    monkeypatch.setattr(status, "TOP", 1)
     async with running(tmp_path, config, clock) as server:
         for name in ("a", "b", "c", "d"):
             await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
@@ -92,7 +92,7 @@ async def test_what_nobody_asks_for_is_counted(server: Running) -> None:
 async def test_those_with_the_most_lag_are_told_of(
     tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
-    monkeypatch.setattr(standing, "TOP", top)
+    monkeypatch.setattr(status, "TOP", top)
     async with running(tmp_path, config, clock) as server:
         for n in range(5):
             away, _ = await server.connect(f"c{n}", f"$share/g{n}/t/{n}")
@@ -118,7 +118,7 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
         def is_over(self, count: int) -> bool:
             return True
 
-    await server.app.standing.look(Counted())  # type: ignore[arg-type]
+    await server.app.status.look(Counted())  # type: ignore[arg-type]
     # The sessions, one by one; the groups, twice; their rows; their figures.
     assert len(steps) == (1 + 3) + 2 * (1 + 2) + 2 + 1
 

@@ -107,7 +107,7 @@ class Totals:
         self.waiting += subscriber.is_ready
 
 
-class Standing(Collector):
+class Status(Collector):
     """The status at the last request."""
 
     def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path) -> None:
