@@ -53,7 +53,7 @@ class Term:
     lease: Lease
     lost: Callable[[], None]
     """Called when it no longer leads."""
-    before_doors: Callable[[], Awaitable[None]]
+    before_listening: Callable[[], Awaitable[None]]
     """Awaited before it listens."""
     ports: Ports
     """The node's sockets, in every state."""
@@ -133,7 +133,7 @@ class Server:
         if self.exit_code:
             return
         if self._term is not None:
-            await self._term.before_doors()
+            await self._term.before_listening()
         http = self.config.http.listen
         listening = await self._listeners.open()
         admission = Admission(self.config, self.app.core.writer)

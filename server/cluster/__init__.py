@@ -15,6 +15,6 @@ routes.py        the cluster's calls
 figures.py       the cluster's metrics
 space.py         frees the space of what the leader has deleted
 front.py         HTTP of a node that does not lead
-doors.py         listeners of a node that does not lead
+redirecting.py   listeners of a node that does not lead
 node.py          the states of a node
 """

@@ -84,18 +84,18 @@ class Front:
         )
         site = build_front(self._pages, keyring, metrics, routes, where)
         self._runner = web.AppRunner(site, shutdown_timeout=HANDLERS_S)
-        self._lobby: Lobby | None = None
+        self._desk: RedirectDesk | None = None
 
     async def open(self) -> int:
         """Start listening; returns the port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        self._lobby = Lobby(
+        self._desk = RedirectDesk(
             self._config.http, self._crowd, self._pool, self._metrics, self._pages, others, self._time
         )
         context = None if self._tls is None else self._tls.context
-        return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
+        return await self._acceptor.open(self._config.http.listen, self._desk.connection, context)
 
     async def close(self) -> None:
         """Stop accepting, give running answers a moment, then close all."""
@@ -104,7 +104,7 @@ class Front:
         await self._runner.cleanup()
 
 
-class Lobby:
+class RedirectDesk:
     """Shared by the connections: implements `server.http.front.Place`."""
 
     quick = None
@@ -161,11 +161,11 @@ def build_front(
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     site.router.add_routes(routes)
-    site.router.add_routes(Away(metrics, where).routes())
+    site.router.add_routes(Redirects(metrics, where).routes())
     return site
 
 
-class Away:
+class Redirects:
     """Health calls, and the redirect of everything else."""
 
     def __init__(self, metrics: Metrics, where: Callable[[], str]) -> None:

@@ -11,7 +11,7 @@ to stop. Then its clients are told, the server is closed, the store is opened ag
 reads later records of the log like any other.
 
 A node listens from start to stop, always at the same sockets: when it does not lead it tells clients where to
-go (doors.py). Between the two states clients wait in the backlog.
+go (redirecting.py). Between the two states clients wait in the backlog.
 
 Blocking calls (the store, the log) run in threads. A term begins in the follower's thread, which has claimed
 the log and hands the store over.
@@ -48,13 +48,13 @@ from ..settings.config import Config
 from ..settings.kinds import without_password
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
-from .doors import Doors
 from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
 from .members import Member, Members
 from .offsets import RetainedOffsets
 from .opening import open_hand, open_store
+from .redirecting import RedirectingListeners
 from .reports import Reports
 from .routes import ClusterRoutes
 from .shown import ClusterKey
@@ -120,7 +120,7 @@ class Node:
         self._side = LogSide(partial(open_hand, config))
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key)
-        self._doors = Doors(config, http_tls, mqtt_tls, self._figures, self._leader)
+        self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._leader)
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -130,8 +130,8 @@ class Node:
         """Start to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
         await _in_thread(partial(recover_swap, self._data))
         first = await self._opened()
-        await self._doors.open(self._of_followers())
-        self._config = self._doors.config
+        await self._listeners.open(self._of_followers())
+        self._config = self._listeners.config
         works = (self._live(first), self._report(), self._look(), give_back(lambda: self._store))
         self._tasks = [asyncio.ensure_future(self._guarded(work)) for work in works]
 
@@ -143,13 +143,13 @@ class Node:
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._doors.end()
+        await self._listeners.end()
         await self._side.close()
         await self._reports.close()
 
     def hang_up(self) -> None:
         """SIGHUP: reread files."""
-        self._doors.hang_up()
+        self._listeners.hang_up()
         if self._server is not None:
             self._server.hang_up()
 
@@ -194,7 +194,7 @@ class Node:
         follower = self._follower = Follower(
             store,
             node=cluster.node,
-            urls=urls_of(*self._doors.places),
+            urls=urls_of(*self._listeners.places),
             takeover_s=self._takeover_s,
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
@@ -245,7 +245,9 @@ class Node:
         self._takeovers += 1
         self._state, self._led_since = "leader", self._clock.mono()
         log.info("node: leader since record %d of the log", store.applied.epoch)
-        term = Term(lease, self._over.set, self._doors.close, self._doors.ports, self._more(), self._figures)
+        term = Term(
+            lease, self._over.set, self._listeners.close, self._listeners.ports, self._more(), self._figures
+        )
         try:
             server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
         except BaseException:
@@ -265,7 +267,7 @@ class Node:
             self.exit_code = server.exit_code
             self.stopping.set()
         if not self.stopping.is_set():
-            await self._doors.open(self._of_followers())
+            await self._listeners.open(self._of_followers())
 
     async def _resync(self, error: ShardsError, applied: int) -> None:
         """Replace this node's data by another node's."""
@@ -365,7 +367,7 @@ class Node:
         return {"node": store.leader.node, "url": url, "mqtt": mqtt}
 
     def _member(self) -> Member:
-        url, mqtt = self._doors.places
+        url, mqtt = self._listeners.places
         epoch = 0 if self._store is None else self._store.applied.epoch
         return Member(
             self._config.cluster.node, url, mqtt, self._state, epoch, self._durable, server_version()

@@ -3,7 +3,7 @@
 Inwards, in the order that bytes come:
 
     listeners.py    where MQTT listens: TCP, TLS, websockets; which connections there is room for
-    turned_away.py  the same of a node that does not lead: where to go
+    redirecting.py  listeners of a node that does not lead
     websocket.py    MQTT over websockets: between the socket and the link
     handshake.py    the request that makes a connection a websocket, and its answer
     frames.py       websocket frames: bytes -> payloads, and back

@@ -105,16 +105,16 @@ class Standing:
 
     def pass_s(self, seconds: float) -> None:
         """Have the bounds in time looked at as if so much had passed."""
-        lobby = self.front._lobby
-        assert lobby is not None
+        desk = self.front._desk
+        assert desk is not None
         now = asyncio.get_running_loop().time()
-        lobby.crowd.look(now)
-        lobby.crowd.look(now + seconds)
+        desk.crowd.look(now)
+        desk.crowd.look(now + seconds)
 
     @property
     def open_count(self) -> int:
-        assert self.front._lobby is not None
-        return len(self.front._lobby.crowd)
+        assert self.front._desk is not None
+        return len(self.front._desk.crowd)
 
 
 @asynccontextmanager

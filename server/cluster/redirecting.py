@@ -14,7 +14,7 @@ from ..auth.keyring import Keyring
 from ..auth.offload import Threads
 from ..engine.clock import SystemClock
 from ..mqtt.listeners import Listeners
-from ..mqtt.turned_away import Away, away_listeners
+from ..mqtt.redirecting import Redirecting, redirecting_listeners
 from ..net.acceptor import Ports
 from ..net.crowd import Cause, Crowd, mqtt_bounds
 from ..net.pool import pool_of
@@ -30,7 +30,7 @@ from .view import Leader
 log = logging.getLogger(__name__)
 
 
-class Doors:
+class RedirectingListeners:
     """The HTTP and MQTT listeners of a node that does not lead; they can be closed and opened again."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Doors:
         self._keyring = Keyring(config, SystemClock(), self._checks)
         self._watch: Watch | None = None
         self._front: Front | None = None
-        self._away: Listeners | None = None
+        self._mqtt: Listeners | None = None
         self._is_bound = False
 
     @property
@@ -77,9 +77,11 @@ class Doors:
             config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url"), pool, ports
         )
         metrics, proxies = self._metrics, proxies_of(config)
-        crowd = Crowd[Away](mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies)
-        self._away = away_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"), ports)
-        await self._away.open()
+        crowd = Crowd[Redirecting](
+            mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
+        )
+        self._mqtt = redirecting_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"), ports)
+        await self._mqtt.open()
         await self._front.open()
         # A new one each time: while this node leads the server's watch handles the same certificates.
         self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
@@ -90,10 +92,10 @@ class Doors:
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None
-        if self._away is not None:
-            self._away.close()
-            await self._away.crowd.close(Cause.MOVED, 0)
-            self._away = None
+        if self._mqtt is not None:
+            self._mqtt.close()
+            await self._mqtt.crowd.close(Cause.MOVED, 0)
+            self._mqtt = None
         if self._front is not None:
             await self._front.close()
             self._front = None

@@ -4,11 +4,11 @@
                 0x88 "server unavailable" while none is known
     3.1, 3.1.1  return code 3, "server unavailable"; the client tries its next address
 
-Nobody is asked for a key: where the leader is each node tells whoever comes. What is no CONNECT is answered
-as a server answers it. Listeners, TLS and websockets are those of a server (listeners.py), and so are the
-bounds: `limits.connections` and those of an address, `limits.connect_rate`, the pool (server/net/pool.py)
-for CONNECTs that are not whole. A connection lasts 10 s at most; one CONNECT is all that
-is read of it, and then it lingers (server/net/lingering.py).
+No key is needed: every node tells any client where the leader is. Anything but a CONNECT is answered as by a
+server. Listeners, TLS and websockets are those of a server (listeners.py), and so are the bounds:
+`limits.connections` and those of an address, `limits.connect_rate`, the pool (server/net/pool.py) for
+incomplete CONNECTs. A connection lasts at most 10 s; only one CONNECT is read, and then it lingers
+(server/net/lingering.py).
 """
 
 import asyncio
@@ -40,27 +40,32 @@ from .state import answer_to
 log = logging.getLogger(__name__)
 
 
-def away_listeners(
+def redirecting_listeners(
     config: Config,
     certificates: Certificates | None,
-    crowd: "Crowd[Away]",
+    crowd: "Crowd[Redirecting]",
     pool: Pool,
     where: Callable[[], str],
     ports: Ports,
 ) -> Listeners:
     """Redirecting listeners. `where`: host:port of the leader's MQTT; empty: none is known."""
 
-    def behind(caller: Caller) -> Away:
-        return Away(config, crowd, pool, where, caller)
+    def behind(caller: Caller) -> Redirecting:
+        return Redirecting(config, crowd, pool, where, caller)
 
     return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), ports, lambda *_: behind)
 
 
-class Away(Opening):
+class Redirecting(Opening):
     """One connection: one CONNECT, one CONNACK."""
 
     def __init__(
-        self, config: Config, crowd: "Crowd[Away]", pool: Pool, where: Callable[[], str], caller: Caller
+        self,
+        config: Config,
+        crowd: "Crowd[Redirecting]",
+        pool: Pool,
+        where: Callable[[], str],
+        caller: Caller,
     ) -> None:
         self._caller = caller
         self._where = where

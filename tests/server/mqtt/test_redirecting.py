@@ -20,7 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
-from server.mqtt.turned_away import Away, away_listeners
+from server.mqtt.redirecting import Redirecting, redirecting_listeners
 from server.net.acceptor import Ports
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.pool import pool_of
@@ -40,8 +40,8 @@ class Turning:
     def __init__(self, settings: Config) -> None:
         self.where = LEADER
         self.bounded: Counter[str] = Counter()
-        self.crowd = Crowd[Away](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
-        self.doors = away_listeners(
+        self.crowd = Crowd[Redirecting](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
+        self.listeners = redirecting_listeners(
             settings, mqtt_certificates(settings), self.crowd, pool_of(settings), lambda: self.where, Ports()
         )
         self.ports: dict[str, int] = {}
@@ -53,12 +53,12 @@ class Turning:
 @asynccontextmanager
 async def turning(settings: Config) -> AsyncIterator[Turning]:
     made = Turning(settings)
-    listening = await made.doors.open()
+    listening = await made.listeners.open()
     made.ports = {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, listening, strict=False)}
     try:
         yield made
     finally:
-        made.doors.close()
+        made.listeners.close()
         await made.crowd.close(Cause.MOVED, 0)
         await until(lambda: not len(made.crowd))
 
@@ -318,7 +318,7 @@ async def test_closing_ends_all(away: Turning) -> None:
     peers = [await away.dial(), await away.dial(scheme="ws")]
     tls = socket.create_connection(("127.0.0.1", away.ports["mqtts"]))
     await until(lambda: len(away.crowd) == 3)
-    away.doors.close()
+    away.listeners.close()
     await away.crowd.close(Cause.MOVED, 0)
     for peer in peers:
         await peer.gone()
