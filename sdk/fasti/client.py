@@ -29,7 +29,7 @@ from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
 from .retries import Retries
 from .schedules import Schedules
-from .subscribe import Subscription, Wish
+from .subscribe import SubscribeRequest, Subscription
 from .timeline import Timeline
 from .transport import Retry, Transport
 from .wire import Span, dumps, parse_instant, span
@@ -125,12 +125,12 @@ class Client:
         first connection fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a
         ValueError) for invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
         """
-        return self._open([Wish(topic_filter, **options)])
+        return self._open([SubscribeRequest(topic_filter, **options)])
 
-    def _open(self, wishes: Sequence[Wish]) -> Subscription:
+    def _open(self, requests: Sequence[SubscribeRequest]) -> Subscription:
         """Several filters over one connection."""
         brokers = Brokers(self._find_brokers, self._has_other_brokers)
-        return Subscription(wishes, brokers, self._transport.key, self._retry, self._subscriptions)
+        return Subscription(requests, brokers, self._transport.key, self._retry, self._subscriptions)
 
     def pull(
         self,

@@ -391,10 +391,10 @@ class Messages:
         return True
 
     async def _reschedule(self, path: str, **when: Unpack[Due]) -> Message:
-        wish = due(**when)
-        if not wish:
+        body = due(**when)
+        if not body:
             raise ValueError("give `at` or `delay`")
-        answer = await self._transport.call("PATCH", path, body=dumps(wish))
+        answer = await self._transport.call("PATCH", path, body=dumps(body))
         return self._handle(answer.object())
 
     async def _looked_up(self, answer: Json) -> Json:

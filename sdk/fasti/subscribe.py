@@ -70,7 +70,7 @@ _OVERDUE = refusal(None, "waited too long in a member's buffer")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SubscribeRequest:
     """The options of a subscription with their defaults."""
 
     topic_filter: str
@@ -230,17 +230,17 @@ class Subscription:
 
     def __init__(
         self,
-        wishes: Sequence[Wish],
+        requests: Sequence[SubscribeRequest],
         brokers: Brokers,
         password: str | None,
         retry: Retry,
         opened: WeakSet[Subscription],
     ) -> None:
-        """`wishes`: subscriptions of one connection; the first one has the connection's options."""
-        self._wishes = wishes
-        wish = wishes[0]
-        self._wish = wish
-        self._keeps = wish.expiry_s > 0
+        """`requests`: subscriptions of one connection; the first one has the connection's options."""
+        self._requests = requests
+        request = requests[0]
+        self._request = request
+        self._keeps = request.expiry_s > 0
         self._brokers = brokers
         self._password = password
         self._retry = retry
@@ -289,7 +289,7 @@ class Subscription:
 
     def _is_to_be_handed_out(self, incoming: Incoming, connection: Connection) -> bool:
         is_lost = incoming.qos > 0 and not connection.is_open
-        if is_lost and incoming.qos == 1 and self._wish.is_member:
+        if is_lost and incoming.qos == 1 and self._request.is_member:
             return False
         if is_lost and self._keeps:
             self._set_aside.append(incoming)
@@ -342,12 +342,12 @@ class Subscription:
 
     async def _finish(self, incoming: Incoming) -> bool:
         """Ack a group's message over the current connection, if there is one in time."""
-        wish = self._wishes[incoming.numbers[0] - 1 if incoming.numbers else 0]
-        if incoming.id is None or not wish.is_member:
+        request = self._requests[incoming.numbers[0] - 1 if incoming.numbers else 0]
+        if incoming.id is None or not request.is_member:
             return False
         with contextlib.suppress(TimeoutError, Error, _Closed):
             async with asyncio.timeout(LATE_S):
-                return await self._finish_somewhere(wish.wire_filter, incoming.id)
+                return await self._finish_somewhere(request.wire_filter, incoming.id)
         return False
 
     async def _finish_somewhere(self, group: str, message: str) -> bool:
@@ -360,7 +360,7 @@ class Subscription:
                 continue
             if is_done:
                 self._finished[message] = asyncio.get_running_loop().time()
-                if len(self._finished) > self._wish.max_in_flight:
+                if len(self._finished) > self._request.max_in_flight:
                     del self._finished[next(iter(self._finished))]
             return is_done
         return False
@@ -416,7 +416,7 @@ class Subscription:
     async def _attempt_at(self, broker: Broker) -> Connection:
         """Once. Raises Refused, SentOn, Unreachable."""
         if self._target is None:
-            self._target = self._wish.target(*broker, password=self._password)
+            self._target = self._request.target(*broker, password=self._password)
         self._target = replace(self._target, host=broker[0], port=broker[1])
         self._attempts += 1
         connection = Connection(self._target, self._attempts, self._ledger.release)
@@ -435,12 +435,12 @@ class Subscription:
         return connection
 
     async def _subscribe(self, connection: Connection) -> None:
-        is_one = len(self._wishes) == 1
-        for number, wish in enumerate(self._wishes, 1):
-            said = wish.terms
-            if self._is_first and wish.replay_text:
-                said = (("replay-from", wish.replay_text), *said)
-            await connection.subscribe(wish.wire_filter, wish.qos, said, 0 if is_one else number)
+        is_one = len(self._requests) == 1
+        for number, request in enumerate(self._requests, 1):
+            said = request.terms
+            if self._is_first and request.replay_text:
+                said = (("replay-from", request.replay_text), *said)
+            await connection.subscribe(request.wire_filter, request.qos, said, 0 if is_one else number)
 
     def _sort_out(self, session_present: bool) -> None:
         """Decide about the messages of the connection before this one."""

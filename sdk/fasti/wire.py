@@ -54,7 +54,7 @@ def instant(at: When) -> str:
     return utc.isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
 
 
-def wished(at: When) -> str:
+def due_text(at: When) -> str:
     """A time for scheduling: a wall time of a zone stays one, `2027-03-28T09:00:00[Zone]`.
 
     So the server decides about a local time that does not exist, by its time zones, also when these change.
@@ -273,7 +273,7 @@ def due(at: When | None = None, delay: Span | None = None) -> Json:
     if at is not None and delay is not None:
         raise ValueError("give `at` or `delay`, not both")
     if at is not None:
-        return {"deliver_at": wished(at)}
+        return {"deliver_at": due_text(at)}
     if delay is not None:
         return {"deliver_in": span(delay)}
     return {}

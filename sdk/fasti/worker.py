@@ -50,7 +50,7 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .mqtt_values import fits
 from .options import GroupOptions, RetryOptions
-from .subscribe import Subscription, Wish
+from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
 
 Handler = Callable[[Delivery], object]
@@ -102,7 +102,7 @@ class _Job:
     handler: Handler
     timeout_s: float | None
     one_per: Key | None
-    wish: Wish
+    request: SubscribeRequest
 
     async def do(self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]) -> None:
         """Call the handler. Raises what it raises, and TimeoutError.
@@ -172,9 +172,9 @@ class Worker:
         waiting one counts toward `concurrency`. Raises BadArgument, also for a filter that has a handler
         already.
         """
-        if any(job.wish.topic_filter == topic_filter for job in self._jobs):
+        if any(job.request.topic_filter == topic_filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
-        wish = Wish(
+        request = SubscribeRequest(
             topic_filter,
             group=self._group,
             expiry=self.expiry,
@@ -186,7 +186,7 @@ class Worker:
         timeout_s = None if timeout is None else seconds("timeout", timeout)
 
         def register(handler: H) -> H:
-            self._jobs.append(_Job(handler, timeout_s, one_per, wish))
+            self._jobs.append(_Job(handler, timeout_s, one_per, request))
             return handler
 
         return register
@@ -214,29 +214,29 @@ class Worker:
                 client = await stack.enter_async_context(Client())
             if signals:
                 stack.enter_context(self._on_signals())
-            wishes = [
-                replace(job.wish, max_in_flight=self.concurrency, expiry=self.expiry) for job in self._jobs
+            requests = [
+                replace(job.request, max_in_flight=self.concurrency, expiry=self.expiry) for job in self._jobs
             ]
-            await self._make_groups(client, wishes)
-            deliveries = await stack.enter_async_context(client._open(wishes))
+            await self._make_groups(client, requests)
+            deliveries = await stack.enter_async_context(client._open(requests))
             _log.info("group %s: %s", self._group, self._filters)
             await self._until_stopped(deliveries, stop)
 
     @property
     def _filters(self) -> str:
-        return ", ".join(job.wish.topic_filter for job in self._jobs)
+        return ", ".join(job.request.topic_filter for job in self._jobs)
 
-    async def _make_groups(self, client: Client, wishes: list[Wish]) -> None:
+    async def _make_groups(self, client: Client, requests: list[SubscribeRequest]) -> None:
         """Create missing groups, so that they stay; SUBSCRIBE would create groups that expire like sessions.
 
         Existing groups are not changed. Logs filters without members.
         """
         try:
             known = {group.filter: group for group in await self._known(client)}
-            for wish in wishes:
-                if known.pop(wish.topic_filter, None) is None:
-                    said = {name: getattr(wish, name) for name in GroupOptions.__optional_keys__}
-                    await client.groups.put(self._group, wish.topic_filter, **said)
+            for request in requests:
+                if known.pop(request.topic_filter, None) is None:
+                    said = {name: getattr(request, name) for name in GroupOptions.__optional_keys__}
+                    await client.groups.put(self._group, request.topic_filter, **said)
         except Error as error:
             _log.warning("group %s: not created in advance, so it may expire: %s", self._group, error)
             return
@@ -333,7 +333,7 @@ class Worker:
             return RetryIn(None, f"no handler of the worker matches the topic {d.topic}")
         try:
             async with self._turn(job, d):
-                with d.traced(job.wish.topic_filter, self._group):
+                with d.traced(job.request.topic_filter, self._group):
                     await job.do(d, threads, begin)
         except RetryIn as asked:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
@@ -354,7 +354,7 @@ class Worker:
         """That of the subscription it came for, if its filter fits, else the first one whose filter does."""
         asked = [self._jobs[number - 1] for number in d._incoming.numbers]
         jobs = [*asked, *self._jobs]
-        return next((job for job in jobs if fits(job.wish.topic_filter, d.topic)), None)
+        return next((job for job in jobs if fits(job.request.topic_filter, d.topic)), None)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: _Job, d: Delivery) -> AsyncIterator[None]:

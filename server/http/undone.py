@@ -118,12 +118,12 @@ def add_up(found: Sequence[shapes.Undone]) -> shapes.Undone:
     }
 
 
-def skip_position(wish: Skip, timeline: Timeline, now_ms: int) -> Position:
+def skip_position(body: Skip, timeline: Timeline, now_ms: int) -> Position:
     """The position to skip to. Raises FieldError."""
-    if wish.to == "now":
+    if body.to == "now":
         return timeline.horizon.position
     try:
-        return position_of(wish.to, now_ms)
+        return position_of(body.to, now_ms)
     except FieldError as error:
         raise FieldError("to", error.detail) from None
 

@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
     id: MessageId
     row: MessageId
-    wish: str
+    local_time: str
     old_ms: int
     new_ms: int
 
@@ -167,17 +167,17 @@ def _step(
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
         record = decode(value)
-        node, wish = opened.node, record.zone.decode()
+        node, local_time = opened.node, record.zone.decode()
         row, name = message_id(place, number, node), id_at(place, number, node, record.id)
         report.zoned += 1
         try:
-            new_ms = parse_deliver_at(wish)
+            new_ms = parse_deliver_at(local_time)
         except TimeError as error:
             report.kept += 1
-            told(f"{id_text(name)} {wish} stays at {format_ms(record.due_ms)}: {error}")
+            told(f"{id_text(name)} {local_time} stays at {format_ms(record.due_ms)}: {error}")
             continue
         if new_ms != record.due_ms:
-            changes.append(Change(name, row, wish, record.due_ms, new_ms))
+            changes.append(Change(name, row, local_time, record.due_ms, new_ms))
             size += len(value)
         if len(changes) == GROUP_MESSAGES or size >= GROUP_BYTES:
             return changes, Position(place + 1)
@@ -198,7 +198,7 @@ def _move(
     """Write one group commit of moves."""
     opened.open_batch.begin(wall_ms)
     for change in changes:
-        line = f"{id_text(change.id)} {change.wish}"
+        line = f"{id_text(change.id)} {change.local_time}"
         why = _why_kept(opened.commit, change)
         if why:
             report.kept += 1
@@ -214,7 +214,7 @@ def _move(
 def _why_kept(commit: Commit, change: Change) -> str:
     """Move a message; returns why it failed, or ""."""
     try:
-        control = commit.move(change.id, change.new_ms, change.row, zone=change.wish.encode())
+        control = commit.move(change.id, change.new_ms, change.row, zone=change.local_time.encode())
     except (Refused, Corrupt) as error:
         return str(error)
     return "" if control.outcome is Outcome.DONE else "too close or already due"

@@ -45,17 +45,17 @@ def load(
     `overrides` maps `section.key` to a command-line option's value, None if absent. `found`: the value of
     `limits.memory` "auto". Raises ConfigError naming the key.
     """
-    wishes: dict[str, tuple[object, str]] = {}
+    given: dict[str, tuple[object, str]] = {}
     for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
         for name, value, origin in place:
             if name not in REMOVED:
                 _check_known(name, origin)
-            wishes[name] = (value, origin)
-    config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
+            given[name] = (value, origin)
+    config = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
     config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
     config = _certified(config)
     _check_together(config)
-    said = {name: origin for name, (_, origin) in wishes.items()}
+    said = {name: origin for name, (_, origin) in given.items()}
     return config, dict.fromkeys([name for name, _, _ in keys()], "default") | said
 
 
@@ -114,10 +114,10 @@ def key_name(attribute: str) -> str:
     return attribute.removesuffix("_ms").removesuffix("_s")
 
 
-Wish = tuple[str, object, str]
+Entry = tuple[str, object, str]
 
 
-def _from_file(path: Path | None) -> Iterator[Wish]:
+def _from_file(path: Path | None) -> Iterator[Entry]:
     if path is None:
         return
     try:
@@ -135,14 +135,14 @@ def _from_file(path: Path | None) -> Iterator[Wish]:
             yield f"{section}.{key}", value, "file"
 
 
-def _from_environ(environ: Mapping[str, str]) -> Iterator[Wish]:
+def _from_environ(environ: Mapping[str, str]) -> Iterator[Entry]:
     for variable, value in environ.items():
         if variable.startswith(ENV_PREFIX):
             name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".", 1)
             yield name, value, f"env {variable}"
 
 
-def _from_options(overrides: Mapping[str, object]) -> Iterator[Wish]:
+def _from_options(overrides: Mapping[str, object]) -> Iterator[Entry]:
     for name, value in overrides.items():
         if value is not None:
             yield name, value, "option"
@@ -163,13 +163,13 @@ def _check_section(section: str, origin: str) -> None:
         raise ConfigError(section, f"unknown section ({origin}); there are {', '.join(known)}")
 
 
-def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
+def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
     default = getattr(Config(), name)
     changes = {}
     for item in settable(default):
         key = f"{name}.{key_name(item.name)}"
-        if key in wishes:
-            value, origin = wishes[key]
+        if key in given:
+            value, origin = given[key]
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import fasti
-from fasti.wire import wished
+from fasti.wire import due_text
 from tests.sdk.conftest import QUICK, free_port
 from tests.sdk.fake import NOW, Fake
 
@@ -245,4 +245,4 @@ async def test_list_and_count(client: fasti.Client, fake: Fake) -> None:
     ],
 )
 def test_a_wall_time_keeps_its_zone(at: datetime, sent: str) -> None:
-    assert wished(at) == sent
+    assert due_text(at) == sent

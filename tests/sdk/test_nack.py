@@ -11,7 +11,7 @@ import pytest
 
 import fasti
 from fasti.delivery import reason_of
-from fasti.subscribe import Wish
+from fasti.subscribe import SubscribeRequest
 from tests.sdk.conftest import QUICK, until
 from tests.sdk.scripted import PUBACK, PUBLISH, PUBREC, PUBREL, Peer, Script
 from tests.sdk.test_mqtt_adapter import client
@@ -209,7 +209,7 @@ async def test_a_member_comes_without_a_session_and_drops_what_its_lost_connecti
 
 
 def test_what_a_subscription_asks_for() -> None:
-    asked = Wish(
+    asked = SubscribeRequest(
         "t",
         group="g",
         ack_timeout=timedelta(minutes=5),
@@ -225,8 +225,8 @@ def test_what_a_subscription_asks_for() -> None:
         ("rate", "12.5"),
         ("expiry", "P2D"),
     )
-    assert Wish("t", group="g", rate=1_000_000).terms == (("rate", "1000000"),)
-    assert Wish("t", session="s", expiry=timedelta(days=2)).terms == (), "it is the session's"
+    assert SubscribeRequest("t", group="g", rate=1_000_000).terms == (("rate", "1000000"),)
+    assert SubscribeRequest("t", session="s", expiry=timedelta(days=2)).terms == (), "it is the session's"
 
 
 @pytest.mark.parametrize(

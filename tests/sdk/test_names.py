@@ -8,7 +8,7 @@ import pytest
 
 import fasti
 from fasti.names import check_group
-from fasti.subscribe import Wish
+from fasti.subscribe import SubscribeRequest
 from timeline.filters import FilterError, share_text
 
 NAMES = [
@@ -45,7 +45,7 @@ def is_taken(check: Callable[[str], object]) -> Callable[[str], bool]:
 def test_a_group_is_named_by_the_servers_rules(name: str) -> None:
     by_server = is_taken(lambda name: share_text(name, "a"))(name)
     assert is_taken(lambda name: check_group("group", name))(name) == by_server
-    assert is_taken(lambda name: Wish("a", group=name))(name) == by_server
+    assert is_taken(lambda name: SubscribeRequest("a", group=name))(name) == by_server
 
 
 async def test_nothing_is_sent_for_a_name_that_is_none() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import fasti
 from fasti import options, schedules, wire
-from fasti.subscribe import Wish
+from fasti.subscribe import SubscribeRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
     ("kind", "reader", "arguments"),
     [
         (options.MessageOptions, fasti.NewMessage, {"topic", "payload"}),
-        (options.SubscribeOptions, Wish, {"topic_filter"}),
+        (options.SubscribeOptions, SubscribeRequest, {"topic_filter"}),
     ],
 )
 def test_what_holds_the_options_has_them_all(kind: type, reader: type, arguments: set[str]) -> None:

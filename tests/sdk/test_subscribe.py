@@ -16,7 +16,7 @@ from paho.mqtt.properties import Properties
 import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming, Said
-from fasti.subscribe import Ledger, Wish
+from fasti.subscribe import Ledger, SubscribeRequest
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake
 
@@ -230,8 +230,8 @@ def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: object) -> 
 def test_a_group_is_said_once() -> None:
     with pytest.raises(fasti.BadArgument, match="topic_filter"):
         fasti.Client().subscribe("$share/a/b", group="c")
-    assert Wish("$share/a/b").wire_filter == "$share/a/b"
-    assert Wish("b", session="s", group="a").wire_filter == "$share/a/b"
+    assert SubscribeRequest("$share/a/b").wire_filter == "$share/a/b"
+    assert SubscribeRequest("b", session="s", group="a").wire_filter == "$share/a/b"
 
 
 async def test_unreachable_at_first() -> None:

@@ -21,7 +21,7 @@ import pytest
 import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming
-from fasti.subscribe import Wish
+from fasti.subscribe import SubscribeRequest
 from fasti.testing import FastiServer
 from fasti.testing import until as wait_until
 from tests.sdk.conftest import free_port, until
@@ -355,7 +355,7 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
     worker.on("jobs/#")(lambda job: done.append(f"all {job.topic}"))
 
     def came(topic: str, *numbers: int) -> fasti.Delivery:
-        way = Connection(Wish("t").target("", 0, None), 1, print)
+        way = Connection(SubscribeRequest("t").target("", 0, None), 1, print)
         it = Incoming(topic=topic, payload=b"", qos=1, mid=1, dup=False, connection=way, numbers=numbers)
         return fasti.Delivery(it, cast("Any", None))
 

@@ -34,13 +34,13 @@ from ..values.bodies import FieldError
 Work = Callable[[], Path]
 
 
-class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
+class BackupRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body: a path below `store.backups`, or relative to it, which must not exist yet."""
 
     dir: str
 
 
-_WISH = msgspec.json.Decoder(BackupWish)
+_BODY = msgspec.json.Decoder(BackupRequest)
 
 
 class Backups:
@@ -63,15 +63,15 @@ class Backups:
         "A consistent copy to start a server on",
         ADMIN,
         Gives(201, shapes.Backup),
-        body=BackupWish,
+        body=BackupRequest,
         example={"dir": "monday"},
         problems=("store-unavailable",),
     )
     async def create(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _WISH)
+        body = await body_of(request, _BODY)
         try:
             async with self._turn:
-                path = await self._in_thread(partial(self._copy, wish.dir))
+                path = await self._in_thread(partial(self._copy, body.dir))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"The backup failed: {error}") from None
         return json_answer({"dir": str(path)}, 201)

@@ -48,8 +48,8 @@ class ClockRoutes:
         problems=("clock-not-simulated", *WRITES),
     )
     async def advance(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _ADVANCE)
-        by_ms = delay_ms("by", wish.by)
+        body = await body_of(request, _ADVANCE)
+        by_ms = delay_ms("by", body.by)
         try:
             with refusals():
                 now_ms = await self._advance(by_ms)

@@ -156,10 +156,10 @@ class Control:
         problems=WRITES,
     )
     async def cancel(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _BULK)
-        if wish.shift is not None:
+        body = await body_of(request, _BULK)
+        if body.shift is not None:
             raise FieldError("shift", "is for messages:reschedule")
-        return await self._answer(request, wish, cancel_all)
+        return await self._answer(request, body, cancel_all)
 
     @described(
         "Shift all that match",
@@ -170,18 +170,18 @@ class Control:
         problems=WRITES,
     )
     async def reschedule(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _BULK)
-        if wish.shift is None:
+        body = await body_of(request, _BULK)
+        if body.shift is None:
             raise FieldError("shift", "is required")
         latest_ms = self._clock.wall_ms() + self._max_delay_ms
-        act = partial(shift_all, by_ms=signed_ms("shift", wish.shift), latest_ms=latest_ms)
-        return await self._answer(request, wish, act)
+        act = partial(shift_all, by_ms=signed_ms("shift", body.shift), latest_ms=latest_ms)
+        return await self._answer(request, body, act)
 
-    async def _answer(self, request: web.Request, wish: BulkRequest, act: Act) -> web.Response:
+    async def _answer(self, request: web.Request, body: BulkRequest, act: Act) -> web.Response:
         name = partial(self._cursors.text, is_hidden=sees(request) is not None)
-        sweep, turn = self._sweep(wish, changes(request), name), self._turns.of(request)
+        sweep, turn = self._sweep(body, changes(request), name), self._turns.of(request)
         try:
-            await self._run(sweep, turn, None if wish.dry_run else act, lambda: request.transport is None)
+            await self._run(sweep, turn, None if body.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
             problem.extra |= sweep.view()
             raise
@@ -189,24 +189,24 @@ class Control:
             log.error("bulk: %s", error)
             raise Problem("unreadable", **sweep.view()) from error
         finally:
-            if wish.shift is None:
+            if body.shift is None:
                 self._metrics.cancelled += sweep.changed
             else:
                 self._metrics.moved += sweep.changed
         return json_answer(sweep.view())
 
-    def _sweep(self, wish: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
+    def _sweep(self, body: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
         """Begin a call; nothing is revealed of messages that the key may not change. Raises FieldError."""
-        chosen = wish.filter
+        chosen = body.filter
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until)
-        as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
-        sweep = Sweep(query, may_change, name, as_of, wish.limit or 1 << 62)
+        as_of = self._timeline.horizon.seq if body.as_of is None else _seq(body.as_of)
+        sweep = Sweep(query, may_change, name, as_of, body.limit or 1 << 62)
         sweep.next = query.start
-        if wish.cursor is not None:
-            sweep.next = max(query.start, Position(self._cursors.place(wish.cursor) + 1))
+        if body.cursor is not None:
+            sweep.next = max(query.start, Position(self._cursors.place(body.cursor) + 1))
         return sweep
 
     async def _run(self, sweep: Sweep, turn: Turn, act: Act | None, is_abandoned: Callable[[], bool]) -> None:

@@ -86,11 +86,11 @@ class DeadRoutes:
         problems=WRITES,
     )
     async def requeue(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _REQUEUE)
-        due_ms = self._clock.wall_ms() + wait_of(wish.deliver_in, self._max_delay_ms)
-        to = None if wish.to is None else self._named(wish.to, rights_of(request))
+        body = await body_of(request, _REQUEUE)
+        due_ms = self._clock.wall_ms() + wait_of(body.deliver_in, self._max_delay_ms)
+        to = None if body.to is None else self._named(body.to, rights_of(request))
         return await self._rows.change(
-            request, wish, partial(self._dead_letters.requeue, due_ms=due_ms, to=to)
+            request, body, partial(self._dead_letters.requeue, due_ms=due_ms, to=to)
         )
 
     @described(

@@ -105,28 +105,28 @@ class GroupRoutes:
     )
     async def put(self, request: web.Request) -> web.Response:
         name, rights = request.match_info["group"], rights_of(request)
-        wish = await body_of(request, _GROUP)
+        body = await body_of(request, _GROUP)
         groups, config = self._groups, self._config
-        text = text_of(name, wish.filter, config)
-        terms, keeping = terms_of(wish, config)
+        text = text_of(name, body.filter, config)
+        terms, keeping = terms_of(body, config)
 
         def make(commit: Commit) -> tuple[Group | None, bool]:
             known = groups.get(text)
             if known is not None and not is_own(rights, known):
                 return None, False
-            if not self._subscriptions.may_ask(wish.filter, rights):
+            if not self._subscriptions.may_ask(body.filter, rights):
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 
         group, is_new = await asked(self._places.ask, make)
         if group is None:
-            raise Problem("forbidden", f"The filter {wish.filter[:128]!r} may not be subscribed to.")
+            raise Problem("forbidden", f"The filter {body.filter[:128]!r} may not be subscribed to.")
         await self._places.turns.of(request).begin()
         answer = json_answer(
             group_view(group, self._places.progress(group, LOOK_ROWS)), 201 if is_new else 200
         )
         if is_new:
-            where, which = quote(name, safe=""), quote(wish.filter, safe="")
+            where, which = quote(name, safe=""), quote(body.filter, safe="")
             answer.headers["Location"] = f"/v1/groups/{where}?filter={which}"
         return answer
 

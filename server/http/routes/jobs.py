@@ -119,18 +119,18 @@ class JobRoutes:
         problems=("not-found", *NO_JOB),
     )
     async def create(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _NEW)
-        if wish.kind == EXPIRE:
-            if wish.slice is not None or wish.parts is not None:
+        body = await body_of(request, _NEW)
+        if body.kind == EXPIRE:
+            if body.slice is not None or body.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(self._expiries.create(wish.run))
+            job = await _said(self._expiries.create(body.run))
         else:
-            if wish.parts is not None and not 2 <= wish.parts <= PARTS_MAX:
-                raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {wish.parts}")
-            start_ms = _slice_ms(wish.slice)
-            job = await _said(self._splits.create(start_ms, wish.parts or 0, wish.run))
+            if body.parts is not None and not 2 <= body.parts <= PARTS_MAX:
+                raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {body.parts}")
+            start_ms = _slice_ms(body.slice)
+            job = await _said(self._splits.create(start_ms, body.parts or 0, body.run))
         view = self._view(job)
-        if wish.run == "caller":
+        if body.run == "caller":
             view["token"] = job.token
         answer = json_answer(view, 201)
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
@@ -183,12 +183,12 @@ class JobRoutes:
         problems=(*NOT_NOW, "bad-manifest"),
     )
     async def commit(self, request: web.Request) -> web.Response:
-        wish, job_id = await body_of(request, _COMMIT), request.match_info["id"]
-        if wish.slices is not None and wish.cuts is None and wish.pieces is None:
-            row = await _said(self._expiries.commit(job_id, wish.token, wish.slices))
-        elif wish.cuts is not None and wish.pieces is not None and wish.slices is None:
-            said = [Counts(piece.rows, piece.live, piece.bytes) for piece in wish.pieces]
-            row = await _said(self._splits.commit(job_id, wish.token, wish.cuts, said))
+        body, job_id = await body_of(request, _COMMIT), request.match_info["id"]
+        if body.slices is not None and body.cuts is None and body.pieces is None:
+            row = await _said(self._expiries.commit(job_id, body.token, body.slices))
+        elif body.cuts is not None and body.pieces is not None and body.slices is None:
+            said = [Counts(piece.rows, piece.live, piece.bytes) for piece in body.pieces]
+            row = await _said(self._splits.commit(job_id, body.token, body.cuts, said))
         else:
             raise FieldError("cuts", "and `pieces` commit a split, `slices` alone an expiry")
         return json_answer(self._view(row))
@@ -202,9 +202,9 @@ class JobRoutes:
         problems=NOT_NOW,
     )
     async def abort(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _ABORT)
-        detail = wish.detail[:DETAIL_MAX]
-        row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
+        body = await body_of(request, _ABORT)
+        detail = body.detail[:DETAIL_MAX]
+        row = await _said(self._pipeline.abort(request.match_info["id"], body.token, detail))
         return json_answer(self._view(row))
 
     @described(
@@ -216,11 +216,11 @@ class JobRoutes:
         problems=NOT_NOW,
     )
     async def renew(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _RENEW)
+        body = await body_of(request, _RENEW)
         progress = None
-        if wish.done is not None or wish.total is not None:
-            progress = wish.done or 0, wish.total or 0
-        job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
+        if body.done is not None or body.total is not None:
+            progress = body.done or 0, body.total or 0
+        job = await _said(self._pipeline.renew(request.match_info["id"], body.token, progress))
         lease: shapes.Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
         return json_answer(lease)
 

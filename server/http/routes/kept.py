@@ -289,18 +289,18 @@ class KeptRows:
 
     # -- changing
 
-    async def change(self, request: web.Request, wish: Change, act: Act) -> web.Response:
+    async def change(self, request: web.Request, body: Change, act: Act) -> web.Response:
         """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
-        wanted, turn, done = self._chosen(request, wish), self._turns.of(request), _Done()
-        step = self._step if wish.ids is None else self._step_of_ids
-        following: int | None = wanted.start if wish.ids is None else 0
+        wanted, turn, done = self._chosen(request, body), self._turns.of(request), _Done()
+        step = self._step if body.ids is None else self._step_of_ids
+        following: int | None = wanted.start if body.ids is None else 0
         try:
             while following is not None and request.transport is not None:
                 await turn.begin()
                 places, following = step(wanted, following, may, turn)
                 done.matched += len(places)
-                if places and not wish.dry_run:
+                if places and not body.dry_run:
                     each = partial(self._each, places, act, may)
                     acted: Acted = await asked(self._ask, each, cost=len(places))
                     done.changed += acted.changed
@@ -311,17 +311,17 @@ class KeptRows:
             raise
         return json_answer(done.view())
 
-    def _chosen(self, request: web.Request, wish: Change) -> Wanted:
+    def _chosen(self, request: web.Request, body: Change) -> Wanted:
         """The messages to change, as of now. Raises FieldError."""
         seq = self._timeline.horizon.seq
-        if (wish.ids is None) == (wish.filter is None):
+        if (body.ids is None) == (body.filter is None):
             raise FieldError("filter", "or ids is required, but not both")
-        if wish.ids is not None:
-            ids = tuple(dict.fromkeys(_id("ids", text) for text in wish.ids))
-            return Wanted(group=wish.group, ids=ids, seq=seq)
-        chosen = wish.filter
+        if body.ids is not None:
+            ids = tuple(dict.fromkeys(_id("ids", text) for text in body.ids))
+            return Wanted(group=body.group, ids=ids, seq=seq)
+        chosen = body.filter
         assert chosen is not None, "one of the two"
-        if wish.group is not None:
+        if body.group is not None:
             raise FieldError("group", "goes with ids; of a filter it is a member")
         if chosen == Chosen():
             raise FieldError("filter", 'must name something; {"topic": "#"} is everything')

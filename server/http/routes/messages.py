@@ -85,7 +85,7 @@ _MOVE = msgspec.json.Decoder(Move)
 _MOVES = Annotated[Move, ONE_TIME]
 
 
-class Wish(NamedTuple):
+class MoveRequest(NamedTuple):
     """A parsed PATCH."""
 
     now_ms: int
@@ -298,10 +298,10 @@ class Messages:
     )
     async def patch(self, request: web.Request) -> web.Response:
         message = id_of(request)
-        wish = await self._wish(request)
+        move = await self._read_move(request)
         self._check_own(request, message)
-        control: Control = await asked(self._ask, partial(_move, message=message, wish=wish))
-        return self._moved(message, control, wish)
+        control: Control = await asked(self._ask, partial(_move, message=message, move=move))
+        return self._moved(message, control, move)
 
     @described(
         "Move the message under an idempotency key; its id and its key stay",
@@ -315,29 +315,29 @@ class Messages:
     )
     async def patch_by_key(self, request: web.Request) -> web.Response:
         named = _by_key(request)
-        wish = await self._wish(request)
-        message, control = await self._decided(request, named, partial(_move, wish=wish))
-        return self._moved(message, control, wish)
+        move = await self._read_move(request)
+        message, control = await self._decided(request, named, partial(_move, move=move))
+        return self._moved(message, control, move)
 
-    async def _wish(self, request: web.Request) -> Wish:
+    async def _read_move(self, request: web.Request) -> MoveRequest:
         """The body and If-Match of a PATCH. Raises RequestError."""
-        wish = await body_of(request, _MOVE)
+        move = await body_of(request, _MOVE)
         now_ms = self._clock.wall_ms()
-        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
+        due_ms = due_of(move.deliver_at, move.deliver_in, now_ms, self._limits.max_delay_ms)
         tags = _tags(request.headers.getall("If-Match", ()))
-        return Wish(
-            now_ms, due_ms, b"" if wish.deliver_at is msgspec.UNSET else wall_time(wish.deliver_at), tags
+        return MoveRequest(
+            now_ms, due_ms, b"" if move.deliver_at is msgspec.UNSET else wall_time(move.deliver_at), tags
         )
 
-    def _moved(self, message: MessageId, control: Control, wish: Wish) -> web.Response:
+    def _moved(self, message: MessageId, control: Control, move: MoveRequest) -> web.Response:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         self._metrics.moved += 1
         body: shapes.Scheduled = {
             "id": id_text(message),
-            "deliver_at": format_ms(wish.due_ms),
+            "deliver_at": format_ms(move.due_ms),
             "state": "pending",
-            "server_time": format_ms(wish.now_ms),
+            "server_time": format_ms(move.now_ms),
         }
         answer = json_answer(body)
         answer.headers["ETag"] = etag(control.row)
@@ -432,14 +432,14 @@ class Messages:
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 
-def _move(commit: Commit, message: MessageId, wish: Wish) -> Control:
+def _move(commit: Commit, message: MessageId, move: MoveRequest) -> Control:
     """In the writer: move the message if its row matches one of the tags."""
-    if wish.tags is None:
-        return commit.move(message, wish.due_ms, zone=wish.zone)
+    if move.tags is None:
+        return commit.move(message, move.due_ms, zone=move.zone)
     found = commit.find(message)
-    is_meant = found is not None and etag(found.row_id) in wish.tags
+    is_meant = found is not None and etag(found.row_id) in move.tags
     row = found.row_id if found is not None and is_meant else NO_ROW
-    return commit.move(message, wish.due_ms, row, zone=wish.zone)
+    return commit.move(message, move.due_ms, row, zone=move.zone)
 
 
 def _by_key(request: web.Request) -> ByKey:

@@ -155,8 +155,8 @@ class Verbs(Generic[P]):
     async def replay(self, request: web.Request) -> web.Response:
         """The position never moves forward."""
         self._kind.find(request)
-        wish = await body_of(request, REWIND)
-        to = position_of(wish.since, self._places.clock.wall_ms())
+        body = await body_of(request, REWIND)
+        to = position_of(body.since, self._places.clock.wall_ms())
 
         def act(commit: Commit, place: P) -> bool:
             self._places.replay.rewind(commit, place, to)
@@ -167,13 +167,13 @@ class Verbs(Generic[P]):
     async def skip(self, request: web.Request) -> web.Response:
         """The position never moves back. Messages not read by then become dead letters, or are dropped."""
         places, found = self._places, self._kind.find(request)
-        wish = await body_of(request, SKIP)
-        to = skip_position(wish, places.timeline, places.clock.wall_ms())
+        body = await body_of(request, SKIP)
+        to = skip_position(body, places.timeline, places.clock.wall_ms())
         before = min(place.session.read_at(places.timeline.horizon.position) for place in found)
         undone = places.undone(found)
 
         def act(commit: Commit, place: P) -> bool:
-            places.replay.skip(commit, place, to, SKIPPED, is_dead=wish.undone != DROP)
+            places.replay.skip(commit, place, to, SKIPPED, is_dead=body.undone != DROP)
             return True
 
         changed = await self.change(request, act)

@@ -85,13 +85,13 @@ class RetryRoutes:
         problems=WRITES,
     )
     async def try_(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _TRY)
+        body = await body_of(request, _TRY)
         now_ms = self._clock.wall_ms()
-        is_now = wish.deliver_in is msgspec.UNSET and wish.deliver_at is msgspec.UNSET
+        is_now = body.deliver_in is msgspec.UNSET and body.deliver_at is msgspec.UNSET
         due_ms = now_ms
         if not is_now:
-            due_ms = max(now_ms, due_of(wish.deliver_at, wish.deliver_in, now_ms, self._max_delay_ms))
-        return await self._rows.change(request, wish, partial(self._steering.try_, due_ms=due_ms))
+            due_ms = max(now_ms, due_of(body.deliver_at, body.deliver_in, now_ms, self._max_delay_ms))
+        return await self._rows.change(request, body, partial(self._steering.try_, due_ms=due_ms))
 
     @described(
         "Give up: make dead letters of retries",

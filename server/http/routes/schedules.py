@@ -123,11 +123,11 @@ class ScheduleRoutes:
         name = request.match_info["name"]
         if not NAME.fullmatch(name):
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
-        wish = await _read(request, _SCHEDULE)
+        definition = await _read(request, _SCHEDULE)
         now_ms = self._clock.wall_ms()
-        timing = await self._in_thread(request, partial(timing_of, wish, name, now_ms, self._limits))
+        timing = await self._in_thread(request, partial(timing_of, definition, name, now_ms, self._limits))
         rights = rights_of(request)
-        record = record_of(wish, now_ms, self._limits, "" if rights is None else rights.name)
+        record = record_of(definition, now_ms, self._limits, "" if rights is None else rights.name)
         deliver_to = deliver_to_of(record)
         check_send(rights, topic_of(record), deliver_to)
         body = await whole_body(request)
@@ -191,8 +191,8 @@ class ScheduleRoutes:
         needs_body=False,
     )
     async def resume(self, request: web.Request) -> web.Response:
-        wish = await body_of(request, _RESUME) if await whole_body(request) else ResumeRequest()
-        return await self._change(request, partial(self._schedules.resume, anew=wish.from_ is not None))
+        definition = await body_of(request, _RESUME) if await whole_body(request) else ResumeRequest()
+        return await self._change(request, partial(self._schedules.resume, anew=definition.from_ is not None))
 
     @described(
         "Leave the next fire out",
@@ -226,16 +226,16 @@ class ScheduleRoutes:
         example={"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "Europe/Bucharest", "count": 3},
     )
     async def preview(self, request: web.Request) -> web.Response:
-        wish = await _read(request, _PREVIEW)
+        definition = await _read(request, _PREVIEW)
         now_ms = self._clock.wall_ms()
-        if wish.topic is not None:
-            record_of(wish, now_ms, self._limits)
+        if definition.topic is not None:
+            record_of(definition, now_ms, self._limits)
 
         def found() -> list[shapes.Fire]:
-            timing = timing_of(wish, wish.name, now_ms, self._limits)
-            plan = checked_plan(timing, wish.name, now_ms)
+            timing = timing_of(definition, definition.name, now_ms, self._limits)
+            plan = checked_plan(timing, definition.name, now_ms)
             after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
-            return fire_views(plan, after_ms, min(wish.count, timing.limit or wish.count))
+            return fire_views(plan, after_ms, min(definition.count, timing.limit or definition.count))
 
         view: shapes.Fires = {"fires": await self._in_thread(request, found)}
         return json_answer(view)
@@ -282,12 +282,12 @@ class ScheduleRoutes:
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
     """The body; decoding does not check a payload's bytes, so they are checked here."""
-    wish = await body_of(request, decoder)
+    definition = await body_of(request, decoder)
     try:
         (await whole_body(request)).decode()
     except UnicodeDecodeError:
         raise NotReadable("not UTF-8") from None
-    return wish
+    return definition
 
 
 def _unknown(name: str) -> Problem:

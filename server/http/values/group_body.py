@@ -42,9 +42,9 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
     return text
 
 
-def terms_of(wish: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
+def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
-    said = msgspec.structs.asdict(wish).get
+    said = msgspec.structs.asdict(request).get
     try:
         return read_terms(said, config), LASTING.changed_by(read_keeping(said, config))
     except TermsError as error:
