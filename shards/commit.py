@@ -296,7 +296,7 @@ class Commit:
     ) -> Bits[dict[int, Known | int]]:
         """`known` in steps."""
         taken = partial(self.taken_from, terms=terms)
-        is_new = self.open_group.is_new
+        is_new = self.open_batch.is_new
         return keys_in_steps(drafts, taken, self._stored_under, is_new, key_only=terms.key_only, step=step)
 
     def taken_from(self, draft: Draft, terms: Terms) -> DedupeRow | None:
