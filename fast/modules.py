@@ -93,6 +93,8 @@ MODULES = (
     "server.codec.wire",
     "server.codec.properties",
     "server.http.front",
+    "server.http.desk",
+    "server.http.usual",
     "server.http.framing",
     "server.http.heads",
     "server.http.bulk",

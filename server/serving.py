@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
 from .http.admission import Admission
 from .http.front import CLOSE_S, Front
+from .http.front import begin as begin_http
 from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor, Ports
@@ -144,7 +146,7 @@ class Server:
         await self._runner.setup()
         assert self._runner.server is not None
         desk = build_desk(self.app, admission, self._runner.server, self._time, self._fronts)
-        begin, tls = desk.connection, self._http_tls
+        begin, tls = partial(begin_http, desk), self._http_tls
         context = None if tls is None else tls.context
         http_port = await self._acceptor.open(http, begin, context)
         at = f"{_reachable(http.host)}:{http_port}"

@@ -20,7 +20,8 @@ from .http.admission import Admission, unasked
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
-from .http.front import Desk, Front
+from .http.desk import Desk
+from .http.front import Front
 from .http.intake import Intake
 from .http.leasing import Leasing
 from .http.openapi import OpenApi

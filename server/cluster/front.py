@@ -27,7 +27,8 @@ from ..http.admission import unasked
 from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
 from ..http.cors import opening, preflight
-from ..http.front import CLOSE_S, Others
+from ..http.desk import Others
+from ..http.front import CLOSE_S, begin
 from ..http.front import Front as Connection
 from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
@@ -37,7 +38,6 @@ from ..net.acceptor import Acceptor, Ports
 from ..net.browsers import Pages, http_pages
 from ..net.crowd import Cause, Crowd, http_bounds
 from ..net.loop_time import LoopTime
-from ..net.opening import Caller
 from ..net.pool import Pool
 from ..net.proxies import proxies_of
 from ..net.tls import Certificates
@@ -95,7 +95,7 @@ class Front:
             self._config.http, self._crowd, self._pool, self._metrics, self._pages, others, self._time
         )
         context = None if self._tls is None else self._tls.context
-        return await self._acceptor.open(self._config.http.listen, self._desk.connection, context)
+        return await self._acceptor.open(self._config.http.listen, partial(begin, self._desk), context)
 
     async def close(self) -> None:
         """Stop accepting, give running answers a moment, then close all."""
@@ -128,11 +128,6 @@ class RedirectDesk:
         self.crowd = crowd
         self.pool = pool
         self._written = Written(metrics, pages)
-
-    def connection(self, caller: Caller) -> Connection:
-        """The protocol of a new connection."""
-        self.crowd.look_on()
-        return Connection(self, caller, asyncio.get_running_loop())
 
     def check_length(self, length: int | None) -> None:
         """Any length: the leader decides."""

@@ -41,7 +41,9 @@ Connections
     heads.py        strict reading of a request's head
     framing.py      finds the end of a request's body
     protocol.py     aiohttp's side of a connection: one request after the other
-    front.py        a connection; answers messages, small batches and calls for leases itself
+    front.py        a connection; the quick path for messages, small batches and calls for leases
+    usual.py        requests of the quick path, read
+    desk.py         ... decided and answered
 
 Each imports only what stands above it. A call knows the parts that it uses, never the app: server/site.py, on
 the ground floor, passes them in.

@@ -7,16 +7,8 @@ task for the handler, routing). The quick path halves it: docs/decisions/0003 ha
 The quick path reads, decides and answers usual requests of these calls, one after the other. aiohttp answers
 everything else: other calls, headers that change how a request is read, keys that are not known yet. So the
 quick path needs little HTTP, but must be sure of what it accepts. Requests refused before the writer also go
-to aiohttp: refusals are worded in one place, which is not here.
-
-The quick path takes batches of up to BATCH_ITEMS items in BATCH_MAX bytes of NDJSON, with or without
-`each=true`: callers that coalesce single messages send them. Batches that must wait before the writer is
-asked (`spread`, `deliver_to`, `retain`), or with a refused item, go to aiohttp.
-
-`:lease`, `:ack`, `:nack`, `:extend` and `:release` are read by the same code as in the routes (leasing.py).
-The quick path takes a `:lease` of up to LEASE_MAX messages of existing groups; one that found messages is
-answered in its own turn of the loop. An empty `:lease` takes 0.6 of the processor time of a posted message,
-through aiohttp 1.6.
+to aiohttp: refusals are worded in one place, which is not here. usual.py reads the requests of the quick
+path, desk.py has them decided.
 
 Reading uses the owner's share of the loop's time (server/net/loop_time.py): new bytes through `Paced`,
 pipelined ones after the answer before them.
@@ -43,23 +35,8 @@ last answer a connection lingers (server/net/lingering.py).
 import asyncio
 import logging
 import re
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
-from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
-import msgspec
-
-from shards.dedupe import Refused
-from shards.draft import Draft, Known
-from shards.errors import Corrupt, StoreFailed
-
-from ..auth.rights import READ, SCHEDULE
-from ..engine.clock import Clock
-from ..engine.requests import over_http
-from ..engine.writer import Busy, Writer
 from ..net.browsers import ForeignHost, ForeignOrigin, Pages
 from ..net.crowd import BUSY, Cause, Crowd
 from ..net.lingering import LINGER_S, Lingering
@@ -68,39 +45,14 @@ from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.pool import Pool
 from ..observe.logs import by
-from ..observe.metrics import Metrics
-from ..observe.trace_context import NO_TRACE, Headers, context_of
-from ..observe.tracing import Traces
-from ..pull.call import Answer as LeaseAnswer
-from ..pull.call import Leased
-from ..settings.config import Http, Limits
-from .access import Access, Rights, charge, check_send
-from .admission import Admission
-from .answers import WRITE_ERRORS, problem_of_write, refusal
-from .batching import accepted, fresh, said
+from ..settings.config import Http
+from .desk import Desk, Others
 from .framing import Body, FramingError, body_of
-from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head, without_upgrade
-from .intake import Trace
-from .leasing import Leasing
-from .posting import first_answer, place, place_all, place_each
-from .problems import MEDIA_TYPE, Problem
+from .heads import HEAD_MAX, Head, check_begun, read_head, without_upgrade
+from .problems import Problem
 from .protocol import Protocol as Inner
-from .timeline import Timeline
-from .values.batch_body import is_ndjson, line_of, whole
-from .values.bodies import RequestError, check_json
-from .values.drafts import late_ones
-from .values.reader import Item, Reader
-from .written import Written
+from .usual import LastHead
 
-PATH = "/v1/messages"
-BATCH_PATH = "/v1/messages:batch"
-ACCEPTED = 201
-QUICK_HEAD_MAX = 8 << 10
-WHOLE_MAX = 16 << 10
-"""The front waits for the rest of a request up to this size; some clients send head and body apart."""
-BATCH_MAX = 64 << 10
-"""The same for a batch."""
-BATCH_ITEMS = 300
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is no longer read."""
 LARGE = 256 << 10
@@ -109,161 +61,11 @@ BODY_RATE = 1 << 10
 """Minimum bytes a second of a body, once `http.body_timeout` has passed."""
 CLOSE_S = 3.0
 """Maximum time for answers when the server stops."""
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 
 log = logging.getLogger(__name__)
-
-# Possessive: no backtracking, of which a head of empty headers had 2 ways for each.
-_HEADERS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x21-\x7e \t]*+\r\n)++")
-_HEADER = re.compile(rb"([A-Za-z0-9-]++):[ \t]*+([\x21-\x7e \t]*+)\r\n")
-_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*+(\d++)", re.IGNORECASE)
-_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
-_MATTERS = re.compile(
-    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"
-)
-"""Headers that change how a request is read or answered."""
-
-Answer = Callable[[bytes], None]
-Others = Callable[[Callable[[bool], None], Callable[[str], str]], Inner]
-"""Makes the handler of the calls that the front does not answer. Arguments: a callback for each answer, and
-one that says whether a key may have this connection."""
-
-
-class Kind(IntEnum):
-    """The call of a request."""
-
-    ONE = 0
-    ALL = 1
-    """A batch, all or nothing."""
-    EACH = 2
-    """A batch in which each item stands for itself."""
-    LEASES = 3
-    """A call for leases."""
-
-
-DECIDE = (place, place_all, place_each)
-"""Decisions by kind."""
-START = b"POST /v1/"
-STARTS = {
-    b"POST /v1/messages HTTP/1.1\r\n": Kind.ONE,
-    b"POST /v1/messages:batch HTTP/1.1\r\n": Kind.ALL,
-    b"POST /v1/messages:batch?each=true HTTP/1.1\r\n": Kind.EACH,
-}
-START_MAX = max(map(len, STARTS))
-
-
-LEASES = re.compile(
-    rb"POST /v1/groups/([A-Za-z0-9._-]{1,128})/messages:(lease|ack|nack|extend|release) HTTP/1\.1\r\n"
-)
-LEASES_PATH = "/v1/groups/{group}/messages:"
-LENGTH_DIGITS = 9
-"""Maximum digits of a Content-Length."""
-SAME_HEAD_MAX = 1 << 10
-"""Maximum bytes of a head that a connection caches: reading one takes 8 us."""
-LEASE_MAX = 100
-"""Messages of one answer: 2 ms."""
-
-
-class Request(NamedTuple):
-    """A request; its body is [start, end) of the bytes read, as far as it has come."""
-
-    start: int
-    end: int
-    key: str | None
-    host: str
-    authorization: str = ""
-    kind: Kind = Kind.ONE
-    context: Headers = NO_TRACE
-    """Context of its trace."""
-    group: str = ""
-    """The group of its leases."""
-    verb: str = ""
-    """The verb of a call for leases."""
-
-    @property
-    def whole_max(self) -> int:
-        """The front waits for the rest of it up to this size."""
-        return BATCH_MAX if self.kind else WHOLE_MAX
-
-
-def read_request(data: bytes) -> Request | None:
-    """The request that `data` begins with; None if that is not the whole head of a usual one."""
-    if not data.startswith(START):
-        return None
-    begun = data.find(b"\n", 0, START_MAX) + 1
-    kind, group, verb = STARTS.get(data[:begun]), "", ""
-    if kind is None:
-        found = LEASES.match(data)
-        if found is None:
-            return None
-        kind, begun, group, verb = Kind.LEASES, found.end(), found[1].decode(), found[2].decode()
-    stop = data.find(b"\r\n\r\n", begun, QUICK_HEAD_MAX)
-    if stop < 0 or not _HEADERS.fullmatch(data, begun, stop + 2):
-        return None
-    known: dict[bytes, bytes] = {}
-    headers = _HEADER.findall(data, begun, stop + 2)
-    if len(headers) > HEADERS_MAX:
-        return None
-    for name, value in headers:
-        lower = name.lower()
-        if lower in known or _MATTERS.match(lower):
-            return None
-        known[lower] = value.rstrip(b" \t")
-    length = known.get(b"content-length", b"")
-    if not HOST.fullmatch(known.get(b"host", b"")) or not length.isdigit() or len(length) > LENGTH_DIGITS:
-        return None
-    if known.get(b"connection", b"keep-alive").lower() != b"keep-alive":
-        return None
-    key, content_type = known.get(b"idempotency-key"), known.get(b"content-type", b"").decode()
-    try:
-        if kind is Kind.ONE or kind is Kind.LEASES:
-            check_json(content_type)
-        elif key is not None or not is_ndjson(content_type):
-            return None
-    except RequestError:
-        return None
-    end = stop + 4 + int(length)
-    authorization = known.get(b"authorization", b"").decode()
-    name = None if key is None else key.decode()
-    context = NO_TRACE
-    if b"traceparent" in known:
-        context = context_of(known[b"traceparent"].decode(), known.get(b"tracestate", b"").decode())
-    host = known[b"host"].decode()
-    return Request(stop + 4, end, name, host, authorization, kind, context, group, verb)
-
-
-class LastHead:
-    """The last head of a connection. One that differs from it only in Content-Length is not read again."""
-
-    __slots__ = ("_after", "_before", "_length", "_request")
-
-    def __init__(self) -> None:
-        self._before = self._length = self._after = b""
-        """The parts of the head: before the digits of Content-Length, these digits, and after them."""
-        self._request: Request | None = None
-        """Its parsed request."""
-
-    def read(self, data: bytes) -> Request | None:
-        """As `read_request`."""
-        last = self._request
-        if last is not None and data.startswith(self._before):
-            at = len(self._before)
-            end = data.find(b"\r", at, at + LENGTH_DIGITS + 1)
-            length = data[at:end] if end > 0 else b""
-            if length.isdigit() and data.startswith(self._after, end):
-                if length == self._length:
-                    return last
-                start = end + len(self._after)
-                return last._replace(start=start, end=start + int(length))
-        request = read_request(data)
-        if request is not None and request.start <= SAME_HEAD_MAX:
-            found = _LENGTH.search(data, 0, request.start)
-            assert found is not None, "a head without a length is not for here"
-            self._before, self._length = data[: found.start(1)], found[1]
-            self._after, self._request = data[found.end(1) : request.start], request
-        return request
 
 
 class Place(Protocol):
@@ -300,285 +102,6 @@ class Place(Protocol):
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
         """The last answer on a connection; `head`: the received part of the refused request."""
-
-
-class Desk:
-    """Shared by the connections: decides requests, and passes the rest on."""
-
-    def __init__(
-        self,
-        writer: Writer,
-        clock: Clock,
-        timeline: Timeline,
-        metrics: Metrics,
-        http: Http,
-        limits: Limits,
-        admission: Admission,
-        pages: Pages,
-        access: Access,
-        others: Others,
-        traces: Traces | None,
-        time: LoopTime,
-        crowd: "Crowd[Front]",
-        pool: Pool,
-        leasing: Leasing,
-    ) -> None:
-        self._traces = traces
-        self._leasing = leasing
-        self.time = time
-        self._writer = writer
-        self._clock = clock
-        self._timeline = timeline
-        self._metrics = metrics
-        self.http = http
-        self._limits = limits
-        self.admission = admission
-        self.pages = pages
-        self._access = access
-        self.others = others
-        self.crowd = crowd
-        self.pool = pool
-        self._written = Written(metrics, pages)
-        self._max_items = min(http.max_batch, BATCH_ITEMS)
-        self._came_ms: list[int] = []
-        """Arrival times of messages answered in this turn and not counted yet."""
-        self._untold: deque[Callable[[], None]] = deque()
-        """Answers that have to look up known keys; each connection waits for one at most."""
-
-    def connection(self, caller: Caller) -> "Front":
-        """The protocol of a new connection."""
-        self.crowd.look_on()
-        return Front(self, caller, asyncio.get_running_loop())
-
-    @property
-    def quick(self) -> "Desk":
-        return self
-
-    def check_length(self, length: int | None) -> None:
-        self.admission.size(length)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no key is needed."""
-        return self._access.is_open
-
-    def key_of(self, authorization: str) -> str:
-        """The name of a request's key; empty: none that is known."""
-        rights = None if self._access.is_open else self._access.recall(authorization, None)
-        return "" if rights is None else rights.name
-
-    def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Answer) -> bool:
-        """Have a request decided, and `answer` it later. False: aiohttp must answer it; nothing was done.
-        `is_gone`: whether the client is gone.
-
-        With keys, only known keys pass; all others go to aiohttp, where refusals are worded.
-        """
-        rights, user = None, ""
-        if not self._access.is_open:
-            scope = READ if request.verb else SCHEDULE
-            rights = self._access.recall(request.authorization, scope)
-            if rights is None:
-                return False
-            user = rights.name
-        if request.verb:
-            return self._start_leases(request, body, rights, is_gone, answer)
-        now_ms, kind, context = self._clock.wall_ms(), request.kind, request.context
-        trace, as_drafts = None, True
-        if self._traces is not None:
-            trace = Trace(self._traces, context, is_one=not kind)
-            context, as_drafts = trace.context, bool(kind) or not context
-        reader = Reader(now_ms, self._limits, user, context, as_drafts=as_drafts)
-        try:
-            items = _batch(body, reader, self._max_items) if kind else [reader.one(body, request.key)]
-            few = [item for item in items if not isinstance(item, Draft)]
-            if not items or (few and not all(map(_is_quick, few))):
-                return False
-            if rights is not None:
-                for topic in reader.topics.values():
-                    check_send(rights, topic)
-            size = self.admission.size(len(body))
-            charge(rights, len(items))
-        except (RequestError, Problem):
-            return False
-        late: Sequence[int] = ()
-        drafts: Sequence[Draft]
-        if few:
-            trace = trace or Trace(None, context)
-            trace.begin(items)
-            drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
-            late = late_ones(items, now_ms)
-        else:
-            drafts = cast("list[Draft]", items)
-
-        def done(placed: Any) -> None:
-            if trace is not None:
-                trace.end(placed)
-            if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
-                self._tell_later(partial(self._tell, kind, body, drafts, now_ms, answer, placed))
-            else:
-                self._tell(kind, body, drafts, now_ms, answer, placed)
-
-        try:
-            decide = partial(DECIDE[kind], drafts=drafts, late=late)
-            self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
-        except (Busy, StoreFailed) as error:
-            # Answered here: it has been charged for, and a full server need not repeat the work.
-            asyncio.get_running_loop().call_soon(done, error)
-        return True
-
-    def _start_leases(
-        self,
-        request: Request,
-        body: bytes,
-        rights: Rights | None,
-        is_gone: Callable[[], bool],
-        answer: Answer,
-    ) -> bool:
-        """`start` for a call for leases."""
-        verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
-
-        def told(said: bytes | Exception) -> None:
-            # Never before `start` has returned: the outcome of ended leases is known at once.
-            soon(answer, self._answer_leases(verb, now_ms, said))
-
-        try:
-            self.admission.size(len(body))
-            if verb != "lease":
-                self._leasing.settle(verb, request.group, body, rights, told)
-                return True
-            return self._start_lease(request.group, body, rights, is_gone, told)
-        except (RequestError, Problem, Busy):
-            return False
-
-    def _start_lease(
-        self,
-        name: str,
-        body: bytes,
-        rights: Rights | None,
-        is_gone: Callable[[], bool],
-        told: Callable[[bytes | Exception], None],
-    ) -> bool:
-        """`start` for `:lease`. Raises RequestError, Problem, Busy."""
-        leasing = self._leasing
-        wanted = leasing.wanted(body)
-        if wanted.wish.most > LEASE_MAX:
-            return False
-        if wanted.filter is None:
-            texts = leasing.texts(name, rights)
-        else:
-            texts = (leasing.text_of(name, wanted.filter, rights),)
-            if not leasing.is_there(texts[0]):
-                return False
-
-        def tell(leased: Sequence[Leased]) -> None:
-            said: bytes | Exception
-            try:
-                said = msgspec.json.encode({"messages": list(leasing.views(leased))})
-            except Exception as fault:
-                said = fault
-            is_read = isinstance(said, bytes) and not is_gone()
-            told(said)
-            leasing.done(call, is_read=is_read)
-
-        def answered(leased: LeaseAnswer) -> None:
-            if isinstance(leased, Exception):
-                leasing.done(call, is_read=False)
-                told(leased)
-            elif leased:
-                self._tell_later(partial(tell, leased))
-            else:
-                tell(leased)
-
-        call = leasing.lease(name, texts, rights, wanted.wish, is_gone, answered)
-        return True
-
-    def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
-        path, media, headers, status = LEASES_PATH + verb, "application/json", NO_HEADERS, 200
-        if isinstance(said, Exception):
-            problem = _problem_of(said, path)
-            status, headers, said, media = problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE
-        self._metrics.answered("POST", path, status, self._since(now_ms))
-        return self._written.said(status, headers, said, media)
-
-    def _tell(
-        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
-    ) -> None:
-        """Answer, whatever the look-up finds."""
-        try:
-            told = self._told(kind, body, drafts, now_ms, placed)
-        except Exception as fault:
-            told = self._told(kind, body, drafts, now_ms, fault)
-        answer(told)
-
-    def _told(self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any) -> bytes:
-        if kind:
-            return self._answer_batch(kind, placed, drafts, body, now_ms)
-        return self._answer(placed, drafts[0].due_ms, now_ms)
-
-    def _tell_later(self, tell: Callable[[], None]) -> None:
-        """Answer batches that look up messages, one in a turn of the loop: 300 look-ups take some 6 ms."""
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self._tell_next)
-        self._untold.append(tell)
-
-    def _tell_next(self) -> None:
-        tell = self._untold[0]
-        try:
-            tell()
-        finally:
-            self._untold.popleft()
-            if self._untold:
-                asyncio.get_running_loop().call_soon(self._tell_next)
-
-    def _answer_batch(
-        self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
-    ) -> bytes:
-        media, headers = "application/json", NO_HEADERS
-        if isinstance(placed, Exception):
-            if isinstance(placed, Refused):
-                problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
-            else:
-                problem = _problem_of(placed, BATCH_PATH)
-            status, headers, text = problem.status, problem.headers, problem.to_bytes()
-            media = MEDIA_TYPE
-        elif kind is Kind.EACH:
-            status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
-            self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
-        else:
-            status, text = 201, accepted(placed, drafts)
-            self._metrics.accepted.inc(fresh(placed, drafts))
-        self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, text, media)
-
-    def refusal(self, problem: Problem, head: bytes) -> bytes:
-        return self._written.refusal(problem, head)
-
-    def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
-        media = "application/json"
-        if isinstance(placed, Exception):
-            problem = _problem_of(placed, PATH)
-            status, headers, text = problem.status, problem.headers, problem.to_bytes()
-            media = MEDIA_TYPE
-        else:
-            (one,) = placed
-            status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
-        if status == ACCEPTED:
-            if not self._came_ms:
-                asyncio.get_running_loop().call_soon(self._count)
-            self._came_ms.append(now_ms)
-        else:
-            self._metrics.answered("POST", PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, text, media)
-
-    def _count(self) -> None:
-        """Count the messages accepted in this turn together; known ones have another status."""
-        came_ms, self._came_ms = self._came_ms, []
-        self._metrics.accepted.inc(len(came_ms))
-        self._metrics.answered_many("POST", PATH, ACCEPTED, came_ms, self._clock.wall_ms())
-
-    def _since(self, wall_ms: int) -> int:
-        """Elapsed ms by the wall clock, which was read for the message anyway; 0 if it was set back."""
-        return max(0, self._clock.wall_ms() - wall_ms)
 
 
 class Front(Opening):
@@ -1037,31 +560,7 @@ class Front(Opening):
             self._desk.pool.hold(self, held_bytes)
 
 
-def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
-    """Items of a batch if all lines are fine; else empty. Raises RequestError."""
-    if body.count(b"\n") > most:
-        return []
-    found = whole(body, True, most)
-    return [] if found is None else reader.read(*found)
-
-
-def _is_quick(item: Item) -> bool:
-    """Whether it can be placed without waiting."""
-    if isinstance(item, Draft):
-        return True
-    waits = item.spread_ms or item.deliver_to or item.retain
-    return not waits and (bool(item.key) or not item.while_undone)
-
-
-def _has_known(placed: Sequence[object]) -> bool:
-    return any([isinstance(one, Known) for one in placed])  # noqa: C419 - a generator costs more
-
-
-def _problem_of(error: Exception, path: str) -> Problem:
-    if isinstance(error, WRITE_ERRORS):
-        return problem_of_write(error)
-    if isinstance(error, Corrupt):
-        log.error("POST %s: %s", path, error)
-        return Problem("unreadable")
-    log.error("POST %s failed", path, exc_info=error, extra=by("clients"))
-    return Problem("internal")
+def begin(place: Place, caller: Caller) -> Front:
+    """The protocol of a new connection."""
+    place.crowd.look_on()
+    return Front(place, caller, asyncio.get_running_loop())

@@ -20,7 +20,7 @@ from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
 from server.delivery.session_rows import subscription_of
 from server.http.cursors import Cursors
-from server.http.front import read_request
+from server.http.usual import read_request
 from server.http.values.batch_body import Reading
 from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of

@@ -6,6 +6,7 @@ A test of checkpoints, files or a damaged disk overrides `ram` by None.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,7 +20,7 @@ from yarl import URL
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
 from server.http.admission import Admission
-from server.http.front import CLOSE_S, Front
+from server.http.front import CLOSE_S, Front, begin
 from server.http.turns import Turns
 from server.net.acceptor import Acceptor, Ports
 from server.net.crowd import Cause, Crowd, http_bounds
@@ -119,7 +120,7 @@ class Fronted(TestServer):
             handshake_s=10,
         )
         where = Address("127.0.0.1", 0)
-        self.front_port = await self._acceptor.open(where, self.desk.connection, None)
+        self.front_port = await self._acceptor.open(where, partial(begin, self.desk), None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 
     async def close(self) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.http.front import AHEAD_MAX, CLOSE_S, WHOLE_MAX, Desk, Front, LastHead, read_request
+from server.http.desk import Desk
+from server.http.front import AHEAD_MAX, CLOSE_S, Front
+from server.http.usual import WHOLE_MAX, LastHead, read_request
 from server.net.crowd import Cause
 from server.settings.config import Config, Limits
 from shards.errors import Corrupt

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server.http import front
+from server.http import desk, usual
 from server.http.batching import said
-from server.http.front import Kind, Request, read_request
+from server.http.usual import Kind, Request, read_request
 from server.net import loop_time
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
@@ -174,7 +174,7 @@ async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
         return real(data)
 
     monkeypatch.setattr(loop_time, "TURN_S", 1e-9)
-    monkeypatch.setattr(front, "read_request", looked)
+    monkeypatch.setattr(usual, "read_request", looked)
     at = server.http.server
     assert isinstance(at, Fronted)
     head = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
@@ -206,7 +206,7 @@ async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop
         asyncio.get_running_loop().call_soon(marks.append, "turn")
         return said(*arguments)
 
-    monkeypatch.setattr(front, "said", marked)
+    monkeypatch.setattr(desk, "said", marked)
     found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(4)])
     assert marks == ["told", "turn"] * 4
     ids = [result["id"] for result in first[2]["results"]]

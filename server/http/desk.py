@@ -1,0 +1,378 @@
+"""The desk: usual requests are decided by the writer here, counted and answered.
+
+Batches of up to BATCH_ITEMS items in BATCH_MAX bytes of NDJSON, with or without `each=true`, are for the
+desk: clients that coalesce single messages send them. Batches that must wait before the writer is asked
+(`spread`, `deliver_to`, `retain`), or with a refused item, go to aiohttp.
+
+`:lease`, `:ack`, `:nack`, `:extend` and `:release` are read by the same code as in the routes (leasing.py).
+The desk takes a `:lease` of up to LEASE_MAX messages of existing groups; one that found messages is answered
+in its own turn of the loop. An empty `:lease` takes 0.6 of the processor time of a posted message, through
+aiohttp 1.6.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, cast
+
+import msgspec
+
+from shards.dedupe import Refused
+from shards.draft import Draft, Known
+from shards.errors import Corrupt, StoreFailed
+
+from ..auth.rights import READ, SCHEDULE
+from ..engine.clock import Clock
+from ..engine.requests import over_http
+from ..engine.writer import Busy, Writer
+from ..net.browsers import Pages
+from ..net.crowd import Crowd
+from ..net.loop_time import LoopTime
+from ..net.pool import Pool
+from ..observe.logs import by
+from ..observe.metrics import Metrics
+from ..observe.tracing import Traces
+from ..pull.call import Answer as LeaseAnswer
+from ..pull.call import Leased
+from ..settings.config import Http, Limits
+from .access import Access, Rights, charge, check_send
+from .admission import Admission
+from .answers import WRITE_ERRORS, problem_of_write, refusal
+from .batching import accepted, fresh, said
+from .intake import Trace
+from .leasing import Leasing
+from .posting import first_answer, place, place_all, place_each
+from .problems import MEDIA_TYPE, Problem
+from .protocol import Protocol as Inner
+from .timeline import Timeline
+from .usual import Kind, Request
+from .values.batch_body import line_of, whole
+from .values.bodies import RequestError
+from .values.drafts import late_ones
+from .values.reader import Item, Reader
+from .written import Written
+
+PATH = "/v1/messages"
+BATCH_PATH = "/v1/messages:batch"
+LEASES_PATH = "/v1/groups/{group}/messages:"
+ACCEPTED = 201
+BATCH_ITEMS = 300
+LEASE_MAX = 100
+"""Messages of one answer: 2 ms."""
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+DECIDE = (place, place_all, place_each)
+"""Decisions by kind."""
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[bytes], None]
+Others = Callable[[Callable[[bool], None], Callable[[str], str]], Inner]
+"""Makes the handler of the calls that the front does not answer. Arguments: a callback for each answer, and
+one that says whether a key may have this connection."""
+
+
+class Desk:
+    """Shared by the connections: decides requests, and passes the rest on."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Clock,
+        timeline: Timeline,
+        metrics: Metrics,
+        http: Http,
+        limits: Limits,
+        admission: Admission,
+        pages: Pages,
+        access: Access,
+        others: Others,
+        traces: Traces | None,
+        time: LoopTime,
+        crowd: Crowd[Any],
+        pool: Pool,
+        leasing: Leasing,
+    ) -> None:
+        self._traces = traces
+        self._leasing = leasing
+        self.time = time
+        self._writer = writer
+        self._clock = clock
+        self._timeline = timeline
+        self._metrics = metrics
+        self.http = http
+        self._limits = limits
+        self.admission = admission
+        self.pages = pages
+        self._access = access
+        self.others = others
+        self.crowd = crowd
+        self.pool = pool
+        self._written = Written(metrics, pages)
+        self._max_items = min(http.max_batch, BATCH_ITEMS)
+        self._came_ms: list[int] = []
+        """Arrival times of messages answered in this turn and not counted yet."""
+        self._untold: deque[Callable[[], None]] = deque()
+        """Answers that have to look up known keys; each connection waits for one at most."""
+
+    @property
+    def quick(self) -> "Desk":
+        return self
+
+    def check_length(self, length: int | None) -> None:
+        self.admission.size(length)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed."""
+        return self._access.is_open
+
+    def key_of(self, authorization: str) -> str:
+        """The name of a request's key; empty: none that is known."""
+        rights = None if self._access.is_open else self._access.recall(authorization, None)
+        return "" if rights is None else rights.name
+
+    def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Answer) -> bool:
+        """Have a request decided, and `answer` it later. False: aiohttp must answer it; nothing was done.
+        `is_gone`: whether the client is gone.
+
+        With keys, only known keys pass; all others go to aiohttp, where refusals are worded.
+        """
+        rights, user = None, ""
+        if not self._access.is_open:
+            scope = READ if request.verb else SCHEDULE
+            rights = self._access.recall(request.authorization, scope)
+            if rights is None:
+                return False
+            user = rights.name
+        if request.verb:
+            return self._start_leases(request, body, rights, is_gone, answer)
+        now_ms, kind, context = self._clock.wall_ms(), request.kind, request.context
+        trace, as_drafts = None, True
+        if self._traces is not None:
+            trace = Trace(self._traces, context, is_one=not kind)
+            context, as_drafts = trace.context, bool(kind) or not context
+        reader = Reader(now_ms, self._limits, user, context, as_drafts=as_drafts)
+        try:
+            items = _batch(body, reader, self._max_items) if kind else [reader.one(body, request.key)]
+            few = [item for item in items if not isinstance(item, Draft)]
+            if not items or (few and not all(map(_is_quick, few))):
+                return False
+            if rights is not None:
+                for topic in reader.topics.values():
+                    check_send(rights, topic)
+            size = self.admission.size(len(body))
+            charge(rights, len(items))
+        except (RequestError, Problem):
+            return False
+        late: Sequence[int] = ()
+        drafts: Sequence[Draft]
+        if few:
+            trace = trace or Trace(None, context)
+            trace.begin(items)
+            drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
+            late = late_ones(items, now_ms)
+        else:
+            drafts = cast("list[Draft]", items)
+
+        def done(placed: Any) -> None:
+            if trace is not None:
+                trace.end(placed)
+            if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
+                self._tell_later(partial(self._tell, kind, body, drafts, now_ms, answer, placed))
+            else:
+                self._tell(kind, body, drafts, now_ms, answer, placed)
+
+        try:
+            decide = partial(DECIDE[kind], drafts=drafts, late=late)
+            self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
+        except (Busy, StoreFailed) as error:
+            # Answered here: it has been charged for, and a full server need not repeat the work.
+            asyncio.get_running_loop().call_soon(done, error)
+        return True
+
+    def _start_leases(
+        self,
+        request: Request,
+        body: bytes,
+        rights: Rights | None,
+        is_gone: Callable[[], bool],
+        answer: Answer,
+    ) -> bool:
+        """`start` for a call for leases."""
+        verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
+
+        def told(said: bytes | Exception) -> None:
+            # Never before `start` has returned: the outcome of ended leases is known at once.
+            soon(answer, self._answer_leases(verb, now_ms, said))
+
+        try:
+            self.admission.size(len(body))
+            if verb != "lease":
+                self._leasing.settle(verb, request.group, body, rights, told)
+                return True
+            return self._start_lease(request.group, body, rights, is_gone, told)
+        except (RequestError, Problem, Busy):
+            return False
+
+    def _start_lease(
+        self,
+        name: str,
+        body: bytes,
+        rights: Rights | None,
+        is_gone: Callable[[], bool],
+        told: Callable[[bytes | Exception], None],
+    ) -> bool:
+        """`start` for `:lease`. Raises RequestError, Problem, Busy."""
+        leasing = self._leasing
+        wanted = leasing.wanted(body)
+        if wanted.wish.most > LEASE_MAX:
+            return False
+        if wanted.filter is None:
+            texts = leasing.texts(name, rights)
+        else:
+            texts = (leasing.text_of(name, wanted.filter, rights),)
+            if not leasing.is_there(texts[0]):
+                return False
+
+        def tell(leased: Sequence[Leased]) -> None:
+            said: bytes | Exception
+            try:
+                said = msgspec.json.encode({"messages": list(leasing.views(leased))})
+            except Exception as fault:
+                said = fault
+            is_read = isinstance(said, bytes) and not is_gone()
+            told(said)
+            leasing.done(call, is_read=is_read)
+
+        def answered(leased: LeaseAnswer) -> None:
+            if isinstance(leased, Exception):
+                leasing.done(call, is_read=False)
+                told(leased)
+            elif leased:
+                self._tell_later(partial(tell, leased))
+            else:
+                tell(leased)
+
+        call = leasing.lease(name, texts, rights, wanted.wish, is_gone, answered)
+        return True
+
+    def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
+        path, media, headers, status = LEASES_PATH + verb, "application/json", NO_HEADERS, 200
+        if isinstance(said, Exception):
+            problem = _problem_of(said, path)
+            status, headers, said, media = problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE
+        self._metrics.answered("POST", path, status, self._since(now_ms))
+        return self._written.said(status, headers, said, media)
+
+    def _tell(
+        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
+    ) -> None:
+        """Answer, whatever the look-up finds."""
+        try:
+            told = self._told(kind, body, drafts, now_ms, placed)
+        except Exception as fault:
+            told = self._told(kind, body, drafts, now_ms, fault)
+        answer(told)
+
+    def _told(self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any) -> bytes:
+        if kind:
+            return self._answer_batch(kind, placed, drafts, body, now_ms)
+        return self._answer(placed, drafts[0].due_ms, now_ms)
+
+    def _tell_later(self, tell: Callable[[], None]) -> None:
+        """Answer batches that look up messages, one in a turn of the loop: 300 look-ups take some 6 ms."""
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._tell_next)
+        self._untold.append(tell)
+
+    def _tell_next(self) -> None:
+        tell = self._untold[0]
+        try:
+            tell()
+        finally:
+            self._untold.popleft()
+            if self._untold:
+                asyncio.get_running_loop().call_soon(self._tell_next)
+
+    def _answer_batch(
+        self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
+    ) -> bytes:
+        media, headers = "application/json", NO_HEADERS
+        if isinstance(placed, Exception):
+            if isinstance(placed, Refused):
+                problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
+            else:
+                problem = _problem_of(placed, BATCH_PATH)
+            status, headers, text = problem.status, problem.headers, problem.to_bytes()
+            media = MEDIA_TYPE
+        elif kind is Kind.EACH:
+            status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
+            self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
+        else:
+            status, text = 201, accepted(placed, drafts)
+            self._metrics.accepted.inc(fresh(placed, drafts))
+        self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
+        return self._written.said(status, headers, text, media)
+
+    def refusal(self, problem: Problem, head: bytes) -> bytes:
+        return self._written.refusal(problem, head)
+
+    def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
+        media = "application/json"
+        if isinstance(placed, Exception):
+            problem = _problem_of(placed, PATH)
+            status, headers, text = problem.status, problem.headers, problem.to_bytes()
+            media = MEDIA_TYPE
+        else:
+            (one,) = placed
+            status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
+        if status == ACCEPTED:
+            if not self._came_ms:
+                asyncio.get_running_loop().call_soon(self._count)
+            self._came_ms.append(now_ms)
+        else:
+            self._metrics.answered("POST", PATH, status, self._since(now_ms))
+        return self._written.said(status, headers, text, media)
+
+    def _count(self) -> None:
+        """Count the messages accepted in this turn together; known ones have another status."""
+        came_ms, self._came_ms = self._came_ms, []
+        self._metrics.accepted.inc(len(came_ms))
+        self._metrics.answered_many("POST", PATH, ACCEPTED, came_ms, self._clock.wall_ms())
+
+    def _since(self, wall_ms: int) -> int:
+        """Elapsed ms by the wall clock, which was read for the message anyway; 0 if it was set back."""
+        return max(0, self._clock.wall_ms() - wall_ms)
+
+
+def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
+    """Items of a batch if all lines are fine; else empty. Raises RequestError."""
+    if body.count(b"\n") > most:
+        return []
+    found = whole(body, True, most)
+    return [] if found is None else reader.read(*found)
+
+
+def _is_quick(item: Item) -> bool:
+    """Whether it can be placed without waiting."""
+    if isinstance(item, Draft):
+        return True
+    waits = item.spread_ms or item.deliver_to or item.retain
+    return not waits and (bool(item.key) or not item.while_undone)
+
+
+def _has_known(placed: Sequence[object]) -> bool:
+    return any([isinstance(one, Known) for one in placed])  # noqa: C419 - a generator costs more
+
+
+def _problem_of(error: Exception, path: str) -> Problem:
+    if isinstance(error, WRITE_ERRORS):
+        return problem_of_write(error)
+    if isinstance(error, Corrupt):
+        log.error("POST %s: %s", path, error)
+        return Problem("unreadable")
+    log.error("POST %s failed", path, exc_info=error, extra=by("clients"))
+    return Problem("internal")
