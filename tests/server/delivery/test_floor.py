@@ -41,7 +41,8 @@ def passed(rig: Rig, slices: int = 2) -> None:
             commit.open_batch.passed(piece)
 
     for _ in range(slices):
-        rig.pass_ms(QUARTER_MS)
+        rig.clock.now_ms += QUARTER_MS
+        rig.pump()
         rig.core.writer.submit(seal, lambda _: None)
         rig.pump()
 
