@@ -1,8 +1,8 @@
-# Few words: install run demo cluster fast run-fast spark quick test test-fast style types soak bench dist site lock audit
+# Few words: install run demo cluster fast run-fast spark quick test suite test-fast style types soak bench dist site lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo cluster fast run-fast spark quick test test-fast style types soak bench dist site lock audit clean
+.PHONY: install run demo cluster fast run-fast spark quick test suite test-fast style types soak bench dist site lock audit clean
 
 install: .venv/installed
 
@@ -59,7 +59,11 @@ types: .venv/tested .venv/spark
 quick: style
 	FASTI_QUICK=1 $(BIN)/python -m pytest -q $(WORKERS)
 
-test: style types
+# mypy keeps one processor busy, and the tests wait for others: side by side.
+test: style .venv/spark
+	$(MAKE) --no-print-directory -j 2 types suite
+
+suite: .venv/tested .venv/spark
 	$(BIN)/python -m pytest -q $(WORKERS)
 
 # The tests of what can differ once it is compiled, of the compiled modules.

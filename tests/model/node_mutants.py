@@ -169,17 +169,18 @@ def what_waits_is_given_to_the_next_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedStore, "reopen", reopen)
 
 
-NODE_MUTANTS: tuple[Mutant, ...] = (
-    applied_before_it_is_in_the_log,
-    answered_before_it_is_in_the_log,
-    dropped_before_the_store_has_it,
-    where_it_stands_is_not_written,
-    where_it_stands_is_written_first,
-    applied_is_durable,
-    who_has_read_on_goes_on,
-    the_next_place_will_do,
-    nothing_comes_late,
-    what_waits_is_given_to_the_next_term,
-    no_bound,
-    no_refusal_after_a_start,
-)
+NODE_MUTANTS: dict[Mutant, int] = {
+    applied_before_it_is_in_the_log: 10,
+    answered_before_it_is_in_the_log: 0,
+    dropped_before_the_store_has_it: 29,
+    where_it_stands_is_not_written: 0,
+    where_it_stands_is_written_first: 0,
+    applied_is_durable: 0,
+    who_has_read_on_goes_on: 10,
+    the_next_place_will_do: 0,
+    nothing_comes_late: 21,
+    what_waits_is_given_to_the_next_term: 0,
+    no_bound: 0,
+    no_refusal_after_a_start: 0,
+}
+"""Each with the seed of a walk that has found it, where the search begins."""
