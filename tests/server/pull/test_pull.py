@@ -38,8 +38,9 @@ def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
 
 def _send(rig: Rig, *payloads: str, topic: str = "t", qos: int = 1) -> None:
     peer = rig.connected("sender")
-    for payload in payloads:
-        peer.publish(topic, payload, qos)
+    for number, payload in enumerate(payloads, 1):
+        peer.publish(topic, payload, qos, pump=number % 50 == 0)
+    rig.pump()
     peer.drop()
 
 
