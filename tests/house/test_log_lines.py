@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from server.observe.logs import OURS
@@ -12,10 +13,10 @@ EACH_IN = {"server/__main__.py", "server/schedules/retime.py"}
 """Files with lines that no client can cause, and that are written however many there are."""
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for room in OURS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+@cache
+def sources() -> list[tuple[str, ast.Module]]:
+    paths = [path for room in OURS for path in sorted((ROOT / room).rglob("*.py"))]
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in paths]
 
 
 def is_fixed(text: ast.expr, texts: dict[str, list[ast.expr]]) -> bool:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
 NOT_OURS = {".git", ".venv", "__pycache__", "data", "build", "dist", "node_modules"}
@@ -40,9 +38,9 @@ def lines_of(path: Path) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize("path", room_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_opens_with_its_theory(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_a_module_opens_with_its_theory() -> None:
+    silent = [path for path in room_files() if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
+    assert [str(path.relative_to(ROOT)) for path in silent] == []
 
 
 # Written so that this file does not say them itself.
