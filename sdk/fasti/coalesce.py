@@ -186,8 +186,7 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
         return [await send_one(transport, terms, *lines[0])]
     answer = await transport.call(
         "POST",
-        "/v1/messages:batch",
-        params={"each": "true", **dict(terms)},
+        "&".join(["/v1/messages:batch?each=true", *[f"{name}={value}" for name, value in terms]]),
         body=b"\n".join([body for body, _ in lines]) + b"\n",
         content_type=NDJSON,
     )

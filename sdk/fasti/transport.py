@@ -145,6 +145,7 @@ class Transport:
         self.retry = retry
         self.key = key
         self._timeout_s = timeout_s
+        self._timeout = _timeout(timeout_s)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -293,7 +294,6 @@ class Transport:
         headers: Mapping[str, str],
         timeout_s: float | None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        total = self._timeout_s if timeout_s is None else timeout_s
         async with self._open().request(
             method,
             URL(base + path, encoded=True),
@@ -301,9 +301,14 @@ class Transport:
             data=body,
             headers=headers,
             allow_redirects=False,  # the key and the body go along only to allowed servers: see `addresses`
-            timeout=aiohttp.ClientTimeout(total=total or None, sock_connect=5),
+            timeout=self._timeout if timeout_s is None else _timeout(timeout_s),
         ) as response:
             return response.status, response.headers, await response.read()
+
+
+def _timeout(total_s: float) -> aiohttp.ClientTimeout:
+    """Of one attempt; 0: none."""
+    return aiohttp.ClientTimeout(total=total_s or None, sock_connect=5)
 
 
 def quoted(part: str) -> str:

@@ -35,6 +35,7 @@ Spell = Callable[[Any], Any]
 """From an option to the value in the body, None where there is nothing to say."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _WHEN_AND_KEY = frozenset({"at", "delay", "key", "key_scope"})
 
@@ -43,15 +44,16 @@ def instant(at: When) -> str:
     """RFC 3339 UTC with ms. Raises ValueError for a datetime without a time zone."""
     if isinstance(at, str):
         return at
-    utc = at
     if at.tzinfo is not UTC:
         if at.utcoffset() is None:
             raise ValueError(f"{at!r} has no time zone; give it one, such as tzinfo=UTC")
-        utc = at.astimezone(UTC)
-    below_us = utc.microsecond % 1000
+        at = at.astimezone(UTC)
+    below_us = at.microsecond % 1000
     if below_us:
-        utc += timedelta(microseconds=1000 - below_us)
-    return utc.isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
+        at += timedelta(microseconds=1000 - below_us)
+    return (
+        at.replace(tzinfo=None).isoformat("T", "milliseconds") + "Z"
+    )  # with its offset it takes twice as long
 
 
 def due_text(at: When) -> str:
@@ -121,7 +123,7 @@ def parsed(text: object) -> datetime | None:
 
 def instant_of_id(message_id: str) -> datetime:
     """The due instant that a message id opens with: 48 bits of Unix ms in 12 hex digits."""
-    return _EPOCH + timedelta(0, 0, 0, int(message_id[:12], 16))
+    return _EPOCH + int(message_id[:12], 16) * _MS
 
 
 def new_key() -> str:
