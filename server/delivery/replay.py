@@ -392,9 +392,10 @@ class Replay:
                     run, size, most = [], 0, _most(subscriber)
                 run += messages
                 by = found
-                size += sum([message.body_bytes for message in messages])
+                size += first.body_bytes
                 left -= len(messages)
-                if len(run) >= most or size >= RUN_BYTES or not first.is_usual:
+                is_whole = len(messages) > 1 or len(run) >= most
+                if is_whole or size >= RUN_BYTES or not first.is_usual:
                     if not self._send(subscriber, run, by):
                         return False
                     run, size, most = [], 0, _most(subscriber)
