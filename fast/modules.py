@@ -63,7 +63,7 @@ MODULES = (
     "server.delivery.message",
     "server.delivery.spill_buffer",
     "server.delivery.owners",
-    "server.delivery.pace",
+    "server.delivery.rate_limit",
     "server.delivery.publishing",
     "server.delivery.ready",
     "server.delivery.replay",

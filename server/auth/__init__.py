@@ -2,7 +2,7 @@
 and receive.
 
     rights.py      principals: scopes, and allowed topics
-    bucket.py      rate limiter (token bucket)
+    rate_limit.py  rate limiter (token bucket)
     hashes.py      hashes of secrets: made, checked
     keys_file.py   the server's own keys: read, added, revoked
     mosquitto.py   reads mosquitto's password file and ACL file

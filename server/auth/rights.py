@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from timeline.filters import covers, matcher, matches
 
-from .bucket import Bucket
+from .rate_limit import RateLimiter
 
 SCHEDULE, READ, ADMIN = "schedule", "read", "admin"
 SCOPES = (SCHEDULE, READ, ADMIN)
@@ -118,7 +118,7 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 class Principal:
     """A client's identity, with or without a key. Only the keyring changes it."""
 
-    __slots__ = ("_sends", "_shared", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
+    __slots__ = ("_sends", "_shared", "grant", "here", "is_live", "last_used_ms", "name", "rate_limiter")
 
     def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
         """`name`: empty without a key. `mono`: monotonic seconds."""
@@ -127,7 +127,7 @@ class Principal:
         self.is_live = True
         """False: the key was revoked or changed; nothing is allowed."""
         self.last_used_ms = 0
-        self.bucket = Bucket(grant.rate, mono)
+        self.rate_limiter = RateLimiter(grant.rate, mono)
         self.here = Rights(self, "")
         """Its rights without a client id."""
         self._sends: _Sends | None = None
@@ -139,7 +139,7 @@ class Principal:
             self.grant = grant
             self._sends = None
             self._shared = None
-            self.bucket.resize(grant.rate)
+            self.rate_limiter.resize(grant.rate)
 
     def revoke(self) -> None:
         """Invalidate: the key is revoked."""

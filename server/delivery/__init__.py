@@ -9,7 +9,7 @@ What stands lower here imports what stands higher. First what is handed about:
     publish_request.py  a publish as it was read, and wills
     subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives
     terms.py         what a subscription may ask for, and what holds where it says nothing
-    pace.py          how fast a group is given messages
+    rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
     shared.py        a shared subscription: a session that sends through its members
 

@@ -20,7 +20,7 @@ from ..settings.config import Sessions as SessionSettings
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
-from .pace import Paces
+from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router
 from .session_rows import subscription_of
@@ -78,7 +78,7 @@ class Membership:
         self._settings = settings
         self._limits = limits
         self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
-        self._paces = Paces(mono)
+        self._rate_limited = RateLimited(mono)
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
         self._by_text = by_text
@@ -367,7 +367,7 @@ class Membership:
         why = ENDPOINT_DELETED if is_deleted_endpoint else reason
         self._burials.end_group(group, why, over, is_dead=group.is_buried_dead)
         group.session.resends.clear()
-        self._paces.forget(group)
+        self._rate_limited.forget(group)
         if group.is_stored:
             self._cursors.drop_group(group, heirs)
         else:
@@ -473,7 +473,7 @@ class Membership:
 
     def step(self) -> None:
         """Wake groups that were held back by their rate, when they may have more."""
-        for group in self._paces.due():
+        for group in self._rate_limited.due():
             if self.named(group.session.client_id) is group:
                 self._ready.wake(group)
         returned = self.returned
@@ -484,7 +484,7 @@ class Membership:
 
     def wait_s(self) -> float:
         """Seconds until `step` has work."""
-        return self._paces.wait_s()
+        return self._rate_limited.wait_s()
 
     def pause(self, commit: Commit, group: Group, *, is_paused: bool) -> None:
         """In the writer: pause or resume the group. Members keep what they have."""
@@ -505,7 +505,7 @@ class Membership:
             cursors.secure,
             self._leases,
             self._settings,
-            self._paces,
+            self._rate_limited,
             returned,
             incarnation=self._horizon.issue() if incarnation is None else incarnation,
         )

@@ -30,8 +30,8 @@ from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Su
 
 from ..settings.config import Sessions
 from .message import Message
-from .pace import Pace, Paces
 from .picker import Picker
+from .rate_limit import RateLimited, RateLimiter
 from .router import is_delivered
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
@@ -64,9 +64,9 @@ class Group(Subscriber):
         "keeping",
         "lent",
         "members",
-        "pace",
-        "paces",
         "picker",
+        "rate_limited",
+        "rate_limiter",
         "settings",
         "text",
     )
@@ -80,18 +80,18 @@ class Group(Subscriber):
         secure: Secure,
         leases: Leases,
         settings: Sessions,
-        paces: Paces,
+        rate_limited: RateLimited,
         all_returned: Returned,
         keeping: Keeping = UNSAID,
         *,
         incarnation: int = 0,
     ) -> None:
-        """`settings`: what holds where its terms say nothing. `paces`: where it waits if it has been fast.
+        """`settings`: what holds where its terms say nothing. `rate_limited`: where it waits for a token.
         `all_returned`: what no member has, of all groups."""
         super().__init__(session, dirty, secure, incarnation=incarnation)
         self._leases = leases
-        self.paces = paces
-        self.pace = paces.of(keeping.rate)
+        self.rate_limited = rate_limited
+        self.rate_limiter = rate_limited.of(keeping.rate)
         """Rate limiter; None: no rate limit."""
         self.all_returned = all_returned
         self.settings = settings
@@ -127,8 +127,8 @@ class Group(Subscriber):
             one.terms = terms
         self.in_force = in_force(terms, self.settings, is_group=True)
         if keeping.rate != self.keeping.rate:
-            self.paces.forget(self)
-            self.pace = self.paces.of(keeping.rate)
+            self.rate_limited.forget(self)
+            self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
         self.stored_changes = -1
         self.dirty.add(self)
@@ -196,13 +196,14 @@ class Group(Subscriber):
 
     @property
     def can_resend(self) -> bool:
-        return (self.pace is None or self._is_in_time(self.pace)) and self.picker.next(None) is not None
+        is_in_time = self.rate_limiter is None or self._is_in_time(self.rate_limiter)
+        return is_in_time and self.picker.next(None) is not None
 
-    def _is_in_time(self, pace: Pace) -> bool:
+    def _is_in_time(self, rate_limiter: RateLimiter) -> bool:
         """Whether it may be given a message now; if not, it is woken when it may."""
-        if pace.has_token:
+        if rate_limiter.has_token:
             return True
-        self.paces.wait(self, pace)
+        self.rate_limited.wait(self, rate_limiter)
         return False
 
     @property
@@ -221,7 +222,7 @@ class Group(Subscriber):
         session = self.session
         if session.finished and message.position in session.finished:
             return True
-        if self.pace is not None and not self._is_in_time(self.pace):
+        if self.rate_limiter is not None and not self._is_in_time(self.rate_limiter):
             return False
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
@@ -245,7 +246,7 @@ class Group(Subscriber):
     def _allowed(self) -> int:
         """How many messages the group may give now, whoever has room for them."""
         left = self.session.window - len(self.session.flights)
-        return left if self.pace is None else min(left, self.pace.tokens)
+        return left if self.rate_limiter is None else min(left, self.rate_limiter.tokens)
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:  # noqa: ARG002
         """Lend messages of a run, to each member some in a row."""
@@ -448,8 +449,8 @@ class Group(Subscriber):
                     return False
         self.delivered += len(messages)
         self.dirty.add(self)
-        if self.pace is not None:
-            self.pace.spend(len(messages))
+        if self.rate_limiter is not None:
+            self.rate_limiter.spend(len(messages))
         flights: Sequence[Flight] = ()
         if qos:
             launched = self.session.launch_run(run.spots, 1)
@@ -478,8 +479,8 @@ class Group(Subscriber):
         """Written for speed, as it runs for each delivery to a member."""
         self.delivered += 1
         self.dirty.add(self)
-        if self.pace is not None:
-            self.pace.spend()
+        if self.rate_limiter is not None:
+            self.rate_limiter.spend()
         packet_id = 0
         if qos:
             loan = Loan(self.text, flight)

@@ -216,7 +216,7 @@ def unretained(message: ParsedMessage, retained: Retained, rights: Rights | None
 def charge(rights: Rights | None, count: int) -> None:
     """Take `count` messages from the key's rate limit. Raises Problem."""
     if rights is not None:
-        wait_s = rights.principal.bucket.take(count)
+        wait_s = rights.principal.rate_limiter.take(count)
         if wait_s:
             raise over_quota(f"Key '{rights.name}' is above its rate of messages a second.", wait_s)
 

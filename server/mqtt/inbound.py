@@ -489,7 +489,7 @@ def _check_rights(rights: Rights, request: PublishRequest) -> None:
     """Raises PublishRefused. A delayed publish counts by the topic that it goes to."""
     if not rights.may_publish(request.record.topic):
         raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not publish to this topic")
-    if rights.principal.bucket.take():
+    if rights.principal.rate_limiter.take():
         raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key is above its rate of messages a second")
 
 

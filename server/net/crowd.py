@@ -40,7 +40,7 @@ from timeline.shares import RESERVED
 from ..fair import Share
 from ..observe.logs import by
 from ..settings.config import Http, Limits
-from .networks import Rate, network_of
+from .networks import ConnectRateLimiter, network_of
 from .proxies import Proxies
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Crowd(Generic[One]):
         """Connections that took the place of one of the largest network."""
         self._gives = False
         """The next one that is added takes such a place."""
-        self._rate = Rate(bounds.rate)
+        self._rate_limiter = ConnectRateLimiter(bounds.rate)
         self._looked_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -233,7 +233,7 @@ class Crowd(Generic[One]):
         elif self._lacks_room and (chosen := self._chosen(network)) is None:
             bound = f"{bounds.section}.connections"
             text = f"{len(self._all)} are open, as many as {bound}"
-        elif not (is_shared or self._rate.admits(network, now_s)):
+        elif not (is_shared or self._rate_limiter.admits(network, now_s)):
             bound = "limits.connect_rate"
             text = f"more than {bound} a second"
         else:

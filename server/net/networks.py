@@ -9,7 +9,7 @@ from collections import Counter
 from timeline.shares import may_take
 
 
-class Rate:
+class ConnectRateLimiter:
     """Rate limiter by second; an eighth is for networks that have had less than an equal share."""
 
     def __init__(self, rate: int) -> None:

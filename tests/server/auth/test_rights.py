@@ -227,17 +227,17 @@ def test_answers_are_remembered_within_a_bound() -> None:
 def test_a_bucket_gives_a_second_s_worth_and_takes_what_is_more_on_credit() -> None:
     clock = Clock()
     somebody = Principal("a", Grant(rate=10), clock.mono)
-    bucket = somebody.bucket
-    assert [bucket.take() for _ in range(10)] == [0.0] * 10
-    assert 0.0 < bucket.take() <= 0.1
+    rate_limiter = somebody.rate_limiter
+    assert [rate_limiter.take() for _ in range(10)] == [0.0] * 10
+    assert 0.0 < rate_limiter.take() <= 0.1
     clock.mono_s = 1.0
-    assert bucket.take(50) == 0.0
+    assert rate_limiter.take(50) == 0.0
     clock.mono_s = 2.0
-    assert 2.9 < bucket.take() <= 3.1
+    assert 2.9 < rate_limiter.take() <= 3.1
     clock.mono_s = 5.1
-    assert bucket.take() == 0.0
+    assert rate_limiter.take() == 0.0
     somebody.replace(Grant(rate=0))
-    assert [bucket.take(1_000) for _ in range(3)] == [0.0] * 3
+    assert [rate_limiter.take(1_000) for _ in range(3)] == [0.0] * 3
     somebody.replace(Grant(rate=1))
-    assert bucket.take() == 0.0
-    assert bucket.take() > 0.0
+    assert rate_limiter.take() == 0.0
+    assert rate_limiter.take() > 0.0

@@ -7,8 +7,8 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
-from server.delivery.pace import Paces
 from server.delivery.picker import SHOWN_FIRST
+from server.delivery.rate_limit import RateLimited
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.settling.leases import Leases
 from server.delivery.shared import KEY_PREFIX, Group
@@ -605,7 +605,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
-    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), Paces(float), Returned(9_999))
+    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), RateLimited(float), Returned(9_999))
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from server.auth import checking
-from server.auth.bucket import Bucket
 from server.auth.keyring import Refusal, Why
+from server.auth.rate_limit import RateLimiter
 from server.auth.rights import Principal
 from server.engine.clock import SimulatedClock
 from server.engine.requests import over_http
@@ -411,7 +411,7 @@ async def test_what_the_writer_refuses_is_charged_once(
         raise error
 
     taken: list[int] = []
-    monkeypatch.setattr(Bucket, "take", lambda self, count=1: taken.append(count) or 0.0)
+    monkeypatch.setattr(RateLimiter, "take", lambda self, count=1: taken.append(count) or 0.0)
     monkeypatch.setattr(keyed.server.app.core.writer, "submit", refuse)
     body = {"topic": "a/b", "payload": "x", "deliver_in": 3_600}
     answer = await keyed.call("a", "POST", "/v1/messages", body, status=status)

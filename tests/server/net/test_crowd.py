@@ -11,7 +11,7 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.crowd import BUSY, Bounds, Cause, Crowd, Ranked
-from server.net.networks import Rate
+from server.net.networks import ConnectRateLimiter
 from tests.support.served import SCHEMES, Served, everywhere, serve
 
 
@@ -141,7 +141,7 @@ def test_a_socket_that_is_gone_counts_no_more_but_what_it_left_does() -> None:
 
 
 def test_the_rate_leaves_an_eighth_to_others() -> None:
-    rate = Rate(80)
+    rate = ConnectRateLimiter(80)
     assert sum(rate.admits("flood", 1.0) for _ in range(1_000)) == 70
     assert sum(rate.admits(f"other {n}", 1.5) for n in range(28)) == 10
     assert sum(rate.admits("flood", 2.0) for _ in range(30)) == 30

@@ -1,13 +1,13 @@
 """Rate limiter of a group: a maximum number of messages a second, over all members.
 
-A bucket that fills at the rate and holds a tenth of a second of it, one message at least:
+A token bucket fills at the rate and holds a tenth of a second of it, at least one message:
 
     rate 0.5     a message, and the next one 2 s later
     rate 100     10 at once, then 100 a second, some 5 in each go
 
-A group whose bucket is empty falls behind, as one does whose members have no room, and is woken when it is
-half full again: one message at a time would cost a turn each. Where it stands is not stored: after a start
-it is full.
+A group with an empty bucket falls behind, like one whose members have no room, and is woken when the bucket
+is half full again: one message at a time would cost a turn each. The state is not stored: after a start the
+bucket is full.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from .subscriber import Subscriber
 
 BURST_S = 0.1
 WHOLE = 1.0 - 1e-6
-"""What counts as one: sums of parts fall short by a little."""
+"""Counts as one: sums of parts fall short by a little."""
 NEVER = float("inf")
 
 
-class Pace:
+class RateLimiter:
     """Token bucket of one group."""
 
     __slots__ = ("_at_s", "_burst", "_mono", "_rate", "_tokens")
@@ -61,7 +61,7 @@ class Pace:
         return self._at_s + (max(1.0, self._burst / 2) - self._tokens) / self._rate
 
 
-class Paces:
+class RateLimited:
     """Groups that wait for a token, each once."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
@@ -70,14 +70,14 @@ class Paces:
         self._waiting: dict[Subscriber, tuple[float, int]] = {}
         self._numbers = count()
 
-    def of(self, rate: float | None) -> Pace | None:
+    def of(self, rate: float | None) -> RateLimiter | None:
         """A bucket for a rate; None: no limit."""
-        return Pace(rate, self._mono) if rate else None
+        return RateLimiter(rate, self._mono) if rate else None
 
-    def wait(self, group: Subscriber, pace: Pace) -> None:
+    def wait(self, group: Subscriber, rate_limiter: RateLimiter) -> None:
         """Wake the group when it may continue."""
         if group not in self._waiting:
-            at = self._waiting[group] = pace.wake_s, next(self._numbers)
+            at = self._waiting[group] = rate_limiter.wake_s, next(self._numbers)
             self._by_time[at] = group
 
     def forget(self, group: Subscriber) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.delivery.pace import NEVER, Pace, Paces
+from server.delivery.rate_limit import NEVER, RateLimited, RateLimiter
 from server.delivery.terms import Keeping
 from shards.commit import Commit
 from tests.support.rig import Peer, Rig
@@ -23,48 +23,48 @@ class Hand:
 @pytest.mark.parametrize(("rate", "burst"), [(0.5, 1), (1.0, 1), (10.0, 1), (100.0, 10), (2_000.0, 200)])
 def test_a_bucket_gives_no_more_than_its_burst_and_then_its_rate(rate: float, burst: int) -> None:
     clock = Hand()
-    pace = Pace(rate, clock)
+    rate_limiter = RateLimiter(rate, clock)
     given = 0
     for second in range(1, 21):
         until = 5.0 + second
         while clock.now_s < until:
-            while pace.has_token:
-                pace.spend()
+            while rate_limiter.has_token:
+                rate_limiter.spend()
                 given += 1
-            assert pace.wake_s > clock.now_s
-            clock.now_s = min(until, pace.wake_s)
+            assert rate_limiter.wake_s > clock.now_s
+            clock.now_s = min(until, rate_limiter.wake_s)
         assert given <= burst + rate * second + 1e-6
     assert given >= rate * 20 - burst
 
 
 def test_a_full_bucket_saves_nothing_up() -> None:
     clock = Hand()
-    pace = Pace(10.0, clock)
+    rate_limiter = RateLimiter(10.0, clock)
     clock.now_s += 1_000
-    pace.spend()
-    assert not pace.has_token
+    rate_limiter.spend()
+    assert not rate_limiter.has_token
     clock.now_s += 0.11
-    assert pace.has_token
+    assert rate_limiter.has_token
 
 
 def test_who_waits_is_woken_once_and_not_before() -> None:
     clock = Hand()
-    paces = Paces(clock)
-    assert (paces.of(None), paces.of(0.0)) == (None, None)
-    pace = paces.of(1.0)
-    assert pace is not None
+    rate_limited = RateLimited(clock)
+    assert (rate_limited.of(None), rate_limited.of(0.0)) == (None, None)
+    rate_limiter = rate_limited.of(1.0)
+    assert rate_limiter is not None
     rig = Rig()
     worker(rig, "a")
     group = rig.core.groups.get(TEXT)
     assert group is not None
-    pace.spend()
+    rate_limiter.spend()
     for _ in range(3):
-        paces.wait(group, pace)
-    assert paces.wait_s() == 1.0
-    assert paces.due() == []
+        rate_limited.wait(group, rate_limiter)
+    assert rate_limited.wait_s() == 1.0
+    assert rate_limited.due() == []
     clock.now_s += 1.0
-    assert paces.due() == [group]
-    assert (paces.due(), paces.wait_s()) == ([], NEVER)
+    assert rate_limited.due() == [group]
+    assert (rate_limited.due(), rate_limited.wait_s()) == ([], NEVER)
 
 
 def sent(rig: Rig, count: int) -> None:

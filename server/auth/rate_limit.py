@@ -7,7 +7,7 @@ at 100 a second is accepted, and then nothing for five seconds. Otherwise it cou
 from collections.abc import Callable
 
 
-class Bucket:
+class RateLimiter:
     """`rate` a second; 0: no limit."""
 
     __slots__ = ("_at_s", "_left", "_mono", "_rate")
