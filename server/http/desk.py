@@ -228,7 +228,7 @@ class Desk:
         """`start` for `:lease`. Raises RequestError, Problem, Busy."""
         leasing = self._leasing
         wanted = leasing.wanted(body)
-        if wanted.wish.most > LEASE_MAX:
+        if wanted.request.most > LEASE_MAX:
             return False
         if wanted.filter is None:
             texts = leasing.texts(name, rights)
@@ -256,7 +256,7 @@ class Desk:
             else:
                 tell(leased)
 
-        call = leasing.lease(name, texts, rights, wanted.wish, is_gone, answered)
+        call = leasing.lease(name, texts, rights, wanted.request, is_gone, answered)
         return True
 
     def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:

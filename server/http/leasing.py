@@ -16,7 +16,7 @@ from ..delivery.membership import Membership, UnknownGroup
 from ..delivery.settling.undone import NEVER
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, try_view
-from ..pull.call import Answer, Call, Leased, Wish
+from ..pull.call import Answer, Call, Leased, LeaseRequest
 from ..pull.lease_id import BadLeaseId, LeaseId, Shares, lease_head, lease_tail, lease_text, parse_lease
 from ..pull.pull import Pull, Settled
 from ..settings.config import ACK_MS_MAX, Config
@@ -89,7 +89,7 @@ class Wanted(NamedTuple):
     """A `:lease` call. `filter`: of the named group, which is created if missing."""
 
     filter: str | None
-    wish: Wish
+    request: LeaseRequest
 
 
 class Leasing:
@@ -116,12 +116,12 @@ class Leasing:
 
     def wanted(self, raw: bytes) -> Wanted:
         """Parse a `:lease` body. Raises RequestError."""
-        wish = decoded(raw, _LEASE)
-        wait_ms = 0 if wish.wait is None else delay_ms("wait", wish.wait)
+        body = decoded(raw, _LEASE)
+        wait_ms = 0 if body.wait is None else delay_ms("wait", body.wait)
         if wait_ms > WAIT_MAX_MS:
             raise FieldError("wait", f"must be at most {WAIT_MAX_MS // 1_000} s")
-        lease_ms = None if wish.lease is None else self._lease_ms(wish.lease)
-        return Wanted(wish.filter, Wish(wish.max, wait_ms, lease_ms))
+        lease_ms = None if body.lease is None else self._lease_ms(body.lease)
+        return Wanted(body.filter, LeaseRequest(body.max, wait_ms, lease_ms))
 
     def text_of(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The full name of the group with that name and filter, existing or not. Raises Problem,
@@ -154,13 +154,13 @@ class Leasing:
         name: str,
         texts: Sequence[str],
         rights: Rights | None,
-        wish: Wish,
+        request: LeaseRequest,
         is_gone: Callable[[], bool],
         answered: Callable[[Answer], None],
     ) -> Call:
         """Lease messages of these groups, as `Pull.lease`. Raises Busy, Problem."""
         try:
-            return self._pull.lease(name, texts, rights, wish, is_gone, answered)
+            return self._pull.lease(name, texts, rights, request, is_gone, answered)
         except UnknownGroup as error:
             raise Problem("not-found", str(error)) from None
 
@@ -195,21 +195,21 @@ class Leasing:
         self._pull.ack(mine, _telling(view, told))
 
     def _nack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
-        wish = decoded(raw, _NACK)
-        wait_ms = _nack_ms(wish.delay)
+        body = decoded(raw, _NACK)
+        wait_ms = _nack_ms(body.delay)
         if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
             raise FieldError("delay", "is further ahead than limits.max_delay")
-        mine, others = self._sorted(name, rights, wish.lease_ids)
+        mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Nacked:
             return {"nacked": settled.done, "dead": settled.dead, "gone": _texts_of(settled, others)}
 
-        self._pull.nack(mine, wait_ms, wish.reason or "", _telling(view, told))
+        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, told))
 
     def _extend(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
-        wish = decoded(raw, _EXTEND)
-        lease_ms = self._lease_ms(wish.lease)
-        mine, others = self._sorted(name, rights, wish.lease_ids)
+        body = decoded(raw, _EXTEND)
+        lease_ms = self._lease_ms(body.lease)
+        mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Extended:
             gone, until = _texts_of(settled, others), time_text(settled.until_ms)

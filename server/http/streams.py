@@ -28,7 +28,7 @@ class Streams:
         self._stopping = asyncio.Event()
 
     @contextmanager
-    def seat(self, client: str) -> Iterator[asyncio.Event]:
+    def slot(self, client: str) -> Iterator[asyncio.Event]:
         """Context that holds a slot for one more stream; its event is set when all have to end. Raises
         Problem."""
         free = self._max - self._open.total()

@@ -37,7 +37,7 @@ Answer = Sequence[Leased] | Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LeaseRequest:
     """A request for messages. `lease_ms` None: the group's default."""
 
     most: int
@@ -46,18 +46,22 @@ class Wish:
 
 
 class Call:
-    """A call; it waits in a seat of each of its groups."""
+    """A call; it waits in a consumer of each of its groups."""
 
-    __slots__ = ("answered", "bytes", "given", "is_gone", "until_s", "wish")
+    __slots__ = ("answered", "bytes", "given", "is_gone", "request", "until_s")
 
     def __init__(
-        self, wish: Wish, until_s: float, is_gone: Callable[[], bool], answered: Callable[[Answer], None]
+        self,
+        request: LeaseRequest,
+        until_s: float,
+        is_gone: Callable[[], bool],
+        answered: Callable[[Answer], None],
     ) -> None:
         """`until_s`: monotonic; then it is answered, perhaps with nothing.
 
         `is_gone`: whether the client is gone. `answered`: called once, with the answer.
         """
-        self.wish = wish
+        self.request = request
         self.until_s = until_s
         self.is_gone = is_gone
         self.answered = answered
@@ -67,7 +71,7 @@ class Call:
     @property
     def left(self) -> int:
         """How many more messages it may get."""
-        return self.wish.most - len(self.given)
+        return self.request.most - len(self.given)
 
     @property
     def is_full(self) -> bool:

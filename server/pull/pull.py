@@ -1,11 +1,11 @@
 """The verbs of pull: lease messages of groups, ack, return and extend them.
 
-A call for messages waits in a seat (seat.py) of each of its groups, and gets the messages that the groups
+A call for messages waits in a consumer (consumer.py) of each of its groups, and gets the messages that they
 give. It is answered when it is full; or when it has messages and there are no more at once, at the end of the
 round, unless its groups continue reading in the next one; or empty when its wait is over. Before that the
 groups' cursors are made durable, so that a lease can be acked even after a kill.
 
-    call arrives    waits in its seats; their groups read on                 (a round)
+    call arrives    waits in its consumers; their groups read on                 (a round)
     gets messages   end of the round: leases begin, cursors are written      (a sync)
     is durable      answered; if the client is gone, its messages go back
 
@@ -41,16 +41,16 @@ from ..delivery.subscriber import Rights, Subscriber
 from ..engine.clock import Clock
 from ..engine.writer import Busy
 from ..settings.config import Config
-from .call import Answer, Call, Given, Leased, Wish
+from .call import Answer, Call, Given, Leased, LeaseRequest
+from .consumer import Consumer
 from .lease_id import LeaseId
-from .seat import Seat
 
 LEASE_MS = 30_000
 """Default lease time of a group without `ack_timeout`."""
 LOOK_S = 0.25
 """How often calls are checked for clients that are gone."""
 IDLE_S = 5.0
-"""How long a seat stays without waiting calls and leases."""
+"""How long a consumer stays without waiting calls and leases."""
 ANSWERED = 100
 """Answered calls that may remain in the heap of ends."""
 MORE_S = 0.02
@@ -100,11 +100,11 @@ class Pull:
         self._out = 0
         """Upper bound of leases: those of the last count, plus messages given since."""
         self._is_missed = False
-        """A seat was refused a message because of that bound."""
+        """A consumer was refused a message because of that bound."""
         self._wake = wake
-        self._seats: dict[str, dict[Rights | None, Seat]] = {}
+        self._consumers: dict[str, dict[Rights | None, Consumer]] = {}
         """By the group's text, one for each key. No entry is empty."""
-        self._waiting: dict[Call, tuple[Seat, ...]] = {}
+        self._waiting: dict[Call, tuple[Consumer, ...]] = {}
         self._of: Counter[str] = Counter()
         """Number of waiting calls by group name, and by key (`_whose`); none is 0."""
         self._begun: dict[Call, float] = {}
@@ -126,8 +126,10 @@ class Pull:
     @property
     def out(self) -> int:
         """Number of leases, including those from before the start."""
-        every = (seat for seats in self._seats.values() for seat in seats.values())
-        return sum(len(seat.member.session.flights) for seat in every) + self._settling.former.review()
+        every = (consumer for consumers in self._consumers.values() for consumer in consumers.values())
+        return (
+            sum(len(consumer.member.session.flights) for consumer in every) + self._settling.former.review()
+        )
 
     # -- leasing
 
@@ -136,7 +138,7 @@ class Pull:
         name: str,
         texts: Sequence[str],
         rights: Rights | None,
-        wish: Wish,
+        request: LeaseRequest,
         is_gone: Callable[[], bool],
         answered: Callable[[Answer], None],
     ) -> Call:
@@ -152,18 +154,18 @@ class Pull:
                 )
         if len(self._waiting) >= self._waiting_max:
             raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.memory has room for")
-        wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
-        call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
-        seats = tuple(self._seat(text, rights) for text in texts)
-        self._waiting[call] = seats
+        wait_s = 0 if self._is_stopping else request.wait_ms / 1_000
+        call = Call(request, self._clock.mono() + wait_s, is_gone, answered)
+        consumers = tuple(self._consumer(text, rights) for text in texts)
+        self._waiting[call] = consumers
         self._of.update(_whose(name, rights))
         self._count += 1
         heappush(self._ends, (call.until_s, self._count, call))
         if len(self._ends) > 2 * len(self._waiting) + ANSWERED:
             self._ends = [end for end in self._ends if end[2] in self._waiting]
             heapify(self._ends)
-        for seat in seats:
-            seat.admit(call)
+        for consumer in consumers:
+            consumer.admit(call)
         self._wake()
         return call
 
@@ -174,7 +176,7 @@ class Pull:
         call.bytes = 0
         call.given = []
         if was_full:
-            self._wake_seats()
+            self._wake_consumers()
 
     def abandon(self, call: Call) -> None:
         """The client is gone: its messages go to others, as if they had never been given."""
@@ -212,29 +214,29 @@ class Pull:
         for call in list(self._waiting):
             self._answer(call)
 
-    def _seat(self, text: str, rights: Rights | None) -> Seat:
-        seats = self._seats.setdefault(text, {})
-        seat = seats.get(rights)
-        if seat is None or seat.is_closed:
-            if seat is not None:
-                self._dismiss(seat)
-                seats = self._seats.setdefault(text, {})
-            seat = Seat(self._groups, text, rights, has_room=self._has_room, took=self._took)
-            seats[rights] = seat
-        return seat
+    def _consumer(self, text: str, rights: Rights | None) -> Consumer:
+        consumers = self._consumers.setdefault(text, {})
+        consumer = consumers.get(rights)
+        if consumer is None or consumer.is_closed:
+            if consumer is not None:
+                self._dismiss(consumer)
+                consumers = self._consumers.setdefault(text, {})
+            consumer = Consumer(self._groups, text, rights, has_room=self._has_room, took=self._took)
+            consumers[rights] = consumer
+        return consumer
 
-    def _dismiss(self, seat: Seat) -> None:
-        """Remove a seat; answers its calls."""
-        for call in list(seat.waiting):
+    def _dismiss(self, consumer: Consumer) -> None:
+        """Remove a consumer; answers its calls."""
+        for call in list(consumer.waiting):
             self._answer(call)
-        seats = self._seats[seat.text]
-        del seats[seat.rights]
-        if not seats:
-            del self._seats[seat.text]
-        self._settling.dismiss(seat.member, is_clean=True)
+        consumers = self._consumers[consumer.text]
+        del consumers[consumer.rights]
+        if not consumers:
+            del self._consumers[consumer.text]
+        self._settling.dismiss(consumer.member, is_clean=True)
 
     def _has_room(self, own: int, more_bytes: int) -> bool:
-        """Whether a seat with `own` leases may be given another message, after so many bytes."""
+        """Whether a consumer with `own` leases may be given another message, after so many bytes."""
         if own + self._out >= self._most:
             self._is_missed = True
             return False
@@ -248,30 +250,30 @@ class Pull:
         if call not in self._begun:
             self._begun[call] = self._clock.mono()
         if call.is_full:
-            for seat in self._waiting[call]:
-                seat.leave(call)
+            for consumer in self._waiting[call]:
+                consumer.leave(call)
 
-    def _wake_seats(self) -> None:
+    def _wake_consumers(self) -> None:
         """Wake the groups of waiting calls: there may be room again."""
-        for seats in self._seats.values():
-            for seat in seats.values():
-                if seat.waiting:
-                    self._groups.read_on(seat.member)
+        for consumers in self._consumers.values():
+            for consumer in consumers.values():
+                if consumer.waiting:
+                    self._groups.read_on(consumer.member)
 
     def _may_come(self, call: Call) -> bool:
         """Whether one of its groups waits for its turn to read on."""
-        return any(group.is_ready for seat in self._waiting[call] for group in seat.member.bound())
+        return any(group.is_ready for consumer in self._waiting[call] for group in consumer.member.bound())
 
     def _leave(self, call: Call) -> None:
-        """Remove a call from its seats."""
-        seats = self._waiting.pop(call)
+        """Remove a call from its consumers."""
+        consumers = self._waiting.pop(call)
         self._begun.pop(call, None)
-        for whose in _whose(seats[0].name, seats[0].rights):
+        for whose in _whose(consumers[0].name, consumers[0].rights):
             self._of[whose] -= 1
             if not self._of[whose]:
                 del self._of[whose]
-        for seat in seats:
-            seat.leave(call)
+        for consumer in consumers:
+            consumer.leave(call)
 
     def _answer(self, call: Call) -> None:
         """Answer a call with its messages, once that is durable."""
@@ -307,7 +309,7 @@ class Pull:
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """Begin the leases of a call's messages."""
         now_ms = self._clock.wall_ms()
-        terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
+        terms = {text: call.request.lease_ms or _term_ms(group) for text, group in groups.items()}
         held: dict[tuple[Subscriber, str], list[int]] = {}
         for given in call.given:
             if given.packet_id:
@@ -326,32 +328,32 @@ class Pull:
         ]
 
     def _look(self, now_s: float) -> None:
-        """End calls whose client or right is gone; remove seats that stay empty."""
-        every = [seat for seats in self._seats.values() for seat in seats.values()]
-        closed = {seat for seat in every if not self._is_open(seat)}
-        for call, seats in list(self._waiting.items()):
-            if call.is_gone() or (closed and not closed.isdisjoint(seats)):
+        """End calls whose client or right is gone; remove consumers that stay empty."""
+        every = [consumer for consumers in self._consumers.values() for consumer in consumers.values()]
+        closed = {consumer for consumer in every if not self._is_open(consumer)}
+        for call, consumers in list(self._waiting.items()):
+            if call.is_gone() or (closed and not closed.isdisjoint(consumers)):
                 self._answer(call)
-        for seat in every:
-            if seat.is_closed:
-                self._dismiss(seat)
-            elif not seat.is_idle:
-                seat.idle_s = None
-            elif seat.idle_s is None:
-                seat.idle_s = now_s
-            elif now_s - seat.idle_s >= IDLE_S:
-                self._dismiss(seat)
+        for consumer in every:
+            if consumer.is_closed:
+                self._dismiss(consumer)
+            elif not consumer.is_idle:
+                consumer.idle_s = None
+            elif consumer.idle_s is None:
+                consumer.idle_s = now_s
+            elif now_s - consumer.idle_s >= IDLE_S:
+                self._dismiss(consumer)
         self._out = self.out
         if self._is_missed:
             self._is_missed = False
-            self._wake_seats()
+            self._wake_consumers()
 
-    def _is_open(self, seat: Seat) -> bool:
-        """Whether the seat may still get messages."""
-        rights = seat.rights
-        if seat.is_closed or self._groups.get(seat.text) is None:
+    def _is_open(self, consumer: Consumer) -> bool:
+        """Whether the consumer may still get messages."""
+        rights = consumer.rights
+        if consumer.is_closed or self._groups.get(consumer.text) is None:
             return False
-        return rights is None or (rights.is_live and rights.may_subscribe(seat.filter))
+        return rights is None or (rights.is_live and rights.may_subscribe(consumer.filter))
 
     # -- settling leases
 

@@ -90,7 +90,7 @@ async def test_our_code_on_the_page_does_what_it_says(
         """It runs, and is a member of its groups, whoever else is still there."""
         before = {member async for _, member in members()}
         beside(worker.run(signals=False))
-        filters = {job.wish.topic_filter for job in worker._jobs}
+        filters = {job.request.topic_filter for job in worker._jobs}
         await until(lambda: has_joined(filters, before))
 
     async def heard() -> None:

@@ -327,7 +327,7 @@ async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
     worker = fasti.Worker(group="workers", lease=30, expiry="7d", rate=5)
     worker.on("jobs/+/go", retry={"backoff": ["1s"]})(print)
     worker.on("jobs/#")(print)
-    await worker._make_groups(client, [job.wish for job in worker._jobs])
+    await worker._make_groups(client, [job.request for job in worker._jobs])
     assert fake.asked == {
         "filter": "jobs/+/go",
         "expiry": "7d",
@@ -338,7 +338,7 @@ async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
     assert caplog.messages == []
     renamed = fasti.Worker(group="workers")
     renamed.on("work/#")(print)
-    await renamed._make_groups(client, [job.wish for job in renamed._jobs])
+    await renamed._make_groups(client, [job.request for job in renamed._jobs])
     assert "expiry" not in fake.asked, "until it is deleted: the server's default"
     (said,) = caplog.messages
     assert said.startswith("group workers: nobody receives its filter jobs/#: 12 unread, 3 in flight, 2 to")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.delivery.subscriber import Rights
-from server.pull.call import Answer, Call, Leased, Wish
+from server.pull.call import Answer, Call, Leased, LeaseRequest
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
 from tests.support.rig import Rig
@@ -54,10 +54,10 @@ class Puller:
         self, most: int = 10, *, wait_ms: int = 0, lease_ms: int | None = None, pump: bool = True
     ) -> Asked:
         asked = Asked(self)
-        wish = Wish(most, wait_ms, lease_ms)
+        request = LeaseRequest(most, wait_ms, lease_ms)
         name = self.texts[0].split("/")[1]
         asked.call = self.pull.lease(
-            name, self.texts, self.rights, wish, lambda: asked.is_gone, asked.answered
+            name, self.texts, self.rights, request, lambda: asked.is_gone, asked.answered
         )
         if pump:
             self.rig.pump()

@@ -46,7 +46,7 @@ class Events:
         problems=("over-quota",),
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
-        with self._streams.seat(client_of(request)) as stopping:
+        with self._streams.slot(client_of(request)) as stopping:
             response = web.StreamResponse(
                 headers={"Content-Type": MEDIA, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             )

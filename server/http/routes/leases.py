@@ -80,7 +80,7 @@ class LeaseRoutes:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         is_gone = _listener(request, answered)
         with refusals():
-            call = leasing.lease(name, texts, rights, wanted.wish, is_gone, _setter(answered))
+            call = leasing.lease(name, texts, rights, wanted.request, is_gone, _setter(answered))
         is_read = False
         try:
             leased = await answered

@@ -28,7 +28,7 @@ def _failed(rig: Rig, topic: str, payload: str = "job", delay_ms: int = 5_000) -
 
 
 def _leave(rig: Rig) -> None:
-    """The seats of the former worker are dismissed."""
+    """The consumers of the former worker are dismissed."""
     rig.pass_ms(6_000)
 
 

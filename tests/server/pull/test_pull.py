@@ -336,7 +336,7 @@ def test_what_was_never_sent_cannot_be_acked() -> None:
     assert puller.ack([lease])[0].done == 1
 
 
-def test_a_seat_that_stays_empty_is_dismissed_and_the_group_stays() -> None:
+def test_a_consumer_that_stays_empty_is_dismissed_and_the_group_stays() -> None:
     rig, puller = _rig(1)
     leases = puller.lease(lease_ms=60_000)
     (group,) = rig.core.groups
@@ -535,7 +535,7 @@ def test_a_lease_of_before_a_replay_touches_nobody_but_its_ack_counts(
 ) -> None:
     """The same message, its first try both times, and packet ids begin anew: the leases are two all the same.
 
-    After the second one: nothing, a kill, or a stop in order. Before it: a kill; or the seat was dismissed.
+    After the second one: nothing, a kill, or a stop in order. Before it: a kill, or a dismissed consumer.
     """
     rig, puller = _rig(1)
     first = puller.lease()

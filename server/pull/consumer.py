@@ -1,4 +1,4 @@
-# ruff: noqa: ARG002 - a `Link` has more arguments than a seat needs
+# ruff: noqa: ARG002 - a `Link` has more arguments than a consumer needs
 """Consumer for pull: a member of the group without a client, one for each key, in which calls wait.
 
 For the group it is an ordinary member. Its link takes messages while a call waits. Its window is its leases
@@ -20,7 +20,7 @@ from ..delivery.subscriber import Closing, Rights
 from .call import ANSWER_BYTES, Call, Given
 
 
-class Seat:
+class Consumer:
     """A `Link` (server/delivery/subscriber.py)."""
 
     def __init__(
@@ -54,8 +54,8 @@ class Seat:
 
     def admit(self, call: Call) -> None:
         """Add a waiting call."""
-        self.waiting[call] = call.wish.most
-        self._room += call.wish.most
+        self.waiting[call] = call.request.most
+        self._room += call.request.most
         self.idle_s = None
         session = self.member.session
         session.resize(min(GROUP_WINDOW, len(session.flights) + self._room))
