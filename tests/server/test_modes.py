@@ -19,8 +19,6 @@ from tests.support.server import run, serving
 
 pytestmark = pytest.mark.process
 
-SERVER = ("server", "--log", "text")
-"""Not forked: the umask is that of this process."""
 TOKEN = "token-of-the-receiver"
 ENDPOINT = {"url": "https://example.com/hook", "headers": {"Authorization": f"Bearer {TOKEN}"}}
 
@@ -54,7 +52,7 @@ async def _used(data: Path, wanted: set[tuple[str, int]]) -> str:
 
     `wanted`: what the folder of the job has.
     """
-    async with serving(data, program=SERVER) as server, http(server.url) as calls:
+    async with serving(data) as server, http(server.url) as calls:
         await calls.call("PUT", "/v1/endpoints/billing", ENDPOINT, status=201)
         for number in range(100):
             await calls.schedule(f"a/{number}", deliver_in="2d")
@@ -65,7 +63,7 @@ async def _used(data: Path, wanted: set[tuple[str, int]]) -> str:
         assert modes(data / "jobs") == wanted
         first = server.output
         assert server.stop() == 0
-    async with serving(data, program=SERVER) as server:
+    async with serving(data) as server:
         assert server.stop() == 0
         return first + server.output
 

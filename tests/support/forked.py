@@ -1,7 +1,8 @@
 """Servers that are forked off a process which has imported the server.
 
 A start is mostly imports: 0.55 s of 0.6 s of processor time. The rest is as of `python -m server`: a process
-with an id, an environment, a working directory and files of its own, that ends with a code or by a signal.
+with an id, an environment, a working directory, the umask of who starts it and files of its own, that ends
+with a code or by a signal.
 """
 
 import os
@@ -40,8 +41,10 @@ class Forked:
         """`module`: has the `main` that runs."""
         sys.audit("subprocess.Popen", "server", arguments, cwd, None)
         out.touch()
+        umask = os.umask(0)
+        os.umask(umask)
         self._process = _context.Process(
-            target=_main, args=(module, list(arguments), str(cwd), dict(env), str(out)), daemon=True
+            target=_main, args=(module, list(arguments), str(cwd), dict(env), str(out), umask), daemon=True
         )
         self._process.start()
         assert self._process.pid is not None
@@ -67,8 +70,9 @@ class Forked:
         self._process.kill()
 
 
-def _main(module: str, arguments: list[str], cwd: str, env: dict[str, str], out: str) -> None:
+def _main(module: str, arguments: list[str], cwd: str, env: dict[str, str], out: str, umask: int) -> None:
     os.chdir(cwd)
+    os.umask(umask)
     os.environ.clear()
     os.environ.update(env)
     log = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
