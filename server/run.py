@@ -39,7 +39,7 @@ class Process(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-    def hang_up(self) -> None: ...
+    def reload(self) -> None: ...
 
 
 def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, umask: int) -> int:
@@ -100,7 +100,7 @@ async def _serve(server: Process) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, server.hang_up)
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         await server.start()
         if not server.exit_code:

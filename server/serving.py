@@ -205,7 +205,7 @@ class Server:
     async def _stop_mqtt(self) -> None:
         await self._links.close(Cause.STOPPING if self._term is None else Cause.MOVED, STOP_S)
 
-    def hang_up(self) -> None:
+    def reload(self) -> None:
         """SIGHUP: reread files."""
         self._watch.hurry()
 

@@ -143,15 +143,15 @@ class Node:
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._listeners.end()
+        await self._listeners.stop()
         await self._side.close()
         await self._reports.close()
 
-    def hang_up(self) -> None:
+    def reload(self) -> None:
         """SIGHUP: reread files."""
-        self._listeners.hang_up()
+        self._listeners.reload()
         if self._server is not None:
-            self._server.hang_up()
+            self._server.reload()
 
     # -- states
 

@@ -100,7 +100,7 @@ class RedirectingListeners:
             await self._front.close()
             self._front = None
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Close for good."""
         await self.close()
         self.ports.close()
@@ -116,7 +116,7 @@ class RedirectingListeners:
         self._is_bound = True
         print(f"listening http={http} mqtt={where(mqtt[0].host, mqtt[0].port)}", flush=True)  # noqa: T201
 
-    def hang_up(self) -> None:
+    def reload(self) -> None:
         """Read keys and certificates again."""
         if self._watch is not None:
             self._watch.hurry()

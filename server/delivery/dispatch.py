@@ -347,7 +347,7 @@ class Dispatch(CommitHook):
                     while given < len(messages) and subscriber.offer(messages[given], subscriptions):
                         given += 1
                 except Exception:
-                    subscriber.cut_off()
+                    subscriber.close_failed()
                 if given < len(messages):
                     self._put_off(subscriber, messages[given])
             for message in messages[given:]:
@@ -378,7 +378,7 @@ class Dispatch(CommitHook):
                     if most >= 0 and subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
-                    subscriber.cut_off()
+                    subscriber.close_failed()
                 self._put_off(subscriber, message)
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)

@@ -175,7 +175,7 @@ class Replay:
         except StoreFailed:
             raise
         except Exception:
-            subscriber.cut_off()
+            subscriber.close_failed()
 
     def begin(self, subscriber: Subscriber) -> None:
         """Resume a session on a new connection: resend what was in flight first, in order."""

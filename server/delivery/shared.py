@@ -464,7 +464,7 @@ class Group(Subscriber):
         try:
             member.send_run(run, qos, flights)
         except Exception:
-            member.cut_off()  # as in `_lend`
+            member.close_failed()  # as in `_lend`
         return True
 
     def _lend(
@@ -501,7 +501,7 @@ class Group(Subscriber):
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
-            member.cut_off()
+            member.close_failed()
 
 
 def _know_retry(loan: Loan, message: Message) -> None:

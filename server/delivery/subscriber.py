@@ -529,7 +529,7 @@ class Subscriber:
             return 1
         return PERHAPS
 
-    def cut_off(self) -> None:
+    def close_failed(self) -> None:
         """For who handles an exception: nothing can be sent to this one, its connection ends."""
         log.exception("%r: cannot be sent messages", self.session.client_id)
         if self.link is not None:

@@ -294,12 +294,12 @@ class Front(Opening):
             patience_s = http.body_timeout_ms / 1_000
             is_slow = waited_s - patience_s >= self._body_bytes / BODY_RATE
             if now_s - self._heard_s >= patience_s or is_slow:
-                self._give_up("http.body_timeout", "the body did not come in time")
+                self._time_out("http.body_timeout", "the body did not come in time")
         elif self.is_busy:
             pass
         elif self._ahead or self._is_fresh:
             if waited_s * 1_000 >= http.head_timeout_ms:
-                self._give_up("http.head_timeout", "the head did not come in time")
+                self._time_out("http.head_timeout", "the head did not come in time")
         elif waited_s * 1_000 >= http.idle_timeout_ms:
             self._desk.crowd.note("http.idle_timeout")
             transport.close()
@@ -318,7 +318,7 @@ class Front(Opening):
     def abort(self) -> None:
         """Close it at once, whatever it is doing."""
         if not self._is_begun:
-            self._caller.hang_up()
+            self._caller.abort()
         transport, self._transport = self._transport, None
         self._is_ending = True
         self._ahead = b""
@@ -326,7 +326,7 @@ class Front(Opening):
         if transport is not None:
             transport.abort()
 
-    def relieve(self) -> None:
+    def evict(self) -> None:
         """Close it: the pool is short, and this connection holds the most."""
         text = "connection closed: limits.memory: it holds the most unhandled or unread bytes"
         log.warning(text, extra=by(self.address))
@@ -518,7 +518,7 @@ class Front(Opening):
 
     # -- closing
 
-    def _give_up(self, bound: str, detail: str) -> None:
+    def _time_out(self, bound: str, detail: str) -> None:
         """Close for a timeout. A handler at aiohttp is told of the disconnect."""
         self._desk.crowd.note(bound)
         if self._body is None and self._ahead:
@@ -538,7 +538,7 @@ class Front(Opening):
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if self._transport is not None and self._lingering is None:
-            self._desk.crowd.ends(self)
+            self._desk.crowd.lingers(self)
             self._lingering = Lingering(self._transport, self._desk.http.idle_timeout_ms / 1_000)
 
     def _keep(self, data: bytes) -> None:

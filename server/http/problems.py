@@ -159,7 +159,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         case web.HTTPException():
             return _of_aiohttp(error)
         case web.RequestPayloadError():
-            return _cut(request, Problem("not-readable", "the body does not match its headers"))
+            return _closing(request, Problem("not-readable", "the body does not match its headers"))
         case Corrupt():
             cause = by(address_of(request))
             log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)
@@ -174,7 +174,7 @@ def address_of(request: web.BaseRequest) -> str:
     return getattr(request.protocol, "address", "") or request.remote or "?"
 
 
-def _cut(request: web.Request, problem: Problem) -> web.Response:
+def _closing(request: web.Request, problem: Problem) -> web.Response:
     """A problem that closes the connection, because the start of the next request is unknown.
 
     The rest of the body is not read, although aiohttp would read it to find its end.

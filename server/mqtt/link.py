@@ -29,7 +29,7 @@ from ..codec.reasons import Reason
 from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Closing
 from ..net.crowd import Cause, Crowd
-from ..net.lingering import LINGER_S, Lingering, cut
+from ..net.lingering import LINGER_S, Lingering, abort_socket
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
@@ -226,7 +226,7 @@ class MqttLink(Opening):
         connection, transport = self._connection, self._transport
         if connection is not None and transport is not None and connection.is_unfinished:
             self._timer.cancel()
-            self._timer = self._loop.call_later(LINGER_S, cut, transport)
+            self._timer = self._loop.call_later(LINGER_S, abort_socket, transport)
             return
         if self._is_flush_planned:
             self.flush()
@@ -265,7 +265,7 @@ class MqttLink(Opening):
         if connection is None or self._is_ending:
             self._finish()
             return
-        self._crowd.gone(self)
+        self._crowd.lost_socket(self)
         connection.is_blocked = True  # whatever it were sent would be in vain
         if connection.is_unfinished:
             self._is_held = True
@@ -283,18 +283,19 @@ class MqttLink(Opening):
         """It has a timer of its own."""
 
     def close(self, cause: Cause) -> None:
-        """End it with a reason, as far as there is somebody to tell."""
+        """Close with a reason, if there is a client to tell."""
         closing = CLOSINGS.get(cause)
-        if closing is not None:
-            self.shut(closing)
-        else:
+        if closing is None:
             self.refuse(Reason.QUOTA_EXCEEDED, cause.value)
+        elif self._connection is not None:
+            self._connection.close(closing)
+            self.flush()
 
     def abort(self) -> None:
         if self._transport is not None:
-            cut(self._transport)
+            abort_socket(self._transport)
         elif self._connection is None:
-            self._caller.hang_up()
+            self._caller.abort()
 
     @property
     def key(self) -> str:
@@ -305,12 +306,6 @@ class MqttLink(Opening):
     def is_begun(self) -> bool:
         """Whether there is, or was, a transport."""
         return self._connection is not None
-
-    def shut(self, why: Closing) -> None:
-        """The server stops: tell the client and close."""
-        if self._connection is not None:
-            self._connection.close(why)
-            self.flush()
 
     def review(self) -> None:
         """Keys or certificates are others now."""
@@ -369,14 +364,14 @@ class MqttLink(Opening):
         if not self._is_ending:
             self._finish()
 
-    def relieve(self) -> None:
+    def evict(self) -> None:
         """The pool is short, and nobody holds more. What its client does not read it will not read now."""
         self._crowd.note("limits.memory")
         is_lent, self._is_lent, self._unsent_bytes = self._is_lent, False, 0
         if not self._is_ending:
             self.refuse(Reason.QUOTA_EXCEEDED, "limits.memory: it holds the most unhandled or unread bytes")
         if is_lent and self._transport is not None:
-            cut(self._transport)
+            abort_socket(self._transport)
 
     # -- the end
 
@@ -389,7 +384,7 @@ class MqttLink(Opening):
         self._timer.cancel()
         connection.lost()
         self._pool.hold(self, transport.get_write_buffer_size() if self._is_lent else 0)
-        self._crowd.ends(self)
+        self._crowd.lingers(self)
         self._lingering = Lingering(transport)
 
     def _finish(self) -> None:

@@ -278,10 +278,10 @@ class Outbox:
 
     def end(self) -> None:
         """Close once the queued output has been sent."""
-        self.shut()
+        self.abort()
         self._wake()
 
-    def shut(self) -> None:
+    def abort(self) -> None:
         """Discard further output: the connection is gone."""
         self.is_closed = True
         self.is_open = self.has_room = False

@@ -156,7 +156,7 @@ class Redirecting(Opening):
         self._is_over = True
         self._decoder = Decoder(4)
         self._pool.hold(self, 0)
-        self._crowd.ends(self)
+        self._crowd.lingers(self)
         self._timer.cancel()
         self._lingering = Lingering(transport)
 
@@ -169,9 +169,9 @@ class Redirecting(Opening):
         if self._transport is not None:
             self._transport.abort()
         else:
-            self._caller.hang_up()
+            self._caller.abort()
 
-    def relieve(self) -> None:
+    def evict(self) -> None:
         """The pool is short, and nobody holds more."""
         text = "connection closed: limits.memory: it holds the most unhandled bytes"
         log.warning(text, extra=by(self.address))

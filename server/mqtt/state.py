@@ -185,7 +185,7 @@ class Connection:
     def lost(self) -> None:
         """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays."""
         self._inbound.flush()
-        self._outbox.shut()
+        self._outbox.abort()
         self._backlog.clear()
         self._decoder = Decoder(4)
         rights, self._rights = self._rights, None

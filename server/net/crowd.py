@@ -282,18 +282,18 @@ class Crowd(Generic[One]):
     def _make_room(self, chosen: One | None) -> None:
         """Abort a stranger at once. Close another in order; it is aborted when the next newcomer comes."""
         if self._ending and self._sockets + len(self._ending) >= self._bounds.connections:
-            self._cut(next(iter(self._ending)))
+            self._abort(next(iter(self._ending)))
         if chosen is None:
             return
         self.note(f"{self._bounds.section}.connections")
         if self._strangers.has(network_of(chosen.address), chosen):
-            self._cut(chosen)
+            self._abort(chosen)
         else:
             log.info("connection closed: %s", Cause.CROWDED.value, extra=by(chosen.address))
-            self.ends(chosen)
+            self.lingers(chosen)
             chosen.close(Cause.CROWDED)
 
-    def _cut(self, one: One) -> None:
+    def _abort(self, one: One) -> None:
         self.discard(one)
         one.abort()
 
@@ -338,13 +338,13 @@ class Crowd(Generic[One]):
         self._strangers.discard(network_of(one.address), one)
         return ""
 
-    def ends(self, one: One) -> None:
+    def lingers(self, one: One) -> None:
         """It has had its last answer, and lingers."""
         if one in self._all and one not in self._ending:
-            self.gone(one)
+            self.lost_socket(one)
             self._ending[one] = None
 
-    def gone(self, one: One) -> None:
+    def lost_socket(self, one: One) -> None:
         """Its socket is gone; what it holds still counts."""
         network = network_of(one.address)
         self._networks.discard(network, one)
@@ -363,7 +363,7 @@ class Crowd(Generic[One]):
     def discard(self, one: One) -> None:
         """Remove it."""
         if one in self._all:
-            self.gone(one)
+            self.lost_socket(one)
             del self._all[one]
             self._told(len(self._all))
 

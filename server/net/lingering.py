@@ -67,7 +67,7 @@ class Lingering:
         if self._untaken < before:
             self._since_s = now_s
         elif not self._untaken or now_s - self._since_s >= self._patience_s:
-            cut(self._transport)
+            abort_socket(self._transport)
             return
         self._timer = self._loop.call_later(LINGER_S, self._look)
 
@@ -81,7 +81,7 @@ def untaken(transport: asyncio.Transport) -> int:
     return transport.get_write_buffer_size() + waiting
 
 
-def cut(transport: asyncio.Transport) -> None:
+def abort_socket(transport: asyncio.Transport) -> None:
     """Close at once, and drop what the client has not read: the system would keep it for minutes."""
     with suppress(OSError, AttributeError):
         if untaken(transport):

@@ -16,7 +16,7 @@ class Caller(NamedTuple):
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Close a connection without a transport: its handshake fails."""
         with suppress(OSError):
             self.accepted.shutdown(socket.SHUT_RDWR)

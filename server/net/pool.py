@@ -27,7 +27,7 @@ class Holder(Protocol):
     held_bytes: int
     """Written by `Pool.hold`."""
 
-    def relieve(self) -> None:
+    def evict(self) -> None:
         """Close it and free what it holds: it holds the most."""
 
 
@@ -52,7 +52,7 @@ class Pool:
         self._owners: dict[str, int] = {}
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Set the bytes that a connection holds. Above the bound, relieves the one that holds most."""
+        """Set the bytes that a connection holds. Above the bound, evicts the one that holds most."""
         self.held += size - holder.held_bytes
         holder.held_bytes = size
         takes = max(0, size - self.own_bytes)
@@ -63,7 +63,7 @@ class Pool:
             self._takers[holder] = holder.owner, takes
             self._count(holder.owner, takes)
             if takes > took:
-                self._relieve()
+                self._evict()
 
     def may_take(self, owner: str) -> bool:
         """Whether an owner may take more for output that its clients have not read."""
@@ -77,10 +77,10 @@ class Pool:
         else:
             del self._owners[owner]
 
-    def _relieve(self) -> None:
+    def _evict(self) -> None:
         while self.taken > self.most:
             owner = max(self._owners, key=self._owners.__getitem__)
             of_owner = [one for one, (whose, _) in self._takers.items() if whose == owner]
             largest = max(of_owner, key=lambda one: one.held_bytes)
             self.hold(largest, 0)
-            largest.relieve()
+            largest.evict()

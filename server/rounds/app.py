@@ -289,9 +289,9 @@ class App:
             self._wait()
         except Exception:
             log.exception("server stops: a turn failed half way")
-            self._die()
+            self._fail()
 
-    def _die(self) -> None:
+    def _fail(self) -> None:
         """The core itself has failed (docs/decisions/0014)."""
         self._is_dead = True
         self.core.writer.fail(StoreFailed("the server stops: a turn failed"))
@@ -420,7 +420,7 @@ class App:
                 self.plan()
         except Exception:
             log.exception("server stops: settling after a sync failed")
-            self._die()
+            self._fail()
 
     def _mark(self) -> None:
         """No group can be written: write the dispatch bound to the disk by itself."""
@@ -456,7 +456,7 @@ class App:
                 self.core.writer.reopened(_of_the_store(failure))
             except Exception:
                 log.exception("server stops: the reopened store could not be taken over")
-                self._die()
+                self._fail()
             now = self._clock.mono()
             self._retry_at = now + max(RETRY_S, 3 * (now - started))
             self.plan()

@@ -70,4 +70,4 @@ async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     await made._live(None)
     assert tries == 2
     assert made.view()["why"] == "no synchronous standbys"
-    await made._listeners.end()
+    await made._listeners.stop()

@@ -14,14 +14,14 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.delivery.publishing import Publishing
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from server.delivery.subscriptions import Subscriptions
 from server.fair import Part
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
 from server.net.browsers import Pages
-from server.net.crowd import Crowd, mqtt_bounds
+from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.opening import Caller
 from server.net.outgoing import PIECE_S, Outgoing
@@ -170,7 +170,7 @@ async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> N
     transport.resume_reading = refuse  # type: ignore[method-assign]
     transport.write = refuse  # type: ignore[assignment]
     transport.write_eof = refuse  # type: ignore[method-assign]
-    link.shut(Closing.STOPPING)
+    link.close(Cause.STOPPING)
     link.connection_lost(None)
     assert not served.crowd
     assert served.rig.core.sessions.get("a") is None

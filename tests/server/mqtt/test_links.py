@@ -39,13 +39,12 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.publish import Decoder
-from server.delivery.subscriber import Closing
 from server.engine.clock import SystemClock
 from server.fair import Part
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.net import lingering
-from server.net.crowd import Crowd, mqtt_bounds
+from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
 from server.net.pool import pool_of
@@ -390,7 +389,7 @@ def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> 
     _fill(served)
     _until(lambda: len(served.listeners.crowd) == 1)
     (link,) = served.listeners.crowd
-    served.loop.call_soon_threadsafe(link.shut, Closing.STOPPING)
+    served.loop.call_soon_threadsafe(link.close, Cause.STOPPING)
     assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
     zombie.socket.close()
 

@@ -113,7 +113,7 @@ def test_one_that_lingers_makes_room_first() -> None:
     ending, other, third = (come(crowd, "10.0.0.1") for _ in range(3))
     assert ending is not None
     assert crowd.is_full("10.0.0.1")
-    crowd.ends(ending)
+    crowd.lingers(ending)
     assert not crowd.is_full("10.0.0.1")
     assert come(crowd, "10.0.0.1") is not None
     assert ending.ended == "abort"
@@ -136,7 +136,7 @@ def test_a_socket_that_is_gone_counts_no_more_but_what_it_left_does() -> None:
     ones = [come(crowd, "10.0.0.1") for _ in range(16)]
     for one in ones[:3]:
         assert one is not None
-        crowd.gone(one)
+        crowd.lost_socket(one)
     assert [come(crowd, "10.0.0.1") is not None for _ in range(3)] == [True, True, False]
 
 

@@ -1,4 +1,4 @@
-"""The pool of what waits at connections: own parts, who is relieved, and how much an owner may take."""
+"""The pool of what waits at connections: own parts, who is evicted, and how much an owner may take."""
 
 import random
 
@@ -16,14 +16,14 @@ class One:
     def __init__(self, pool: Pool, owner: str) -> None:
         self.pool, self.owner = pool, owner
         self.held_bytes = 0
-        self.is_relieved = False
+        self.is_evicted = False
 
     def hold(self, size: int) -> None:
         self.pool.hold(self, size)
 
-    def relieve(self) -> None:
+    def evict(self) -> None:
         assert self.held_bytes == 0
-        self.is_relieved = True
+        self.is_evicted = True
         self.hold(0)
 
 
@@ -38,7 +38,7 @@ def test_the_own_part_takes_nothing_of_the_pool() -> None:
     assert (pool.taken, pool.held) == (0, 0)
 
 
-def test_of_the_owner_that_holds_most_the_largest_is_relieved() -> None:
+def test_of_the_owner_that_holds_most_the_largest_is_evicted() -> None:
     """A newcomer with one large packet is left alone by a host with many half ones."""
     pool = Pool(1_000, 1_000)
     crowd = [One(pool, "host") for _ in range(9)]
@@ -46,18 +46,18 @@ def test_of_the_owner_that_holds_most_the_largest_is_relieved() -> None:
         one.hold(90 + number)
     honest = One(pool, "honest")
     honest.hold(500)
-    assert not honest.is_relieved
-    assert [one.is_relieved for one in crowd] == [False] * 5 + [True] * 4
+    assert not honest.is_evicted
+    assert [one.is_evicted for one in crowd] == [False] * 5 + [True] * 4
     assert pool.taken <= 1_000
 
 
-def test_who_holds_most_is_relieved_though_another_asks() -> None:
+def test_who_holds_most_is_evicted_though_another_asks() -> None:
     pool = Pool(1_000, 1_000)
     large, small = One(pool, "a"), One(pool, "b")
     large.hold(901)
     small.hold(99)
     small.hold(102)
-    assert (large.is_relieved, small.is_relieved) == (True, False)
+    assert (large.is_evicted, small.is_evicted) == (True, False)
 
 
 def test_an_owner_may_take_as_much_as_it_leaves_free() -> None:
