@@ -54,6 +54,7 @@ MODULES = (
     "server.engine.loader",
     "server.net.networks",
     "server.net.outgoing",
+    "server.delivery.ahead",
     "server.delivery.clients",
     "server.delivery.cursors",
     "server.delivery.dispatch",

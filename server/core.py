@@ -112,6 +112,7 @@ class Core:
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
+        self.replay.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
         self.settling.former.restore()
@@ -277,6 +278,7 @@ class Core:
             self.burials,
             self.dead_letters,
             Missed(self.router, self.horizon),
+            self.router,
             writer,
             clock,
             node=NODE,

@@ -87,7 +87,7 @@ class Burials(CommitHook):
             for flight in group.session.flights.values()
             if 0 <= flight.shard < RETRY_SHARD and flight.fate != SETTLED
         ]
-        has_retries = self._has_retries(group)
+        has_retries = self.has_retries(group)
         if flights or has_retries or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
             row.finished.extend(map(keys.place, over))
@@ -98,7 +98,7 @@ class Burials(CommitHook):
         horizon, flights = self._horizon.position, subscriber.session.flights.values()
         self._retries.forget(subscriber)
         self.dropped[SESSION_ENDED] += sum(one.is_stored and not one.is_of_group for one in flights)
-        if not self._has_retries(subscriber):
+        if not self.has_retries(subscriber):
             return
         row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_dead=False)
         row.finished.extend(map(keys.place, subscriber.over()))
@@ -144,8 +144,8 @@ class Burials(CommitHook):
         ended = [(keys.place(one.position), one.shard, one.attempts) for one in flights]
         self._add(row, flights=ended, has_retries=False)
 
-    def _has_retries(self, subscriber: Subscriber) -> bool:
-        """Also one that is in the batch that is open, and not stored yet."""
+    def has_retries(self, subscriber: Subscriber) -> bool:
+        """Whether a place has any, also one that is in the batch that is open, and not stored yet."""
         is_fresh = any(flight.fate == SETTLED for flight in subscriber.session.flights.values())
         return is_fresh or RETRIES.count_of(self._store, subscriber.whose) > 0
 

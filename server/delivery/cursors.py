@@ -186,6 +186,10 @@ class Cursors(CommitHook):
         """
         self._now[subscriber] = None
 
+    def store_next(self, subscriber: Subscriber) -> None:
+        """Outside the writer: the same with the next batch, and with each until one is durable."""
+        self._now[subscriber] = None
+
     def erase(self, name: str) -> None:
         """Delete the rows of a session or group that is over with the next batch, whenever that can be."""
         self._ended[name] = False
@@ -263,12 +267,15 @@ class Cursors(CommitHook):
         self._is_nudged = False
         self._over = []
         gone, heirs, cost = self._erase_ended(commit)
+        now = dict(self._now)
         cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
         over = self._over
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
+            if not is_durable:
+                self._now.update(now)
             for subscriber, places, undropped in over if is_durable else ():
                 subscriber.undropped.difference_update(undropped)
                 subscriber.superseded.difference_update(places)

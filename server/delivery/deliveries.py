@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
-from shards.fields import TryRow
+from shards.fields import Record, TryRow
 from shards.kept import Letter
 from shards.open_batch import OpenBatch
 from shards.read import Found
@@ -39,9 +39,9 @@ from timeline.session import SETTLED, Flight
 
 from ..engine.clock import Clock
 from .membership import Membership
-from .router import Router
+from .router import Router, Targets, endpoint_names
 from .settling.dead_letters import DeadLetters
-from .shared import KEY_PREFIX, Group
+from .shared import KEY_PREFIX, Group, endpoint_text
 from .subscriber import Subscriber
 from .tries import tries_of_flight
 
@@ -101,7 +101,7 @@ class Deliveries:
         self._dead_letters = dead_letters
 
     def of(
-        self, message: MessageId, place: Position, topic: bytes, qos: int, may: May, deliver_to: bytes = b""
+        self, message: MessageId, place: Position, record: Record, may: May
     ) -> tuple[list[Delivery], bool]:
         """Those of the message whose row is at `place`, groups first, and whether there are more.
 
@@ -110,11 +110,12 @@ class Deliveries:
         standing, is_cut = self._standing(message)
         dead, is_cut_too = self._dead(message, may)
         dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
+        named = {*standing, *dead, *dropped}
         told: list[Delivery] = []
         looks = LOOKS_MAX
-        for subscriber in self._receivers(place, topic, deliver_to, [*standing, *dead, *dropped]):
+        for subscriber in self._receivers(place, record, named):
             name = subscriber.session.client_id
-            lent = _lent(subscriber) if qos == 2 else []
+            lent = _lent(subscriber) if record.qos == 2 else []
             members = len(subscriber.members) if isinstance(subscriber, Group) else 0
             looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(told) == TOLD_MAX or looks < 0:
@@ -125,6 +126,10 @@ class Deliveries:
             found = self._one(subscriber, place, standing.get(name), letter, drop, lent)
             if found is not None:
                 told.append(found)
+        if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
+            own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
+            if KEY_PREFIX + own not in named:
+                told.append(Delivery(own, own, "done"))  # or the group would be there
         others: list[tuple[DeliveryState, dict[str, KeptRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, rows in others:
             for row in rows.values():
@@ -151,7 +156,7 @@ class Deliveries:
             looks -= 1 + len(one.session.flights)
             if looks < 0 or retry not in one.retrying or retry in one.flying_retries():
                 return True
-        receivers = self._router.route(record.topic), self._router.posted(record.deliver_to)
+        receivers = self._router.route(record.topic), self._posted(record, place)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
             session = one.session
             is_asked = any(subscription.since < place for subscription in subscriptions)
@@ -173,6 +178,9 @@ class Deliveries:
         letters = (row for _, row in islice(self._dead_letters.of_message(message), ROWS_MAX))
         return next((row for row in chain(current, letters) if may((row.keeper,))), None)
 
+    def _posted(self, record: Record, place: Position) -> Targets:
+        return self._router.posted(record.deliver_to, record.owner, place)
+
     def _standing(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
         """The retry of a message by addressee, and whether there are more."""
         found = RETRIES.of_message(self._store, message)
@@ -189,14 +197,12 @@ class Deliveries:
         dead = {row.addressee: row for _, row in islice(found, ROWS_MAX) if may((row.keeper,))}
         return dead, next(found, None) is not None
 
-    def _receivers(
-        self, place: Position, topic: bytes, deliver_to: bytes, named: Iterable[str]
-    ) -> Iterator[Subscriber]:
+    def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Subscriber]:
         """Who may have something to do with the message: groups by name, then sessions.
 
         A topic may have ten thousand sessions, most of which have nothing in flight.
         """
-        targets = self._router.route(topic) | self._router.posted(deliver_to)
+        targets = self._router.route(record.topic) | self._posted(record, place)
         found = {name: self._groups.named(name) for name in named}
         for one, subscriptions in targets.items():
             if one.is_group and any(subscription.since < place for subscription in subscriptions):

@@ -15,6 +15,7 @@ TURN_COST is spent, and of one message that more sessions want the rest fall beh
 in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
 
 A message that says where it is delivered to goes to the group of that endpoint besides, whatever its topic.
+For a URL that group is made here, when the first message for its origin is passed (membership.py).
 
 A message that no session, group or endpoint asks for is counted as unclaimed: its sender may believe that
 somebody gets it. A place that is away, paused or full asks for it all the same. The count is made only where
@@ -56,6 +57,7 @@ from .ready import Ready
 from .retained import Retained
 from .router import Router, Targets
 from .run import RUN_MAX, Run
+from .shared import Group
 from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
 from .verdict import Answer, Verdict
@@ -65,6 +67,8 @@ log = logging.getLogger(__name__)
 TURN_MESSAGES = 1_000
 TURN_COST = 2_000
 """Deliveries in one turn: each is some 2 us here and, for a connection of its own, 10 us at its socket."""
+MADE_COST = 100
+"""... and to make the group of an origin costs as much as so many."""
 COST_BITS = 12
 """So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
 _PARENT = PARENT.encode()
@@ -354,16 +358,18 @@ class Dispatch(CommitHook):
                 self._pass_over(message, subscriber, subscriptions)
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
-        """Offer a message to every tailing session that it matches; how many match at all."""
-        targets = self._router.route(message.topic)
+        """Offer a message to every tailing session that it matches; what that costs, one for each that
+        matches at all."""
+        targets, made = self._router.route(message.topic), 0
         self._tail.append(message.position, message, size)
         if not message.is_usual:
             record = message.record
-            if record.deliver_to:
-                targets = targets | self._router.posted(record.deliver_to)
             if is_dropped(record, message.due_ms, wall_ms):
                 self.counts.expired += 1
                 return len(targets)
+            if record.deliver_to:
+                made += self._groups.meet_url(record, message.position)
+                targets = targets | self._router.posted(record.deliver_to, record.owner, message.position)
             if record.retain:
                 self._retain(message)
         if not targets:
@@ -382,7 +388,9 @@ class Dispatch(CommitHook):
                 self._put_off(subscriber, message)
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
-        return len(targets)
+            elif isinstance(subscriber, Group) and subscriber.ahead is not None:
+                subscriber.ahead.note(message.position, message.shard)
+        return len(targets) + MADE_COST * made
 
     def _nobody(self, message: Message, count: int) -> None:
         """Count messages to one topic that nobody asks for: not the server's own, nor what is retained for

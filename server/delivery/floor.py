@@ -20,7 +20,7 @@ from itertools import islice
 from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.read import Reader
-from shards.record import deliver_to_of, is_moved, is_stub, topic_of
+from shards.record import is_moved, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
@@ -120,7 +120,7 @@ class Floor:
             return False
         try:
             if group.is_endpoint:
-                found = self._router.posted(deliver_to_of(value)).get(group, ())
+                found = self._router.posted_in(value, place).get(group, ())
             else:
                 found = self._router.route(topic_of(value)).get(group, ())
         except Corrupt:

@@ -18,6 +18,7 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
@@ -27,13 +28,14 @@ from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.read import Reader, Row
-from shards.record import deliver_to_of, encode, is_moved, is_stub, topic_of, usual
+from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import START, MessageId, Position
+from timeline.position import START, MessageId, Position, at_of, before
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import by, shown
+from .ahead import Ahead
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .membership import Membership
@@ -46,6 +48,7 @@ from .router import Router
 from .run import RUN_MAX, Run
 from .sent import Sent
 from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
+from .shared import Group
 from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
 
@@ -72,6 +75,8 @@ COST_BYTES = 4_096
 """... one for each so many bytes of it, ..."""
 COST_SENT = 3
 """... so much for sending it, ..."""
+RESTORED_MS, RESTORED_ROWS = 300_000, 200_000
+"""How far back a start looks for what endpoints have still to read: so long, and so many rows, a second."""
 COST_FILTER = 10
 """... and so much for each filter. Some 4 ms in all."""
 
@@ -142,6 +147,8 @@ class Replay:
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
+        if isinstance(subscriber, Group):
+            subscriber.ahead = None
         self._retries.set_back(subscriber, before)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
@@ -304,7 +311,7 @@ class Replay:
             return self._take_turns(subscriber, horizon)
         has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
         self._spill.passed(subscriber, session.read)
-        return has_room and not session.join(self._horizon.position)
+        return has_room and not self._join(subscriber)
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
         """Retries that are due and messages that are unread, some of each; True if there may be more.
@@ -323,7 +330,7 @@ class Replay:
                 subscriber.reads_next = not subscriber.reads_next
             if not has_room:
                 return False
-        return self._retries.is_due(subscriber) or not subscriber.session.join(self._horizon.position)
+        return self._retries.is_due(subscriber) or not self._join(subscriber)
 
     def _give_retries(self, subscriber: Subscriber) -> bool:
         """Some of those that are due; False if there was no room for one."""
@@ -440,7 +447,7 @@ class Replay:
         subscriptions that it comes by; of a run in the tail the last position, and the run. `left`: messages
         at most."""
         wall_ms = self._wall_ms()
-        if self._tail.covers(read):
+        if self._tail.covers(read) and not subscriber.is_endpoint:
             rows = self._tail.after(read, TURN_ROWS)
             at = 0
             while at < len(rows):
@@ -452,8 +459,7 @@ class Replay:
                     yield some[-1][0], run, found
                     continue
                 for place, message in some:
-                    deliver_to = b"" if message.is_usual else message.record.deliver_to
-                    found = self._wanted(subscriber, place, message.topic, deliver_to)
+                    found = self._wanted(subscriber, place, message.topic)
                     is_wanted = (
                         found
                         and not _is_missed(subscriber, message)
@@ -465,14 +471,18 @@ class Replay:
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             layout = usual(value)
             if layout is not None:
-                found = self._wanted(subscriber, place, value[layout[2] : layout[3]], b"")
+                found = ()
+                if not subscriber.is_endpoint:
+                    found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
                 yield place, (Message(place, shard, None, wall_ms, value, layout),) if found else (), found
                 continue
             try:
                 found = ()
                 if not is_moved(value) and not is_stub(value):
-                    deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
-                    found = self._wanted(subscriber, place, topic_of(value), deliver_to)
+                    if subscriber.is_endpoint:
+                        found = self._router.posted_in(value, place).get(subscriber, ())
+                    else:
+                        found = self._wanted(subscriber, place, topic_of(value))
                 whole = Message(place, shard, None, wall_ms, value) if found else None
             except Corrupt as error:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
@@ -493,16 +503,18 @@ class Replay:
             for _, message in rows
             if message.is_usual and message.qos == qos and (qos or message.shard >= 0)
         ]
-        by = self._wanted(subscriber, place, first.topic, b"")
+        by = self._wanted(subscriber, place, first.topic)
         if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:
             return [], by
         for topic in {message.topic for message in run}:
-            if self._wanted(subscriber, place, topic, b"") is not by:
+            if self._wanted(subscriber, place, topic) is not by:
                 return [], by
         return run, by
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
+        if isinstance(subscriber, Group) and subscriber.ahead is not None:
+            return self._noted(subscriber, subscriber.ahead, read, horizon)
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         owed = self._spill.of(subscriber)
@@ -510,14 +522,57 @@ class Replay:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
-    def _wanted(
-        self, subscriber: Subscriber, place: Position, topic: bytes, deliver_to: bytes
-    ) -> tuple[Subscription, ...]:
+    def _noted(self, group: Group, ahead: Ahead, read: Position, horizon: Position) -> Iterator[Row]:
+        """What an endpoint has to read: the rows that are noted, and behind them all that there are."""
+        for place, shard in ahead.after(read):
+            try:
+                value = self._reader.value_at(place, shard)
+            except Corrupt:
+                group.ahead, ahead.sure = None, Position(place - 1)
+                break
+            if value is not None:
+                yield place, shard, value
+        if ahead.sure < horizon:
+            structures = self._reader.structures.overlapping(group.filters)
+            start = Position(max(read, ahead.sure) + 1)
+            yield from self._reader.read(start, Position(horizon + 1), structures)
+
+    def _join(self, subscriber: Subscriber) -> bool:
+        """Tail if everything up to the horizon has been read. From then on what an endpoint falls behind of
+        is noted."""
+        is_tailing = subscriber.session.join(self._horizon.position)
+        if is_tailing and isinstance(subscriber, Group) and subscriber.is_endpoint:
+            subscriber.ahead = Ahead()
+        return is_tailing
+
+    def restore(self) -> None:
+        """At start: note what endpoints have still to read of the last while, in one pass over it."""
+        horizon = self._horizon.position
+        start = max(self.floor, before(max(0, at_of(horizon) - RESTORED_MS)))
+        found: dict[Subscriber, Ahead] = {}
+        for group in self._groups:
+            if group.is_endpoint and start <= group.session.read:
+                group.ahead = found[group] = Ahead()
+        if not found:
+            return
+        last = Position(min(one.session.read for one in found))
+        rows = self._reader.read(
+            Position(last + 1), Position(horizon + 1), self._reader.structures.overlapping(())
+        )
+        looked = 0
+        for place, shard, value in islice(rows, RESTORED_ROWS):
+            last, looked = place, looked + 1
+            with suppress(Corrupt):
+                for one in self._router.posted_in(value, place):
+                    if one in found and place > one.session.read:
+                        found[one].note(place, shard)
+        if looked == RESTORED_ROWS:
+            for ahead in found.values():
+                ahead.sure = min(ahead.sure, last)
+
+    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """Which of its subscriptions match what is at this place; written for one, the usual case."""
-        if subscriber.is_endpoint:
-            found = self._router.posted(deliver_to).get(subscriber, ())
-        else:
-            found = self._router.route(topic).get(subscriber, ())
+        found = self._router.route(topic).get(subscriber, ())
         if not found or (len(found) == 1 and found[0].since < place):
             return found
         return tuple(s for s in found if s.since < place)

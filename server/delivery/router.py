@@ -9,16 +9,28 @@ answer is made once for the filters that match, and shared by the topics that th
 Who may not be sent a topic is left out of its answer: where keys are asked for, such topics have answers of
 their own. `forget` when rules change.
 
-What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`): by the name that it
-says, and all full URLs to one group.
+What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`). A full URL is an
+unnamed endpoint, one for each origin (scheme, host, port) and key that sends there:
+
+    https://a.example/hook, no key     https://a.example, else `*`
+    the same, sent by the key ci       ci@https://a.example, else ci@*, else `*`
+
+The first of these that exists, and began before the message, has the message. So what was due before a group
+began is not its own, and each message belongs to one group (docs/decisions/0025).
 
 The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
 and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.
 """
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 
+from yarl import URL
+
+from shards.record import deliver_to_of, owner_of
 from timeline.filters import SHARE_PREFIX, Trie, matches
+from timeline.position import Position
 from timeline.session import Subscription
 
 from .subscriber import Subscriber
@@ -31,14 +43,42 @@ PAIR_BYTES = 170
 
 URLS = "*"
 """What stands for every full URL among the names of endpoints."""
+ORIGIN_CHARS_MAX = 300
+"""A longer one is no origin that could be found: it has no endpoint of its own."""
+ORIGINS_REMEMBERED = 10_000
+"""At most 12 MiB."""
+_HEAD = re.compile(rb"[^/?#]*://[^/?#]*")
 
 
-def is_delivered(deliver_to: bytes, name: str) -> bool:
-    """Whether what says that it is delivered there goes to the endpoint of that name."""
-    return (URLS if b"://" in deliver_to else deliver_to.decode()) == name
+def is_unnamed(name: str) -> bool:
+    """Whether an endpoint of that name is made by the server, for full URLs."""
+    return name.endswith(URLS) or "://" in name
+
+
+def endpoint_names(deliver_to: bytes, owner: bytes) -> tuple[str, ...]:
+    """The endpoints that a message may belong to that its `owner` has delivered there, the best first."""
+    if b"://" not in deliver_to:
+        return (deliver_to.decode(errors="replace"),)
+    found = _HEAD.match(deliver_to)
+    head = b"" if found is None else found.group()
+    return _unnamed(head if len(head) <= ORIGIN_CHARS_MAX else b"", owner)
+
+
+@lru_cache(ORIGINS_REMEMBERED)
+def _unnamed(head: bytes, owner: bytes) -> tuple[str, ...]:
+    """`head`: a URL up to its path. A pure function, so the memory of it is no state."""
+    key = f"{owner.decode(errors='replace')}@" if owner else ""
+    common = (f"{key}{URLS}", URLS) if key else (URLS,)
+    try:
+        url = URL(head.decode())
+        origin = f"{url.scheme}://{url.host_port_subcomponent}" if url.host else ""
+    except ValueError:
+        origin = ""  # nothing can be posted there, which its dead letter says in the end
+    return (key + origin, *common) if 0 < len(origin) <= ORIGIN_CHARS_MAX else common
 
 
 Targets = dict[Subscriber, tuple[Subscription, ...]]
+NOBODY: Targets = {}
 
 
 class Router:
@@ -49,8 +89,8 @@ class Router:
         self._denied = denied
         self._half = max_bytes // 2
         self._trie: Trie[Subscriber, Subscription] = Trie()
-        self._posted: dict[bytes, Targets] = {}
-        """Subscribers by endpoint name."""
+        self._posted: dict[str, tuple[Subscription, Targets]] = {}
+        """The groups of endpoints by name, each with its own subscription."""
         self._cache: dict[bytes, Targets] = {}
         self._answers: dict[tuple[int, ...], tuple[Targets, bool]] = {}
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
@@ -80,14 +120,35 @@ class Router:
 
     def add_endpoint(self, name: str, group: Subscriber, subscription: Subscription) -> None:
         """What is delivered to the endpoint of that name goes to this group from now on."""
-        self._posted[name.encode()] = {group: (subscription,)}
+        self._posted[name] = subscription, {group: (subscription,)}
 
     def discard_endpoint(self, name: str) -> None:
-        self._posted.pop(name.encode(), None)
+        self._posted.pop(name, None)
 
-    def posted(self, deliver_to: bytes) -> Targets:
-        """The group of an endpoint, by its name, or of full URLs; nobody if there is none."""
-        return self._posted.get(URLS.encode() if b"://" in deliver_to else deliver_to, {})
+    def posted(self, deliver_to: bytes, owner: bytes, place: Position) -> Targets:
+        """The group of the endpoint that the message at `place` belongs to; nobody if there is none."""
+        if deliver_to:
+            for name in endpoint_names(deliver_to, owner):
+                found = self._posted.get(name)
+                if found is not None and found[0].since < place:
+                    return found[1]
+        return NOBODY
+
+    def posted_in(self, value: bytes, place: Position) -> Targets:
+        """The same of a stored value. Raises Corrupt."""
+        deliver_to = deliver_to_of(value)
+        return self.posted(deliver_to, owner_of(value), place) if deliver_to else NOBODY
+
+    def is_for(self, name: str, value: bytes, place: Position) -> bool:
+        """Whether a stored value belongs to the endpoint of that name, there or not. Raises Corrupt."""
+        deliver_to = deliver_to_of(value)
+        for one in endpoint_names(deliver_to, owner_of(value)) if deliver_to else ():
+            if one == name:
+                return True
+            found = self._posted.get(one)
+            if found is not None and found[0].since < place:
+                return False
+        return False
 
     def route(self, topic: bytes) -> Targets:
         """Every subscriber with a matching subscription, away or not."""

@@ -29,10 +29,11 @@ from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..settings.config import Sessions
+from .ahead import Ahead
 from .message import Message
 from .picker import Picker
 from .rate_limit import RateLimited, RateLimiter
-from .router import is_delivered
+from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
@@ -46,7 +47,7 @@ TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 
 
 def endpoint_text(name: str) -> str:
-    """The group of an endpoint, or (router.URLS) of full URLs."""
+    """The group of an endpoint, named or not (router.py)."""
     return ENDPOINT_PREFIX + name
 
 
@@ -55,12 +56,14 @@ class Group(Subscriber):
 
     __slots__ = (
         "_leases",
+        "ahead",
         "all_returned",
         "client",
         "in_force",
         "is_buried_dead",
         "is_endpoint",
         "is_paused",
+        "is_unnamed",
         "keeping",
         "lent",
         "members",
@@ -105,8 +108,12 @@ class Group(Subscriber):
         """Its last member, whose `owner` and `rights` it has while it has none. Before there was a last one,
         who created it. An endpoint has an owner, for whom it counts; it belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
-        self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
+        self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
+        self.is_unnamed = self.is_endpoint and is_unnamed(self.endpoint)
+        """The server made it, for full URLs."""
+        self.ahead: Ahead | None = None
+        """Of an endpoint: where what it has still to read stands; None: that is not known."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
@@ -180,6 +187,16 @@ class Group(Subscriber):
     @property
     def name(self) -> str:
         return parse_share(self.text)[0] or self.text
+
+    @property
+    def endpoint(self) -> str:
+        """The name of the endpoint that it is of."""
+        return self.text.removeprefix(ENDPOINT_PREFIX)
+
+    @property
+    def is_common(self) -> bool:
+        """It has what has no origin's group: no such group may be forgotten while it is behind."""
+        return self.is_unnamed and "://" not in self.text
 
     @property
     def owners(self) -> frozenset[str]:
@@ -323,7 +340,7 @@ class Group(Subscriber):
     def wants(self, place: Position, record: Record) -> bool:
         if not self.is_endpoint:
             return super().wants(place, record)
-        return is_delivered(record.deliver_to, self.text.removeprefix(ENDPOINT_PREFIX))
+        return self.endpoint in endpoint_names(record.deliver_to, record.owner)
 
     def forget(self, member: Subscriber) -> None:
         """The member's session is over, with what it had in flight."""

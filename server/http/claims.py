@@ -5,6 +5,8 @@ paused place counts: it gets the message later. As in other views, a key counts 
 that it sees. The endpoint that the message names always counts.
 """
 
+from timeline.position import END
+
 from ..delivery.router import Router
 from .access import Rights, is_own
 from .turns import Turn
@@ -17,7 +19,7 @@ async def claims_of(
     """Count the claims, in steps: a topic may have 100,000 sessions."""
     groups = sessions = 0
     await turn.begin()
-    endpoints = len(router.posted(deliver_to)) if deliver_to else 0
+    endpoints = int(b"://" in deliver_to) or len(router.posted(deliver_to, b"", END))
     for number, subscriber in enumerate([*router.route(topic)], 1):
         if is_own(rights, subscriber):
             groups += subscriber.is_group

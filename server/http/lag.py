@@ -8,7 +8,7 @@ is the age of the first unread message; 0 without one.
 
 import msgspec
 
-from shards.record import deliver_to_of, is_stub, topic_of
+from shards.record import is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
@@ -63,7 +63,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
 
 def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
     if subscriber.is_endpoint:
-        found = router.posted(deliver_to_of(value)).get(subscriber, ())
+        found = router.posted_in(value, place).get(subscriber, ())
     else:
         found = router.route(topic_of(value)).get(subscriber, ())
     return any(s.since < place for s in found)

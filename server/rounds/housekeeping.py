@@ -216,6 +216,7 @@ class Housekeeping:
         endpoints = [group for group in groups if group.is_endpoint and groups.is_over(group)]
         if endpoints:
             await self._webhooks.end_expired(endpoints)
+        await self._webhooks.forget_idle()
 
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of expired retained messages, which no longer count then."""

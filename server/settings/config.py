@@ -48,8 +48,8 @@ TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
 POSTS_MAX = 100
 """Maximum concurrent posts of an endpoint: this many bodies are signed at once."""
 POSTS = 10
-"""Default concurrent posts of an endpoint, and those of an origin of full URLs."""
-ENDPOINT_POSTS_MAX, URL_POSTS_MAX = 1_000, 100
+"""Default concurrent posts of an endpoint, and those of one key to an origin of full URLs."""
+ENDPOINT_POSTS_MAX, URL_POSTS_MAX = 1_000, 400
 """Maximum concurrent posts to all endpoints, and to all full URLs."""
 GROUP_ATTEMPTS = 20
 """Deliveries to a group after which a message is dead, if `sessions.max_attempts` is "auto"."""

@@ -30,7 +30,7 @@ REMOVED = {
     "webhook.timeout": "fixed at 15 s; an endpoint may have a `timeout` of its own",
     "webhook.concurrency": "fixed at 10; an endpoint may have a `concurrency` of its own",
     "webhook.connections": "fixed at 1,000",
-    "webhook.url_connections": "fixed at 100",
+    "webhook.url_connections": "fixed at 400",
     "metrics.top": "fixed at 20",
     "cluster.clock_skew": "fixed at 5 s",
     **{

@@ -6,7 +6,7 @@
     parcel.py      webhook request: headers and body of a posted message
     sender.py      one HTTP POST, with all its bounds
     failing.py     results of an endpoint's last posts
-    origins.py     who among the origins of full URLs may be posted to now
+    slots.py       admission of posts to full URLs
     registry.py    the endpoints that there are
     door.py        links of members of groups, that post what they are sent
     webhooks.py    endpoints made, changed, paused, tried; their doors kept open

@@ -5,9 +5,8 @@ posts it. An answer that means "done" is the ack; any other a nack, by which the
 timeline again for this group alone, until it is done or dead. So there is no queue here: what has no room
 waits in the store.
 
-`EndpointDoor` has so many posts under way as its endpoint says. A slow endpoint fills its own and no
-other's. `UrlDoor` serves all full URLs, and is never full for long: what an origin has no room for goes
-again later, by the timeline too, without that counting as an attempt (origins.py).
+A door has so many posts under way as its endpoint says. A slow endpoint fills its own and no other's. The
+endpoints that the server makes for full URLs share a bound besides (slots.py): each has a lane there.
 
 A post that is under way when the server is killed was in flight, and is sent again after the start. A post
 may take half an hour: it is cut when the server stops, and when its endpoint is deleted.
@@ -31,28 +30,20 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Closing, Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
-from ..settings.config import POSTS, URL_POSTS_MAX, Webhook
 from .failing import LastPosts
-from .origins import Origins, Slot
 from .parcel import Parcel, parcel_of
 from .registry import Endpoint
 from .sender import Sender
-from .targets import TargetError, check_allowed, checked_url, origin_of
+from .slots import Lane
+from .targets import TargetError
 from .verdicts import Outcome, Reply, Verdict, verdict_of
 
 log = logging.getLogger(__name__)
-
-PUTTING_OFF = 100
-"""Messages that are being put off at a time; with more the door for URLs is full until they are durable."""
 
 LEASE_MORE_MS = 60_000
 """How much longer than a post its lease lasts: the post ends first, by its own timeout."""
 
 Ended = Callable[[Verdict, Reply], None]
-
-
-def _nobody() -> None:
-    """Nobody waits for it."""
 
 
 class Posts:
@@ -81,10 +72,10 @@ class Posts:
         reply = await self._sender.post(parcel)
         return verdict_of(reply, self.now_ms), reply
 
-    def begin(self, parcel: Parcel, ended: Ended, freed: Callable[[], None] = _nobody) -> asyncio.Task[None]:
-        """Post, then say what came of it; nothing if the task that is returned is cancelled. `freed`: told
-        when nothing of it goes on any more, not even the look-up of a name that took too long."""
-        task = asyncio.get_running_loop().create_task(self._run(parcel, ended, freed))
+    def begin(self, parcel: Parcel, ended: Ended) -> asyncio.Task[None]:
+        """Post, then say what came of it; nothing if the task that is returned is cancelled. The task goes on
+        for as long as anything of it does, also the look-up of a name that took too long."""
+        task = asyncio.get_running_loop().create_task(self._run(parcel, ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -98,7 +89,7 @@ class Posts:
             await asyncio.gather(*late, return_exceptions=True)
         await self._sender.close()
 
-    async def _run(self, parcel: Parcel, ended: Ended, freed: Callable[[], None]) -> None:
+    async def _run(self, parcel: Parcel, ended: Ended) -> None:
         try:
             verdict, reply = await self.post(parcel)
         except Exception:
@@ -106,13 +97,10 @@ class Posts:
             reply = Reply(0, fault="the server failed to post it")
             verdict = verdict_of(reply, self.now_ms)
         self.outcomes[verdict.outcome] += 1
-        lookups = self._sender.lookups(parcel.url)
-        if not lookups:
-            freed()
         ended(verdict, reply)
+        lookups = self._sender.lookups(parcel.url)
         if lookups:
             await asyncio.wait(lookups)
-            freed()
 
 
 class Door(Protocol):
@@ -198,6 +186,14 @@ class Seat:
         if inside is not None:
             self._settling.dismiss(inside, is_clean=True)
 
+    def wake(self) -> bool:
+        """There may be room: go on. False: the group has nothing to give."""
+        group = self._groups.get(self.text)
+        if self._inside is None or group is None or group.session.tailing:
+            return False
+        self._groups.read_on(self._inside)
+        return True
+
     def keep(self, packet_id: int, for_ms: int) -> None:
         """Have the message to itself for so long, however short the group's ack timeout is."""
         if self._inside is not None:
@@ -214,8 +210,6 @@ class Seat:
         packet_id: int,
         verdict: Verdict,
         settled: Callable[[], None],
-        *,
-        is_attempt: bool = True,
     ) -> None:
         """It has not; `settled` when that is durable, or is not to be waited for."""
         inside = self._inside
@@ -234,8 +228,11 @@ class Seat:
             delay_ms=verdict.delay_ms,
             reason=verdict.reason,
             done=told,
-            is_attempt=is_attempt,
         )
+
+
+UrlOf = Callable[[Endpoint, Message], URL]
+"""Where a message to an endpoint is posted. Raises TargetError."""
 
 
 class EndpointDoor:
@@ -246,18 +243,23 @@ class EndpointDoor:
         endpoint: Endpoint,
         seat: Seat,
         posts: Posts,
+        lane: Lane | None,
         *,
         node: int,
         gone: Callable[[Endpoint, str], None],
+        url_of: UrlOf,
     ) -> None:
-        """`gone`: told of the endpoint as it was posted to, and why, when that wants nothing any more."""
+        """`lane`: of the bound that full URLs share; None: it needs none. `gone`: told of the endpoint as it
+        was posted to, and why, when that wants nothing any more."""
         self.endpoint = endpoint
         """As it is by now; what is under way was posted as it was."""
         self.last_posts = LastPosts()
         self.seat = seat
         self._posts = posts
+        self._lane = lane
         self._node = node
         self._gone = gone
+        self._url_of = url_of
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_closing = False
@@ -265,7 +267,9 @@ class EndpointDoor:
 
     @property
     def has_room(self) -> bool:
-        return self._open < self.endpoint.concurrency and not self.is_closing
+        if self.is_closing or self._open >= self.endpoint.concurrency:
+            return False
+        return self._lane is None or self._lane.has_room
 
     def change(self, endpoint: Endpoint) -> None:
         """Post to the endpoint as it is by now. Another receiver is judged by its own posts."""
@@ -276,8 +280,11 @@ class EndpointDoor:
     def shut(self) -> None:
         """The endpoint is deleted: cut the posts under way, which would hold connections beyond the share of
         the next endpoint of that name."""
+        self.is_closing = True
         for task in self._tasks:
             task.cancel()
+        if self._lane is not None:
+            self._lane.close()
         self.seat.leave()
 
     def post(self, message: Message, packet_id: int, attempt: int) -> None:
@@ -287,7 +294,7 @@ class EndpointDoor:
         try:
             parcel = parcel_of(
                 message,
-                endpoint.url,
+                self._url_of(endpoint, message),
                 endpoint.timeout_s,
                 endpoint.secrets(now_ms),
                 endpoint.row.headers,
@@ -299,6 +306,9 @@ class EndpointDoor:
             self._ended(endpoint, packet_id, unreadable(error), Reply(0))
             return
         task = self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
+        if self._lane is not None:
+            lane, kind, began_ms = self._lane, self._lane.take(), self._posts.mono_ms
+            task.add_done_callback(lambda _: lane.give(kind, self._posts.mono_ms - began_ms))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -315,70 +325,6 @@ class EndpointDoor:
 
     def _settled(self) -> None:
         self._open -= 1
-
-
-class UrlDoor:
-    """What posts to all full URLs."""
-
-    def __init__(self, config: Webhook, seat: Seat, posts: Posts, *, node: int) -> None:
-        self._config = config
-        self.seat = seat
-        self._posts = posts
-        self._node = node
-        self._origins = Origins(capacity=URL_POSTS_MAX, each=POSTS)
-        self._putting_off = 0
-        self.is_closing = False
-        """Nothing more is begun."""
-
-    @property
-    def has_room(self) -> bool:
-        return self._putting_off < PUTTING_OFF and not self.is_closing
-
-    def post(self, message: Message, packet_id: int, attempt: int) -> None:
-        try:
-            url = checked_url(message.record.deliver_to.decode())
-            check_allowed(url, self._config)
-            parcel = self._parcel(message, url, attempt)
-        except Exception as error:
-            self._put_off(packet_id, unreadable(error), is_attempt=True)
-            return
-        origin, owner, now_ms = origin_of(url), message.record.owner, self._posts.mono_ms
-        slot = self._origins.take(origin, owner, now_ms)
-        if slot is not None:
-            self.seat.keep(packet_id, self._config.timeout_ms + LEASE_MORE_MS)
-            self._posts.begin(parcel, partial(self._ended, packet_id), partial(self._freed, slot, now_ms))
-            return
-        wait_ms = self._origins.put_off_ms(origin, owner, now_ms)
-        self._put_off(packet_id, Verdict(Outcome.AGAIN, wait_ms, "waits for its turn"), is_attempt=False)
-
-    def _parcel(self, message: Message, url: URL, attempt: int) -> Parcel:
-        return parcel_of(
-            message,
-            url,
-            self._config.timeout_ms / 1_000,
-            (),
-            {},
-            attempt=message.try_number(attempt),
-            node=self._node,
-            now_s=self._posts.now_ms // 1_000,
-        )
-
-    def _freed(self, slot: Slot, began_ms: float) -> None:
-        now_ms = self._posts.mono_ms
-        self._origins.give(slot, now_ms - began_ms, now_ms)
-
-    def _ended(self, packet_id: int, verdict: Verdict, _: Reply) -> None:
-        if verdict.outcome is Outcome.DONE:
-            self.seat.done(packet_id)
-        else:
-            self._put_off(packet_id, verdict, is_attempt=True)
-
-    def _put_off(self, packet_id: int, verdict: Verdict, *, is_attempt: bool) -> None:
-        self._putting_off += 1
-        self.seat.again(packet_id, verdict, self._settled, is_attempt=is_attempt)
-
-    def _settled(self) -> None:
-        self._putting_off -= 1
 
 
 def unreadable(error: Exception) -> Verdict:

@@ -98,11 +98,6 @@ def check_allowed(url: URL, config: Webhook) -> None:
         raise TargetError("must be https (webhook.allow_http)")
 
 
-def origin_of(url: URL) -> str:
-    """Scheme, host and port: what logs show of a URL, since the rest may be secret."""
-    return f"{url.scheme}://{url.host_port_subcomponent}"
-
-
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Whether it is a public address."""
     if isinstance(address, IPv4Address):

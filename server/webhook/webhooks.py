@@ -2,8 +2,11 @@
 
 An endpoint is a row (registry.py), a group like any other, and a door (door.py). The row says where and how
 to post; the group has what an endpoint shares with all subscribers: its place on the timeline, what is in
-flight, whether it is paused, its terms and its rate. Row and group are written in one batch. Full URLs have
-a group of their own, there from the first message on that is delivered to one.
+flight, whether it is paused, its terms and its rate. Row and group are written in one batch.
+
+A full URL is an unnamed endpoint, one for each origin and key: a group that delivery makes when a message for
+it is due (delivery/membership.py), with a door that posts each message where it says. It has no row, and is
+forgotten when it has had nothing to do for a while.
 
     put, drop, pause, resume    decided in the writer, answered when durable; the doors follow
     barred                      which messages may not be delivered where they say
@@ -13,12 +16,13 @@ a group of their own, there from the first message on that is delivered to one.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
 import msgspec
+from yarl import URL
 
 from shards.commit import Commit, Refused
 from shards.endpoints import EndpointRow
@@ -27,7 +31,8 @@ from timeline.session import USUAL, Terms
 
 from ..delivery.burials import GROUP_EXPIRED
 from ..delivery.membership import Membership
-from ..delivery.router import URLS
+from ..delivery.message import Message
+from ..delivery.router import is_unnamed
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
 from ..delivery.subscriber import Rights
@@ -36,12 +41,13 @@ from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
-from ..settings.config import ENDPOINT_POSTS_MAX, URL_POSTS_MAX, Webhook
-from .door import EndpointDoor, Posts, Seat, UrlDoor
+from ..settings.config import ENDPOINT_POSTS_MAX, POSTS, URL_POSTS_MAX, Webhook
+from .door import EndpointDoor, Posts, Seat
 from .failing import Failing
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated
 from .sender import Lookup, Sender, trusted
+from .slots import Lane, Slots
 from .targets import TargetError, check_allowed, checked_url, is_url
 from .verdicts import Outcome, Reply, Verdict
 
@@ -51,6 +57,8 @@ FINISH_S = 10.0
 """How long posts under way may take when the server stops. Then they are cut, which is no try."""
 LOOKED_AT = 200
 """Targets that are looked at in one go: some 4 ms."""
+OPENED = 20
+"""Doors of unnamed endpoints that are opened, and that are shut, in one go."""
 TRIES = 10
 """Endpoints that are tried out at a time."""
 TRY_S = 60.0
@@ -87,6 +95,8 @@ class Standing(NamedTuple):
 
 
 NOTHING_POSTED = Failing()
+NOWHERE = URL("http://nowhere.invalid")
+"""In the place of the URL of an unnamed endpoint: each message has its own."""
 
 
 class Outlets(NamedTuple):
@@ -126,7 +136,9 @@ class Webhooks(CommitHook):
         self._outlets: Outlets | None = None
         """None: it is not running, or may post nothing."""
         self._doors: dict[str, EndpointDoor] = {}
-        self._url_door: UrlDoor | None = None
+        self._slots = Slots(URL_POSTS_MAX, POSTS, real.mono)
+        self._idle: dict[Group, int] = {}
+        """Unnamed endpoints that had nothing to do at the last look, and how many they had been given."""
         self._tries = 0
         self._pausing: set[asyncio.Task[None]] = set()
         writer.add_hook(self)
@@ -164,8 +176,8 @@ class Webhooks(CommitHook):
         The doors leave in order: what was cut is given back, and no try. If nothing can be written any more
         (the node leads no longer) nobody could note an answer: it waits for none.
         """
-        doors = [*self._doors.values(), *((self._url_door,) if self._url_door else ())]
-        self._doors, self._url_door = {}, None
+        doors = list(self._doors.values())
+        self._doors = {}
         outlets, self._outlets = self._outlets, None
         for door in doors:
             door.is_closing = True
@@ -202,26 +214,57 @@ class Webhooks(CommitHook):
         outlets = self._outlets
         if outlets is None:
             return
-        for name in [name for name in self._doors if self.registry.get(name) is None]:
+        for name in [one for one in self._doors if not is_unnamed(one) and self.registry.get(one) is None]:
             self._doors.pop(name).shut()
         for endpoint in self.registry:
             door = self._doors.get(endpoint.name)
             if door is not None and door.seat.is_in:
                 door.change(endpoint)
                 continue
-            if door is not None:
-                door.shut()
-            self._open(endpoint, outlets.endpoints)
-        if self._url_door is None and self._group(URLS) is not None:
-            seat = Seat(self._groups, self._settling, endpoint_text(URLS))
-            self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._node)
-            seat.enter(self._url_door)
+            self._open(endpoint)
+        for group in [one for one in self._groups if one.is_unnamed and not one.members]:
+            self._open(self._unnamed(group))
 
-    def _open(self, endpoint: Endpoint, posts: Posts) -> None:
-        if self._group(endpoint.name) is None:
+    def step(self) -> None:
+        """Open doors for origins that are new, and let those go on that wait for a post."""
+        fresh = self._groups.fresh
+        if fresh:
+            taken, fresh[:] = fresh[:OPENED], fresh[OPENED:]
+            for group in taken:
+                if self._groups.get(group.text) is group and not group.members:
+                    self._open(self._unnamed(group))
+        self._slots.step()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `step` has more to do at once."""
+        return bool(self._groups.fresh) or self._slots.is_behind
+
+    def _unnamed(self, group: Group) -> Endpoint:
+        """The endpoint that full URLs of a group are."""
+        row = EndpointRow("", [], {}, POSTS, 0, 0, 0, "")
+        return Endpoint(group.endpoint, row, NOWHERE, self._config.timeout_ms / 1_000, POSTS)
+
+    def _url_of(self, endpoint: Endpoint, message: Message) -> URL:
+        if endpoint.url is not NOWHERE:
+            return endpoint.url
+        url = checked_url(message.record.deliver_to.decode())
+        check_allowed(url, self._config)
+        return url
+
+    def _open(self, endpoint: Endpoint) -> None:
+        group, outlets = self._group(endpoint.name), self._outlets
+        if group is None or outlets is None:
             return
-        seat = Seat(self._groups, self._settling, endpoint_text(endpoint.name))
-        door = EndpointDoor(endpoint, seat, posts, node=self._node, gone=self._gone)
+        seat = Seat(self._groups, self._settling, group.text)
+        former = self._doors.pop(endpoint.name, None)
+        if former is not None:
+            former.shut()
+        lane = Lane(self._slots, group.owner, seat.wake) if group.is_unnamed else None
+        posts = outlets.urls if group.is_unnamed else outlets.endpoints
+        door = EndpointDoor(
+            endpoint, seat, posts, lane, node=self._node, gone=self._gone, url_of=self._url_of
+        )
         self._doors[endpoint.name] = door
         seat.enter(door)
 
@@ -246,21 +289,14 @@ class Webhooks(CommitHook):
         return NOTHING_POSTED if door is None else door.last_posts.failing
 
     async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
-        """Of messages, by their index, why what `deliver_to` says cannot be. Raises Busy, StoreFailed,
-        Refused."""
+        """Of messages, by their index, why what `deliver_to` says cannot be."""
         found: dict[int, str] = {}
-        has_urls = False
         for count, (index, target) in enumerate(targets, 1):
-            text = target.decode()
-            why = self._why_not(text)
+            why = self._why_not(target.decode())
             if why:
                 found[index] = why
-            has_urls = has_urls or (not why and is_url(text))
             if not count % LOOKED_AT:
                 await asyncio.sleep(0)
-        if has_urls and self._group(URLS) is None:
-            await self._ask(lambda commit: self._create_group(commit, URLS))
-            self._follow()
         return found
 
     def _why_not(self, target: str) -> str:
@@ -365,6 +401,30 @@ class Webhooks(CommitHook):
 
         await self._ask(decide)
         self._follow()
+
+    async def forget_idle(self) -> None:
+        """Forget unnamed endpoints that have had nothing to do since the last call.
+
+        Raises Busy, StoreFailed.
+        """
+        self._follow()
+        idle = {
+            group: group.delivered
+            for group in self._groups
+            if group.is_unnamed and group.session.tailing and not group.session.flights
+        }
+        over = [group for group, delivered in idle.items() if self._idle.get(group) == delivered]
+        self._idle = idle
+        for start in range(0, len(over), OPENED):
+
+            def decide(commit: Commit, some: Sequence[Group] = over[start : start + OPENED]) -> None:
+                for group in some:
+                    if self._idle[group] == group.delivered and self._groups.forget_url(commit, group):
+                        door = self._doors.pop(group.endpoint, None)
+                        if door is not None:
+                            door.shut()
+
+            await self._ask(decide, cost=OPENED)
 
     def pause(self, commit: Commit, group: Group, is_paused: bool) -> None:
         """In the writer: give nothing out to the endpoint of this group, or go on."""

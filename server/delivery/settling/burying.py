@@ -28,7 +28,7 @@ from shards.fate import is_over
 from shards.fields import Record
 from shards.kept import size_of
 from shards.read import Reader
-from shards.record import decode, deliver_to_of, encode, id_at, is_moved, is_stub, topic_of
+from shards.record import decode, encode, id_at, is_moved, is_stub, topic_of
 from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
@@ -40,7 +40,7 @@ from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ..burials import SESSIONS, Burials
-from ..router import is_delivered
+from ..router import Router
 from .dead_letters import DeadLetters
 from .missed import PAIRS, Missed
 
@@ -64,6 +64,7 @@ class Burying:
         burials: Burials,
         dead_letters: DeadLetters,
         missed: Missed,
+        router: Router,
         writer: Writer,
         clock: Clock,
         *,
@@ -74,6 +75,7 @@ class Burying:
         self._burials = burials
         self._dead_letters = dead_letters
         self._missed = missed
+        self._router = router
         self._node = node
         self._passed: BurialRow | None = None
         """Result of a step over the sessions, until the next one."""
@@ -183,7 +185,7 @@ class Burying:
         if is_stub(value) or is_moved(value):
             return None
         try:
-            if not _fits(row, place, value):
+            if not self._fits(row, place, value):
                 return None
             record = decode(value)
         except Corrupt as error:
@@ -194,6 +196,14 @@ class Burying:
             return None
         name = id_at(place, shard, self._node, record.id)
         return None if keys.place(place) <= row.reread and _has_kept(commit, row, name) else name
+
+    def _fits(self, row: BurialRow, place: Position, value: bytes) -> bool:
+        """Whether the place had asked for a message. Raises Corrupt."""
+        asked = [text for text, since in row.filters if since < keys.place(place)]
+        if row.endpoint:
+            return bool(asked) and self._router.is_for(row.endpoint, value, place)
+        topic = topic_of(value).decode()
+        return any(matches(text, topic) for text in asked)
 
     def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
         count, finished = 0, frozenset(row.finished)
@@ -252,14 +262,6 @@ def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
     """Whether the place has a retry or dead letter of a message, which then stays or ends as such."""
     found = (kept.of_message_in(commit.open_batch, message) for kept in (RETRIES, DEAD))
     return any(one.is_of(row.addressee, row.incarnation) for _, one in chain(*found))
-
-
-def _fits(row: BurialRow, place: Position, value: bytes) -> bool:
-    """Whether the place had subscribed to a message. Raises Corrupt."""
-    if row.endpoint:
-        return is_delivered(deliver_to_of(value), row.endpoint)
-    topic = topic_of(value).decode()
-    return any(matches(text, topic) and since < keys.place(place) for text, since in row.filters)
 
 
 def _tell(row: BurialRow) -> None:

@@ -8,7 +8,7 @@ enforced by housekeeping. Dropped ones are counted.
 To *requeue* is to make the message a retry of that session or group (shards/retries.py), in the batch that
 deletes the dead letter: a kill leaves exactly one of the two. Its tries toward `sessions.max_attempts` start
 again; the attempt number shown to receivers continues. If its session or group is gone, or has another owner,
-the dead letter stays.
+the dead letter stays. The group of a URL is created again.
 """
 
 import logging
@@ -168,11 +168,14 @@ class DeadLetters:
         if row is None:
             return False
         subscriber = self._groups.place_of(row) if to is None else to
+        message, stored = keys.message_of(row.id), decode(row.record)
+        is_of_url = b"://" in stored.deliver_to and row.group.startswith(ENDPOINT_PREFIX)
+        if subscriber is None and is_of_url and may(row, None):
+            subscriber = self._groups.of_url(stored)
         if subscriber is None or self._groups.named(subscriber.session.client_id) is not subscriber:
             return False  # its place has ended, whatever has its name now
         if not may(row, subscriber):
             return False
-        message, stored = keys.message_of(row.id), decode(row.record)
         older = self._retries.of_in(commit, subscriber, message)
         if any(at in subscriber.retrying for at, _ in older):
             return False  # it would get the message twice

@@ -285,7 +285,7 @@ class Messages:
         self, message: MessageId, place: Position, record: Record, rights: Rights | None
     ) -> tuple[list[Delivery], bool]:
         may = partial(owns, rights)
-        return self._deliveries.of(message, place, record.topic, record.qos, may, record.deliver_to)
+        return self._deliveries.of(message, place, record, may)
 
     @described(
         "Move a message; its id stays",

@@ -4,8 +4,8 @@ The lag of one session is counted over at most 10,000 rows (../lag.py), in a lis
 
 A key sees the sessions of clients that have connected with it. A key with the scope admin sees all.
 
-Groups and endpoints have lists of their own (groups.py, endpoints.py). The group of full URLs is in no list,
-but is found here by its name.
+Groups and endpoints have lists of their own (groups.py, endpoints.py). The groups of full URLs are in no
+list, but are found here by their names.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,8 @@ from shards.commit import Commit
 
 from ...delivery.clients import Clients
 from ...delivery.membership import Membership
-from ...delivery.router import URLS
 from ...delivery.sessions import Sessions
-from ...delivery.shared import ENDPOINT_PREFIX, endpoint_text
+from ...delivery.shared import ENDPOINT_PREFIX
 from ...delivery.subscriber import Subscriber
 from ..access import Rights, is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
@@ -32,7 +31,6 @@ from ..values.scalars import PAGED
 from ..values.views import session_view
 from .places import Kind, Places, Verbs
 
-ALL_URLS = endpoint_text(URLS)
 ELSEWHERE = {"$share/": "/v1/groups", ENDPOINT_PREFIX: "/v1/endpoints"}
 """Prefix of names that are not sessions -> where those are listed."""
 
@@ -104,7 +102,8 @@ class SessionRoutes:
 
     def _found(self, request: web.Request) -> Sequence[Subscriber]:
         name = request.match_info["client_id"]
-        subscriber = self._groups.get(name) if name == ALL_URLS else self._sessions.get(name)
+        group = self._groups.get(name)
+        subscriber = group if group is not None and group.is_unnamed else self._sessions.get(name)
         if subscriber is None or not is_own(rights_of(request), subscriber):
             raise self._unknown(request)
         return [subscriber]

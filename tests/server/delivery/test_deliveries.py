@@ -31,7 +31,7 @@ def told(rig: Rig, index: int = 0, may: deliveries.May = everybody) -> tuple[lis
     place, number, value = rows[index]
     record = decode(value)
     lookup = Deliveries(rig.store, core.horizon, core.router, core.groups, core.dead_letters, rig.clock)
-    return lookup.of(message_id(place, number, core.node), place, record.topic, record.qos, may)
+    return lookup.of(message_id(place, number, core.node), place, record, may)
 
 
 def one(rig: Rig, index: int = 0) -> Delivery:

@@ -1,9 +1,17 @@
 """Who gets a topic: the cache says what the trie says, whatever changes, and keeps to its bound in bytes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.delivery.router import ANSWER_OVERHEAD, PAIR_BYTES, TOPIC_OVERHEAD, Router
+from server.delivery.router import (
+    ANSWER_OVERHEAD,
+    ORIGIN_CHARS_MAX,
+    PAIR_BYTES,
+    TOPIC_OVERHEAD,
+    Router,
+    endpoint_names,
+)
 from server.delivery.subscriber import Subscriber
 from timeline.filters import matches
 from timeline.position import Position
@@ -122,3 +130,39 @@ def test_answers_of_topics_that_not_all_may_have_keep_to_the_bound_too() -> None
         assert len(router.route(b"%d" % number)) == 10
         assert router.cached_bytes <= room
     assert len(router._cache) > 20
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/a?b=://c",
+        "HTTPS://Example.COM",
+        "https://example.com:443/",
+        "https://example.com:0443?x",
+        "https://ｅxample.com/a",
+    ],
+)
+def test_an_origin_has_one_name_however_it_is_spelled(url: str) -> None:
+    assert endpoint_names(url.encode(), b"") == ("https://example.com", "*")
+    assert endpoint_names(url.encode(), b"ci") == ("ci@https://example.com", "ci@*", "*")
+
+
+@pytest.mark.parametrize(
+    "url", ["a/b://c", "://", "https://" + "a" * ORIGIN_CHARS_MAX, "https://[x/", "\xff://x"]
+)
+def test_what_is_no_origin_is_the_common_one_s(url: str) -> None:
+    assert endpoint_names(url.encode("latin-1"), b"") == ("*",)
+
+
+def test_a_message_belongs_to_the_first_endpoint_that_was_there_before_it() -> None:
+    router = Router()
+    groups = {name: _subscriber(name) for name in ("*", "ci@*", "ci@https://x", "x")}
+    for since, (name, group) in enumerate(groups.items()):
+        router.add_endpoint(name, group, Subscription(name, 2, Position(10 * since)))
+    found = [
+        [one.session.client_id for one in router.posted(b"https://x/a", b"ci", Position(place))]
+        for place in (0, 5, 15, 20, 25)
+    ]
+    assert found == [[], ["*"], ["ci@*"], ["ci@*"], ["ci@https://x"]]
+    assert list(router.posted(b"x", b"", Position(99))) == [groups["x"]]
+    assert not router.posted(b"", b"", Position(99))

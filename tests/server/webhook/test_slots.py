@@ -1,0 +1,157 @@
+"""Who may post to a full URL, and who is next."""
+
+from server.webhook.slots import BEGINS, GRANT_S, Kind, Lane, Slots
+
+CAPACITY, EACH = 400, 10
+
+
+class World:
+    """Lanes of one bound, and a clock."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.now_s = 0.0
+        self.slots = Slots(capacity, EACH, lambda: self.now_s)
+        self.woken: list[Lane] = []
+        self.idle: list[Lane] = []
+        """Those that have nothing to post."""
+
+    def lane(self, owner: str = "", kind: Kind = Kind.UNKNOWN) -> Lane:
+        made = Lane(self.slots, owner, lambda: self._wake(made))
+        made.kind = kind
+        return made
+
+    def _wake(self, lane: Lane) -> bool:
+        self.woken.append(lane)
+        return lane not in self.idle
+
+    def lanes(self, count: int, owner: str = "", kind: Kind = Kind.UNKNOWN) -> list[Lane]:
+        return [self.lane(owner, kind) for _ in range(count)]
+
+
+def fill(lane: Lane) -> list[Kind]:
+    """Begin as much as there is room for."""
+    taken = []
+    while lane.has_room:
+        taken.append(lane.take())
+        lane._slots.step()
+    return taken
+
+
+def post(lane: Lane, took_ms: float) -> None:
+    assert lane.has_room
+    lane.give(lane.take(), took_ms)
+
+
+def test_an_origin_that_has_not_answered_has_one_and_its_bound_when_it_has() -> None:
+    lane = World().lane()
+    assert len(fill(lane)) == 1
+    lane.give(Kind.UNKNOWN, 20.0)
+    assert lane.kind is Kind.QUICK
+    assert len(fill(lane)) == EACH
+
+
+def test_one_that_hangs_is_slow_and_one_that_fails_at_once_is_not() -> None:
+    world = World()
+    hangs, fails = world.lane(), world.lane()
+    post(hangs, 15_000.0)
+    post(fails, 1.0)
+    assert (hangs.kind, fails.kind) == (Kind.SLOW, Kind.QUICK)
+
+
+def test_however_many_hang_a_new_origin_and_a_quick_one_find_room() -> None:
+    world = World()
+    quick = world.lane(kind=Kind.QUICK)
+    taken = [fill(lane) for lane in world.lanes(2_000, kind=Kind.SLOW)]
+    assert sum(map(len, taken)) <= CAPACITY // 2
+    assert len(fill(world.lane())) == 1
+    assert len(fill(quick)) == EACH
+
+
+def test_so_many_begin_in_a_turn_and_the_others_in_the_next() -> None:
+    world = World()
+    begun = [lane for lane in world.lanes(BEGINS + 2) if lane.has_room and lane.take() is not None]
+    assert len(begun) == BEGINS
+    assert world.slots.is_behind
+    world.slots.step()
+    assert not world.slots.is_behind
+    assert len(world.woken) == 2
+    assert all(lane.has_room for lane in world.woken)
+
+
+def test_200_that_are_asked_for_the_first_time_leave_room_for_one_more() -> None:
+    world = World()
+    assert all(fill(lane) for lane in world.lanes(200))
+    assert fill(world.lane())
+
+
+def test_a_key_with_any_number_of_origins_leaves_room_for_another_key() -> None:
+    for kind in Kind:
+        world = World()
+        for lane in world.lanes(2_000, "a", kind):
+            fill(lane)
+        for theirs in Kind:
+            assert fill(world.lane("b", theirs)), (kind, theirs)
+
+
+def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
+    world = World(capacity=8)
+    hung = [lane for lane in world.lanes(8, "a") if fill(lane)]
+    waiting = [*world.lanes(3, "a"), *world.lanes(2, "b"), *world.lanes(1, "c")]
+    taken = {id(lane) for lane in waiting if fill(lane)}
+    waiting = [lane for lane in waiting if id(lane) not in taken]
+    assert [lane.owner for lane in waiting] == ["a", "a", "a", "b", "c"]
+    for lane in hung:
+        lane.give(Kind.UNKNOWN, 5_000.0)
+    served = [lane for lane in world.woken if lane not in hung]
+    assert [lane.owner for lane in served] == ["b", "c", "a", "a", "a"]  # of a there are enough
+    late = world.lane("a")
+    assert all(len(fill(lane)) == 1 for lane in served)
+    assert not fill(late) or world.slots.open <= 6
+
+
+def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
+    world = World(capacity=4)
+    hung = [lane for lane in world.lanes(4, kind=Kind.SLOW) if fill(lane)]
+    world.slots.step()
+    first, second = world.lanes(2, kind=Kind.SLOW)
+    for lane in world.lanes(4, kind=Kind.SLOW):
+        lane.close()
+    waiting = [one for one in (first, second) if not one.has_room]
+    assert waiting == [first, second]
+    for lane in [lane for lane in world.woken if lane not in (first, second)]:
+        lane.close()
+    hung[0].give(Kind.SLOW, 5_000.0)
+    while first.granted is None:
+        world.now_s += GRANT_S
+        world.slots.step()
+    assert not second.has_room
+    world.now_s += GRANT_S
+    world.slots.step()
+    assert first.granted is None
+    assert second.granted is Kind.SLOW
+    post(second, 5_000.0)
+
+
+def test_one_with_nothing_to_post_takes_none() -> None:
+    world = World(capacity=4)
+    lanes = world.lanes(6)
+    hung = [lane for lane in lanes if fill(lane)]
+    waiting = [lane for lane in lanes if lane.is_waiting]
+    world.idle = waiting[:1]
+    for lane in hung:
+        lane.give(Kind.UNKNOWN, 5_000.0)
+    assert [lane.granted is None for lane in waiting[:2]] == [True, False]
+
+
+def test_one_that_is_closed_is_not_served_and_gives_back_what_it_had() -> None:
+    world = World(capacity=4)
+    lanes = world.lanes(6)
+    hung = [lane for lane in lanes if fill(lane)]
+    waiting = [lane for lane in lanes if lane.is_waiting]
+    for lane in waiting:
+        lane.close()
+    for lane in hung:
+        lane.give(Kind.UNKNOWN, 10.0)
+        lane.close()
+    assert not set(world.woken) & set(waiting)
+    assert world.slots.open == 0
