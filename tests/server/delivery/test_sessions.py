@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -444,7 +445,7 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
         rig.core.writer.submit(decide, lambda _: None, cost=cost)
         rig.pump()
 
-    others: list[Any] = [None] * 6
+    others: list[Any] = [AsyncMock() for _ in range(6)]
     housekeeping = Housekeeping(rig.core, ask, *others)
     asyncio.run(housekeeping._expire_sessions())
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
