@@ -6,9 +6,11 @@ of `IN_FLIGHT` places is free, else as soon as one is, with what has joined it m
 anything back: a call that is alone waits for nobody. The requests grow with the load, as calls that waited
 for one answer ask again together.
 
-Two places, because a request costs the server as much as some forty messages do, and the client as thirty:
-many small ones at once are slower for all. A request that takes longer than `SLOW_S` (it is tried again, the
-server is busy) gives its place up, so that it does not hold up the others; `UNDER_WAY` bounds them all.
+Two places, because a request costs the server as much as some 25 messages do, and the client as 30: many
+small requests at once are slower for all. 64 callers that each await their answer send one request of 64 at a
+time; two requests of 32 take 1.3 times the processor time on both sides, at 0.75 of the rate. A request that
+takes longer than `SLOW_S` (it is tried again, the server is busy) gives its place up, so that it does not
+hold up the others; `UNDER_WAY` bounds them all.
 
 Bounds: a request has at most `MAX_ITEMS` calls and `MAX_BYTES` (or one call that is larger); at most
 `WAITING` requests wait to be sent, and beyond that calls wait before they are put anywhere. A call that is

@@ -307,7 +307,7 @@ class Transport:
 
 
 def _timeout(total_s: float) -> aiohttp.ClientTimeout:
-    """Of one attempt; 0: none."""
+    """The time-out of one attempt; `total_s` 0: none."""
     return aiohttp.ClientTimeout(total=total_s or None, sock_connect=5)
 
 
