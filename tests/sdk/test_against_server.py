@@ -252,8 +252,9 @@ async def test_the_server_goes_and_comes_back(server: Server, c: fasti.Client, k
 
 @pytest.mark.parametrize("group", [None, "workers"])
 async def test_an_ack_over_a_lost_connection_is_none(
-    server: Server, c: fasti.Client, group: str | None
+    server: Server, c: fasti.Client, group: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fasti.subscribe.LATE_S", 0.1)  # a group's ack waits so long for a connection
     async with c.subscribe("s/#", session="worker", group=group) as s:
         await c.messages.schedule("s/1", "1")
         async with asyncio.timeout(60):

@@ -1,7 +1,6 @@
 """Posts and the end of the process that makes them, in every way."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +92,6 @@ async def test_a_stop_waits_for_what_is_under_way(tmp_path: Path) -> None:
             assert (await receiver.posts(2))[1].body == b"y"
             await noted(calls)
             assert [got.body for got in receiver.got] == [b"x", b"y"]
-
-
-async def test_what_a_stop_cuts_off_comes_again(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    async with receiving() as receiver:
-        receiver.script = [silent]
-        async with serving(data, settings=SETTINGS) as server, http(server.url) as calls:
-            await prepare(calls, receiver)
-            name = await calls.schedule("a", "x", deliver_to="hook")
-            await receiver.posts(1)
-            began = time.monotonic()
-            assert await server.stopped() == 0
-            assert 9 < time.monotonic() - began < 15
-            assert "Traceback" not in server.output
-        async with serving(data, settings=SETTINGS) as server:
-            assert (await receiver.posts(2))[1].headers["webhook-id"] == name
 
 
 async def test_a_pause_and_an_endpoint_are_there_after_a_kill(tmp_path: Path) -> None:
