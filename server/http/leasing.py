@@ -284,7 +284,7 @@ class _Shared(NamedTuple):
         view, encoding = model[0].copy(), model[1]
         view["id"], view["deliver_at"] = message.id_text(node), time_text(message.due_ms)
         view["payload"], view["encoding"] = payload_view(message.payload, encoding)
-        view["lease_id"] = self._lease_id(leased)
+        view["lease_id"] = lease_head(leased.number, message.position, message.shard) + self.tail
         return view
 
     def _whole(self, leased: Leased, node: int) -> shapes.LeasedMessage:
@@ -299,12 +299,9 @@ class _Shared(NamedTuple):
             "attempt": given.attempt,
             "reason": None if retry is None else retry.reason.decode(errors="replace"),
             "tries": [try_view(one) for one in tries],
-            "lease_id": self._lease_id(leased),
+            "lease_id": lease_head(leased.number, *message.origin) + self.tail,
             "lease_until": self.until,
         }
-
-    def _lease_id(self, leased: Leased) -> str:
-        return lease_head(leased.number, *leased.given.message.origin) + self.tail
 
 
 def _shared_of(leased: Leased) -> _Shared:

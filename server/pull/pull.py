@@ -367,8 +367,9 @@ class Pull:
         named = [(lease, self._flight(lease)) for lease in leases]
         if sum(found is None for _, found in named) > self._late.room:
             raise Busy("too many acks wait of what is not leased any more")
+        groups = {text: self._groups.get(text) for text in {lease.text for lease, _ in named}}
         for lease, found in named:
-            group = self._groups.get(lease.text)
+            group = groups[lease.text]
             if group is None:
                 awaited.settled.gone.append(lease)
             elif found is not None and _is_open(group, found[1]):

@@ -68,7 +68,8 @@ class Leases:
         lease, now_s = self._given, self._clock.mono()
         until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
         for lent in run:
-            loan = _loan_of(lent)
+            loan = lent.loan
+            assert loan is not None, "a lease is a loan"
             lease += 1
             loan.lease, loan.until_s, loan.term_ms = lease, until_s, term_ms
             loan.since_s = loan.since_s or now_s
@@ -78,7 +79,8 @@ class Leases:
     def extend(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], for_ms: int) -> None:
         """Begin leases of `for_ms` from now, in place of the former ones."""
         for lent in run:
-            self._take_out(_loan_of(lent))
+            if lent.loan is not None and lent.loan.until_s:
+                self._take_out(lent.loan)
         if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
             self.give(group, member, run, for_ms)
             return
@@ -108,14 +110,13 @@ class Leases:
 
     def end(self, loan: Loan) -> None:
         """End the lease: the message has come back, or is the member's own from now on."""
-        if loan.until_s and loan.number:
-            self._named.pop(loan.number, None)
-        self._take_out(loan)
+        if loan.until_s:
+            if loan.number:
+                self._named.pop(loan.number, None)
+            self._take_out(loan)
 
     def _take_out(self, loan: Loan) -> None:
         """Remove the lease from its queue. Its number still finds it."""
-        if not loan.until_s:
-            return
         queue = self._queues.get(loan.term_ms, _NONE)
         if queue.pop(loan.lease, None) is None:
             del self._others[loan.until_s, loan.lease]
