@@ -57,8 +57,7 @@ class Consumer:
         self.waiting[call] = call.request.most
         self._room += call.request.most
         self.idle_s = None
-        session = self.member.session
-        session.resize(min(GROUP_WINDOW, len(session.flights) + self._room))
+        self._fit()
         self._groups.read_on(self.member)
 
     def leave(self, call: Call) -> None:
@@ -75,6 +74,7 @@ class Consumer:
     def has_room(self) -> bool:
         if not self.waiting or self.is_closed:
             return False
+        self._fit()
         return self._has_room(len(self.member.session.flights), 0)
 
     @property
@@ -128,6 +128,11 @@ class Consumer:
 
     def release(self, packet_id: int) -> None:
         raise AssertionError("nothing is sent at QoS 2")
+
+    def _fit(self) -> None:
+        """Set the window, from which the group tells how many messages in a row it may give."""
+        session = self.member.session
+        session.resize(min(GROUP_WINDOW, len(session.flights) + self._room))
 
     def _give(self, given: Sequence[Given]) -> None:
         """Give messages to the call that has waited longest."""
