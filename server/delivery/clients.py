@@ -181,7 +181,7 @@ class Clients:
         """
         session = subscriber.session
         subscriber.ended_ms = self._clock.wall_ms()
-        self._settling.part(subscriber, is_clean=is_clean)
+        self._settling.disconnected(subscriber, is_clean=is_clean)
         if not session.is_persistent:
             self._wills.publish(subscriber, at_once=True)
             self._forget(subscriber)
@@ -251,7 +251,7 @@ class Clients:
         subscriber = self._sessions.get(name)
         if subscriber is not None:
             link = subscriber.link
-            self._settling.part(subscriber, is_clean=False)
+            self._settling.disconnected(subscriber, is_clean=False)
             if link is not None:
                 link.close(Closing.DROPPED)
             self._wills.publish(subscriber, at_once=True)
@@ -270,7 +270,7 @@ class Clients:
         if known.link is not None:
             known.link.close(Closing.TAKEN_OVER)
             known.ended_ms = self._clock.wall_ms()
-            self._settling.part(known, is_clean=False)
+            self._settling.disconnected(known, is_clean=False)
         self._wills.displace(known, is_resumed=is_resumed)
 
 

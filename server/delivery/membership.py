@@ -350,7 +350,7 @@ class Membership:
     def _agreed(self, group: Group) -> None:
         """Its terms may be others: it may go on sooner, or is not to be stored any more."""
         if group.is_stored and not group.session.is_persistent:
-            self._cursors.drop_group(group, group.bequeath(is_last=False))
+            self._cursors.drop_group(group, group.release_loans(is_last=False))
         self._ready.wake(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
@@ -430,7 +430,7 @@ class Membership:
         self._unroute(group)
         self._spill.forget(group)
         over = group.over()
-        heirs = group.bequeath(is_last=True)
+        heirs = group.release_loans(is_last=True)
         is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED
         why = ENDPOINT_DELETED if is_deleted_endpoint else reason
         self._burials.end_group(group, why, over, is_dead=group.is_buried_dead)
@@ -456,15 +456,15 @@ class Membership:
         if subscriber.groups:
             self.meet(subscriber)
 
-    def part(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
-        """The member's connection has ended: its session stands still.
+    def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
+        """The member's connection has ended: its session stops reading.
 
-        Returns what it has not acked of its groups: the group, the group's own flight, and the loan.
+        Returns its unacked messages of groups: the group, the group's own flight, and the loan.
         """
         member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
-            group.picker.part(member)
+            group.picker.remove(member)
             self._look(group)
         left: list[tuple[Group, Flight, Loan]] = []
         for lent in list(member.session.flights.values()):

@@ -140,8 +140,8 @@ class Picker:
             self._unlimited.add(member)
             self._line_up(member, self._usual)
 
-    def part(self, member: Subscriber) -> None:
-        """The member's connection has ended: the next one has to show anew what it can take."""
+    def remove(self, member: Subscriber) -> None:
+        """The member's connection has ended: the next one must show again what it can take."""
         self.present.discard(member)
         self._unlimited.discard(member)
         self._usual.discard(member)

@@ -168,7 +168,7 @@ class Group(Subscriber):
     def leave(self, member: Subscriber) -> bool:
         """Remove a member; True if it was the last one."""
         self.members.pop(member, None)
-        self.picker.part(member)
+        self.picker.remove(member)
         kept_s = self.session.expiry_s
         if kept_s > self.stays_s and not any(m.session.expiry_s >= kept_s for m in self.members):
             self._follow()
@@ -347,7 +347,7 @@ class Group(Subscriber):
         if self.lent.pop(member, None) and self.retrying:
             self.dirty.add(self)
 
-    def bequeath(self, *, is_last: bool) -> list[Subscriber]:
+    def release_loans(self, *, is_last: bool) -> list[Subscriber]:
         """The group ends (`is_last`), or its rows: what was lent to a session that outlives its connection is
         the session's own. Returns these sessions. O(loans).
 

@@ -558,7 +558,7 @@ class Subscriber:
         self.gate_bytes += message.body_bytes
         self._plan_gate()
 
-    def shut_gate(self) -> None:
+    def clear_gate(self) -> None:
         """The connection has ended: what waited is in flight, and is sent again on the next one."""
         self.gate.clear()
         self.gate_bytes = 0

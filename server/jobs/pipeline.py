@@ -160,7 +160,7 @@ class Pipeline:
         try:
             while self._left:
                 row = self._left[-1]
-                ended = await self._ask(partial(self._give_up, row=row, detail="the server restarted"))
+                ended = await self._ask(partial(self._write_abort, row=row, detail="the server restarted"))
                 self._left.pop()
                 self._remember(ended)
                 log.info("job %s: aborted: %s", row.id, ended.detail)
@@ -201,7 +201,7 @@ class Pipeline:
     async def abort(self, job_id: str, token: str, detail: str) -> JobRow:
         """Abort the job. Raises JobRefused, StoreFailed, Busy."""
         async with self.step(job_id, token) as job:
-            await self.end(job, detail or "a client aborted it")
+            await self.abort_job(job, detail or "a client aborted it")
         return job.row
 
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
@@ -258,7 +258,7 @@ class Pipeline:
             if job.row.run == "server":
                 await self._launcher.start(job.row.id, job.row.kind, job.token, self._child_ended)
         except OSError as error:
-            await self.end(job, f"the child cannot be started: {error}")
+            await self.abort_job(job, f"the child cannot be started: {error}")
             raise JobRefused("no-spark", str(error)) from error
         finally:
             self._rest(job)
@@ -283,7 +283,7 @@ class Pipeline:
         try:
             await self._workers.in_thread(work)
         except (ShardsError, OSError) as error:
-            await self.end(job, f"the server failed to prepare it: {error}")
+            await self.abort_job(job, f"the server failed to prepare it: {error}")
             raise StoreFailed(str(error)) from error
 
     @asynccontextmanager
@@ -314,11 +314,11 @@ class Pipeline:
         """Write that the job is done, in the batch that does its work."""
         return self._write_end(commit, replace(job.row, state=DONE, rows=rows, cuts=list(cuts)))
 
-    async def end(self, job: Job, detail: str) -> None:
+    async def abort_job(self, job: Job, detail: str) -> None:
         """Abort the job. Raises StoreFailed, Busy: then it is still open."""
         job.is_busy = True
         try:
-            row = await self.ask(job, partial(self._give_up, row=job.row, detail=detail))
+            row = await self.ask(job, partial(self._write_abort, row=job.row, detail=detail))
         finally:
             self._rest(job)
         await self.closed(job, row)
@@ -339,7 +339,7 @@ class Pipeline:
 
     # -- helpers
 
-    def _give_up(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
+    def _write_abort(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
         for prefix in row.copies:
             if commit.get(Table.SHARDS, prefix) is None:
                 leave(commit, *keys.shard_range(prefix))
@@ -382,13 +382,13 @@ class Pipeline:
             if row is not None and row.state in ENDED:
                 await self.closed(job, row)
             else:
-                await self.end(job, "the store failed")
+                await self.abort_job(job, "the store failed")
         elif job.piece is not None and job.piece.watch is not None and job.piece.watch.is_overrun:
-            await self.end(job, handover.OVERRUN)
+            await self.abort_job(job, handover.OVERRUN)
         elif job.orphaned:
-            await self.end(job, job.orphaned)
+            await self.abort_job(job, job.orphaned)
         elif self._clock.mono() >= job.lease_until:
-            await self.end(job, "the lease lapsed")
+            await self.abort_job(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:
         """The server's own program has ended. If its job has not, end that now or soon."""

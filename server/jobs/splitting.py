@@ -115,11 +115,11 @@ class Splits:
         assert piece is not None, "it has begun"
         assert piece.watch is not None, "the job is open"
         if self._opened.directory.get(piece.start_ms) is not piece:
-            await self._pipeline.end(job, "the slice changed after the job began")
+            await self._pipeline.abort_job(job, "the slice changed after the job began")
         elif piece.watch.is_overrun:
-            await self._pipeline.end(job, handover.OVERRUN)
+            await self._pipeline.abort_job(job, handover.OVERRUN)
         elif before(piece.start_ms) <= self.nearest():
-            await self._pipeline.end(job, "the slice is due too soon")
+            await self._pipeline.abort_job(job, "the slice is due too soon")
 
 
 def _count(store: Store, tally: Tally) -> None:

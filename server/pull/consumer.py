@@ -60,7 +60,7 @@ class Consumer:
         self._fit()
         self._groups.read_on(self.member)
 
-    def leave(self, call: Call) -> None:
+    def remove(self, call: Call) -> None:
         """Remove a call, if it waits."""
         self._room -= self.waiting.pop(call, 0)
 

@@ -181,7 +181,7 @@ class Pull:
     def abandon(self, call: Call) -> None:
         """The client is gone: its messages go to others, as if they had never been given."""
         if call in self._waiting:
-            self._leave(call)
+            self._remove(call)
         for given in call.given:
             if given.packet_id:
                 self._settling.put_back(given.member, given.packet_id)
@@ -219,13 +219,13 @@ class Pull:
         consumer = consumers.get(rights)
         if consumer is None or consumer.is_closed:
             if consumer is not None:
-                self._dismiss(consumer)
+                self._close(consumer)
                 consumers = self._consumers.setdefault(text, {})
             consumer = Consumer(self._groups, text, rights, has_room=self._has_room, took=self._took)
             consumers[rights] = consumer
         return consumer
 
-    def _dismiss(self, consumer: Consumer) -> None:
+    def _close(self, consumer: Consumer) -> None:
         """Remove a consumer; answers its calls."""
         for call in list(consumer.waiting):
             self._answer(call)
@@ -251,7 +251,7 @@ class Pull:
             self._begun[call] = self._clock.mono()
         if call.is_full:
             for consumer in self._waiting[call]:
-                consumer.leave(call)
+                consumer.remove(call)
 
     def _wake_consumers(self) -> None:
         """Wake the groups of waiting calls: there may be room again."""
@@ -264,7 +264,7 @@ class Pull:
         """Whether one of its groups waits for its turn to read on."""
         return any(group.is_ready for consumer in self._waiting[call] for group in consumer.member.bound())
 
-    def _leave(self, call: Call) -> None:
+    def _remove(self, call: Call) -> None:
         """Remove a call from its consumers."""
         consumers = self._waiting.pop(call)
         self._begun.pop(call, None)
@@ -273,11 +273,11 @@ class Pull:
             if not self._of[whose]:
                 del self._of[whose]
         for consumer in consumers:
-            consumer.leave(call)
+            consumer.remove(call)
 
     def _answer(self, call: Call) -> None:
         """Answer a call with its messages, once that is durable."""
-        self._leave(call)
+        self._remove(call)
         if not call.given:
             call.answered(())
             return
@@ -336,13 +336,13 @@ class Pull:
                 self._answer(call)
         for consumer in every:
             if consumer.is_closed:
-                self._dismiss(consumer)
+                self._close(consumer)
             elif not consumer.is_idle:
                 consumer.idle_s = None
             elif consumer.idle_s is None:
                 consumer.idle_s = now_s
             elif now_s - consumer.idle_s >= IDLE_S:
-                self._dismiss(consumer)
+                self._close(consumer)
         self._out = self.out
         if self._is_missed:
             self._is_missed = False

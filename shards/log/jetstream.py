@@ -127,7 +127,7 @@ class JetStream:
         self._is_made = False
         self._is_direct = False
         self._tried = 0
-        self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.cut)
+        self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _session, _left_s: None, timeout_s)
@@ -288,7 +288,7 @@ class _Session:
             self._run(self._client.close(), CLOSE_S)
         self._runner.close()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Do nothing: calls waiting in the event loop have their own timeouts."""
 
     def _run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:

@@ -35,16 +35,16 @@ T = TypeVar("T")
 class Line(Generic[C]):
     """Calls over a connection to `url` that `connect(seconds)` makes, in a thread of its own.
 
-    `close` closes a connection, in that thread; `cut` is called from another thread while a call hangs in it.
+    `close` closes a connection, in that thread; `abort` is called from another while a call hangs in it.
     """
 
     def __init__(
-        self, url: str, connect: Callable[[float], C], close: Callable[[C], None], cut: Callable[[C], None]
+        self, url: str, connect: Callable[[float], C], close: Callable[[C], None], abort: Callable[[C], None]
     ) -> None:
         self._place = urlsplit(url).netloc.rpartition("@")[2]  # without the password: this is logged
         self._connect = connect
         self._close = close
-        self._cut = cut
+        self._abort = abort
         self._open: _Wire[C] | None = None
         self._left: list[_Wire[C]] = []
 
@@ -60,19 +60,19 @@ class Line(Generic[C]):
         except Taken:
             raise
         except TimeoutError:
-            self._leave()
+            self._abandon()
             raise NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s") from None
         except (LogError, NoAnswer):
-            self._leave()
+            self._abandon()
             raise
         except Exception as error:  # whatever a driver raises: the call's outcome is unknown
-            self._leave()
+            self._abandon()
             raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Return when the connection is closed, or its close has timed out."""
         wire = self._open
-        self._leave()
+        self._abandon()
         if wire is not None:
             wire.join(CLOSE_S)
 
@@ -80,24 +80,24 @@ class Line(Generic[C]):
         self._left = [wire for wire in self._left if wire.is_alive()]
         if len(self._left) >= STUCK:
             raise NoAnswer(f"{len(self._left)} calls to the engine hang")
-        return _Wire(self._connect, self._close, self._cut)
+        return _Wire(self._connect, self._close, self._abort)
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         if self._open is not None:
-            self._open.leave()
+            self._open.abandon()
             self._left.append(self._open)
             self._open = None
 
 
 class _Wire(Generic[C]):
-    """One thread with its connection, from the first call to `leave`."""
+    """One thread with its connection, from the first call to `abandon`."""
 
     def __init__(
-        self, connect: Callable[[float], C], close: Callable[[C], None], cut: Callable[[C], None]
+        self, connect: Callable[[float], C], close: Callable[[C], None], abort: Callable[[C], None]
     ) -> None:
         self._connect = connect
         self._close = close
-        self._cut = cut
+        self._abort = abort
         self._connection: C | None = None
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._is_busy = False
@@ -122,11 +122,11 @@ class _Wire(Generic[C]):
         self._calls.put((work, answer))
         return answer.result(timeout_s)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Have the thread close the connection and end as soon as it can."""
         self._calls.put(None)
         if self._is_busy and self._connection is not None:
-            self._cut(self._connection)
+            self._abort(self._connection)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:

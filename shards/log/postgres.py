@@ -78,7 +78,7 @@ class Postgres:
         self._must_replicate = must_replicate
         self._is_made = False
         self._warnings: list[str] = []
-        self._line: Line[Connection] = Line(url, self._connected, _closed, _cut)
+        self._line: Line[Connection] = Line(url, self._connected, _closed, _abort)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _connection, _left_s: None, timeout_s)
@@ -202,7 +202,7 @@ def _closed(connection: Connection) -> None:
     connection.close()
 
 
-def _cut(connection: Connection) -> None:
+def _abort(connection: Connection) -> None:
     """From another thread: shut the socket, to end a wait."""
     try:
         held = socket.socket(fileno=os.dup(connection.fileno()))

@@ -8,7 +8,8 @@
     pass_over             the client does not take messages of this size
     put_back              the message reached no client: another member gets it
     release               the client returns the message in order: another member gets it
-    part, dismiss         the connection has ended, with all that it had in flight
+    disconnected          the connection has ended, with all that it had in flight
+    dismiss               a part of the server leaves its group
 
 Returning a message in order is not a try: `release`, a clean DISCONNECT, a server that stops. This holds for
 the first RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
@@ -310,7 +311,7 @@ class Settling:
         self._return(*held, member.name, since_s)
         return True
 
-    def part(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+    def disconnected(self, subscriber: Subscriber, *, is_clean: bool) -> None:
         """The connection has ended. Messages on their way stay in flight, and the read position stands still.
 
         Messages of groups go to other members: at once, as returned in order (`is_clean`), or later, as
@@ -319,8 +320,8 @@ class Settling:
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
-        subscriber.shut_gate()
-        left = self._groups.part(subscriber)
+        subscriber.clear_gate()
+        left = self._groups.disconnected(subscriber)
         subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
         # It keeps flights of groups as its own.
         flights = subscriber.session.flights.values()
@@ -337,7 +338,7 @@ class Settling:
 
         `is_clean`: it leaves in order, without an error.
         """
-        self.part(member, is_clean=is_clean)
+        self.disconnected(member, is_clean=is_clean)
         self._groups.forget(member)
 
     def _taken_back(self, member: Subscriber, packet_id: int) -> tuple[Group, Flight] | None:

@@ -146,7 +146,7 @@ class Turns(RuleBasedStateMachine):
         one = self.all[which]
         if one in self.waits:
             self.waits.remove(one)
-            self.group.picker.part(one)
+            self.group.picker.remove(one)
         else:
             self.meet(one)
 
