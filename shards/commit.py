@@ -122,7 +122,7 @@ class Commit:
         fresh, owner, size = self._admitted(drafts, known)
         group = self.open_batch
         ids = group.place(fresh, group.reserve(fresh))
-        return self._told(ids, known, owner, size)
+        return self._answers(ids, known, owner, size)
 
     def put_in_steps(
         self, drafts: Sequence[Draft], terms: Terms = AS_EVER, step: int = STEP
@@ -133,7 +133,7 @@ class Commit:
             known = yield from self.known_in_steps(drafts, terms, step)
         fresh, owner, size = self._admitted(drafts, known)
         ids = yield from self.open_batch.place_in_steps(fresh, step)
-        return self._told(ids, known, owner, size)
+        return self._answers(ids, known, owner, size)
 
     def _admitted(
         self, drafts: Sequence[Draft], known: dict[int, Known | int]
@@ -149,7 +149,7 @@ class Commit:
         self.check_pending(len(fresh), owner, size)
         return fresh, owner, size
 
-    def _told(
+    def _answers(
         self, ids: list[MessageId], known: dict[int, Known | int], owner: bytes, size: int
     ) -> list[MessageId | Known]:
         """Count the placed drafts and build the answers of all drafts."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .entries import Try, tries_of
-from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
+from .mqtt_values import ACK_TIMEOUT, Came, Incoming, UserProperties
 from .traces import NAMES, handling
 from .wire import Span, parse_instant, seconds
 from .wire import span as _span
@@ -193,7 +193,7 @@ class Delivery(Received):
         held = _span(span)
         return self._answer is None and await self._given_by._extend(self._incoming, held)
 
-    async def _tell(self, answer: str, said: Said | None) -> bool:
+    async def _tell(self, answer: str, said: UserProperties | None) -> bool:
         if self._answer is None:
             self._answer = answer
         if self._answer != answer:
@@ -206,12 +206,12 @@ class Delivery(Received):
 class Giver(Protocol):
     """The source of a delivery, which takes its answer."""
 
-    async def _answer(self, incoming: Incoming, refusal: Said | None) -> bool: ...
+    async def _answer(self, incoming: Incoming, refusal: UserProperties | None) -> bool: ...
 
     async def _extend(self, incoming: Incoming, span: str) -> bool: ...
 
 
-def refusal(delay: timedelta | float | None, reason: str | None, *, retry: str = "auto") -> Said:
+def refusal(delay: timedelta | float | None, reason: str | None, *, retry: str = "auto") -> UserProperties:
     """User properties of a nack; `retry`: value without a delay.
 
     Raises BadArgument: for invalid values the server would close the connection.

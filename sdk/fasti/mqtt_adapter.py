@@ -56,8 +56,8 @@ from .mqtt_values import (
     Ended,
     Incoming,
     OutPacket,
-    Said,
     Target,
+    UserProperties,
     refused,
     refused_connect,
     refused_or_sent_on,
@@ -141,7 +141,7 @@ class Connection:
             self._poll.register(cast("socket.socket", connected), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
-    async def subscribe(self, topic_filter: str, qos: int, said: Said, number: int = 0) -> None:
+    async def subscribe(self, topic_filter: str, qos: int, said: UserProperties, number: int = 0) -> None:
         """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended.
 
         `number` > 0: the subscription identifier, which comes with each message.
@@ -173,7 +173,7 @@ class Connection:
             await self._news.wait()
         return self._arrived.popleft()
 
-    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
+    def send_ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> None:
         """Write PUBACK or PUBREC, as far as the socket takes it; only once, and nothing on a closed
         connection."""
         if incoming.ack is None and self.is_open:
@@ -182,7 +182,7 @@ class Connection:
             self._settled = False
             self._write()
 
-    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
+    async def ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> bool:
         """PUBACK or PUBREC. True: the socket has taken it. False: the connection ended before."""
         self.send_ack(incoming, refusal)
         while incoming.ack is not None and incoming.ack["to_process"]:
@@ -402,7 +402,7 @@ class Connection:
         self._wrote.set()
 
 
-def _ack_packet(incoming: Incoming, refusal: Said | None) -> bytes:
+def _ack_packet(incoming: Incoming, refusal: UserProperties | None) -> bytes:
     """PUBACK or PUBREC; with a refusal a reason code that is a no, and its user properties."""
     body = incoming.mid.to_bytes(2, "big")
     if refusal is not None:

@@ -60,7 +60,7 @@ class OutPacket(TypedDict):
     info: Any
 
 
-Said = tuple[tuple[str, str], ...]
+UserProperties = tuple[tuple[str, str], ...]
 """User properties, in order."""
 
 
@@ -70,10 +70,10 @@ class Origin(Protocol):
     `refusal`: user properties of a nack. None: done.
     """
 
-    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
+    async def ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> bool:
         """True: the ack has been written to it."""
 
-    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
+    def send_ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> None:
         """Without waiting for it."""
 
     async def extend(self, incoming: Incoming, span: str) -> bool:
@@ -88,7 +88,7 @@ class Came:
     payload: bytes
     qos: int
     retain: bool = False
-    properties: Said = ()
+    properties: UserProperties = ()
     content_type: str | None = None
 
 

@@ -33,7 +33,7 @@ from typing import Self
 from .coalesce import MAX_ITEMS, Outbox, Terms
 from .delivery import NEVER_AGAIN, Received, reason_of
 from .errors import BadArgument, Error, Refused, Unreachable
-from .mqtt_values import Came, Said
+from .mqtt_values import Came, UserProperties
 from .names import check_group, check_text
 from .transport import Transport, quoted
 from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
@@ -285,7 +285,7 @@ def _came(raw: Json) -> Came:
         "fasti-schedule": raw.get("schedule"),
     }
     known = [(name, str(value)) for name, value in said.items() if value is not None]
-    headers: Said = tuple((raw.get("headers") or {}).items())
+    headers: UserProperties = tuple((raw.get("headers") or {}).items())
     return Came(
         topic=raw["topic"],
         payload=payload if isinstance(payload, bytes) else dumps(payload),

@@ -58,7 +58,7 @@ from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable
 from .mqtt_adapter import Connection
-from .mqtt_values import NEVER, Ended, Incoming, Said, SentOn, Target
+from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_group, check_text
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
@@ -133,7 +133,7 @@ class SubscribeRequest:
         return NEVER if self.expiry is None else min(NEVER, math.ceil(seconds("expiry", self.expiry)))
 
     @property
-    def terms(self) -> Said:
+    def terms(self) -> UserProperties:
         """User properties of SUBSCRIBE with the subscription's terms."""
         backoff = None if self.backoff is None else ",".join(_said("backoff", each) for each in self.backoff)
         asked = {
@@ -189,7 +189,7 @@ class Ledger:
         self._held[incoming.mid] = incoming
         return True
 
-    async def nack(self, incoming: Incoming, refusal: Said) -> bool:
+    async def nack(self, incoming: Incoming, refusal: UserProperties) -> bool:
         """Send a nack. True: it was sent, and the packet id is free again."""
         if self._held.get(incoming.mid) is not incoming:
             return False
@@ -329,7 +329,7 @@ class Subscription:
         if connection is not None:
             connection.abandon()
 
-    async def _answer(self, incoming: Incoming, refusal: Said | None) -> bool:
+    async def _answer(self, incoming: Incoming, refusal: UserProperties | None) -> bool:
         match incoming.qos:
             case 0:
                 return refusal is None

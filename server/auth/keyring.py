@@ -166,11 +166,11 @@ class Keyring:
         if len(key) == len(self._own_key) and secrets.compare_digest(key, self._own_key.encode()):
             done(self._own)
             return
-        shown, checking = _Shown(name, key, network_of(address), address), self._checking
+        credential, checking = _Credential(name, key, network_of(address), address), self._checking
         if not key or len(key) > KEY_BYTES_MAX or not self._entries:
-            self._refuse(shown, done)
+            self._refuse(credential, done)
             return
-        wait_s = self._held_s(shown)
+        wait_s = self._held_s(credential)
         if wait_s:
             done(Refusal(Why.HELD, wait_s))
             return
@@ -180,20 +180,22 @@ class Keyring:
         if entry is not None and self._right.get(digest) == (name, entry.hash):
             done(self._used(name))
         elif against.digest is not None or digest in self._wrong:
-            self._refuse(shown, done)
-        elif checking.joins(shown.network, digest, found := partial(self._found, shown, digest, entry, done)):
+            self._refuse(credential, done)
+        elif checking.joins(
+            credential.network, digest, found := partial(self._found, credential, digest, entry, done)
+        ):
             return
-        elif checking.has_many(shown.network, name):
+        elif checking.has_many(credential.network, name):
             done(Refusal(Why.HELD, 1.0))
-        elif not checking.has_room(shown.network):
+        elif not checking.has_room(credential.network):
             done(Refusal(Why.BUSY, 1.0))
         else:
             verify = against.verify
             checking.begin(
-                shown.network,
+                credential.network,
                 name,
                 digest,
-                lambda: not self._held_s(shown),
+                lambda: not self._held_s(credential),
                 lambda: verify(key),
                 found,
             )
@@ -202,36 +204,41 @@ class Keyring:
         """Rights by name, for clients that were authenticated another way, such as by a certificate."""
         return self._used(name) if name in self._entries else None
 
-    def _held_s(self, shown: "_Shown") -> float:
+    def _held_s(self, credential: "_Credential") -> float:
         """Seconds for which a guess is held back; 0.0: it is checked, or is no guess."""
-        return 0.0 if is_made(shown.key) else self._backoff.wait_s(shown.network, shown.name)
+        return 0.0 if is_made(credential.key) else self._backoff.wait_s(credential.network, credential.name)
 
     def _found(
-        self, shown: "_Shown", digest: bytes, entry: Entry | None, done: Done, is_right: bool | None
+        self, credential: "_Credential", digest: bytes, entry: Entry | None, done: Done, is_right: bool | None
     ) -> None:
         """Result of a slow check. `entry`: checked against; None: another user's hash."""
         if is_right is None:
             log.error("keys: a check failed")
             done(Refusal(Why.BUSY, 1.0))
             return
-        now = self._entries.get(shown.name)
+        now = self._entries.get(credential.name)
         if not is_right or entry is None or now is None or now.hash != entry.hash:
             if entry is now:
-                _remember(self._wrong, digest, shown.name, WRONG_REMEMBERED)
-            self._refuse(shown, done)
+                _remember(self._wrong, digest, credential.name, WRONG_REMEMBERED)
+            self._refuse(credential, done)
             return
-        _remember(self._right, digest, (shown.name, entry.hash), REMEMBERED)
-        done(self._used(shown.name))
+        _remember(self._right, digest, (credential.name, entry.hash), REMEMBERED)
+        done(self._used(credential.name))
 
-    def _refuse(self, shown: "_Shown", done: Done) -> None:
+    def _refuse(self, credential: "_Credential", done: Done) -> None:
         """Refuse a wrong key. While its name is held back in its network it is neither counted nor logged."""
-        wait_s = self._backoff.wait_s(shown.network, shown.name)
+        wait_s = self._backoff.wait_s(credential.network, credential.name)
         if wait_s:
             done(Refusal(Why.HELD, wait_s))
             return
         self.refused += 1
-        self._backoff.failed(shown.network, shown.name)
-        log.warning("key %s: wrong key from %s", _said(shown.name), shown.address, extra=by(shown.address))
+        self._backoff.failed(credential.network, credential.name)
+        log.warning(
+            "key %s: wrong key from %s",
+            _said(credential.name),
+            credential.address,
+            extra=by(credential.address),
+        )
         done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:
@@ -334,7 +341,7 @@ class Keyring:
         self.anonymous.replace(read.anonymous)
 
 
-class _Shown(NamedTuple):
+class _Credential(NamedTuple):
     """A credential, and its network."""
 
     name: str

@@ -7,7 +7,7 @@ follower.py      following the log, and the election
 opening.py       opens a node's store with its connection to the log
 engine_side.py   a second connection to the log: its bounds, and trimming
 reports.py       reports between nodes
-shown.py         the cluster's key
+key.py           the cluster's key
 copy_out.py      sends this node's data to another
 copy_in.py       fetches another node's data
 swap.py          replaces this node's data by a copy

@@ -23,7 +23,7 @@ from typing import IO
 import aiohttp
 
 from .copy_out import MANIFEST, PIECE
-from .shown import ClusterKey
+from .key import ClusterKey
 from .swap import FOLDER, IN, READY, is_copied, sync_folder
 
 CONNECT_S = 5.0

@@ -28,7 +28,7 @@ from shards.store import Store
 from ..http.answers import RETRY_AFTER
 from ..http.calls import OPEN, Gives, described
 from ..http.problems import Problem
-from .shown import ClusterKey
+from .key import ClusterKey
 from .swap import FOLDER
 
 log = logging.getLogger(__name__)

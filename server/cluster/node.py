@@ -51,13 +51,13 @@ from .copy_out import CopyRoutes
 from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
+from .key import ClusterKey
 from .members import Member, Members
 from .offsets import RetainedOffsets
 from .opening import open_hand, open_store
 from .redirecting import RedirectingListeners
 from .reports import Reports
 from .routes import ClusterRoutes
-from .shown import ClusterKey
 from .space import give_back
 from .swap import recover_swap
 from .view import Leader, NodeRow, View, places_in, urls_of

@@ -8,8 +8,8 @@ from time import monotonic
 import aiohttp
 import msgspec
 
+from .key import ClusterKey
 from .members import ALIVE_S, MEMBERS_MAX, Member, Members, Row
-from .shown import ClusterKey
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from aiohttp import web
 from ..http.answers import json_answer
 from ..http.calls import ANY, OPEN, Gives, described
 from ..http.problems import Problem
+from .key import ClusterKey
 from .members import Member, Members, Row
-from .shown import ClusterKey
 from .view import View
 
 REPORT_BYTES = 16 << 10

@@ -233,19 +233,19 @@ class Deliveries:
             by, until_ms = self._holder(subscriber, flight)
             attempts = places[flight.position] + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
-            return _told(subscriber, state, attempts, None, reason, by, until_ms, known)
+            return _delivery(subscriber, state, attempts, None, reason, by, until_ms, known)
         if standing is not None and retry is not None and standing[0] not in subscriber.retrying:
             ms = at_of(standing[0])
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"
-            return _told(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
+            return _delivery(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
         if subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position):
-            return _told(subscriber, "waiting", 0)
+            return _delivery(subscriber, "waiting", 0)
         if dead is not None:
             return _kept(dead, "dead")
         if dropped is not None and dropped.incarnation == subscriber.incarnation:
             return _kept(dropped, "dropped")
-        return _told(subscriber, "done") if subscriber.is_group else None
+        return _delivery(subscriber, "done") if subscriber.is_group else None
 
     def _holder(self, subscriber: Subscriber, flight: Flight) -> tuple[str, int | None]:
         """Which member of a group has it, and until when, wall ms."""
@@ -281,7 +281,7 @@ def _flight(
     return None
 
 
-def _told(
+def _delivery(
     subscriber: Subscriber,
     state: DeliveryState,
     attempts: int | None = None,

@@ -272,12 +272,14 @@ class Desk:
     ) -> None:
         """Answer, whatever the look-up finds."""
         try:
-            told = self._told(kind, body, drafts, now_ms, placed)
+            told = self._answer_body(kind, body, drafts, now_ms, placed)
         except Exception as fault:
-            told = self._told(kind, body, drafts, now_ms, fault)
+            told = self._answer_body(kind, body, drafts, now_ms, fault)
         answer(told)
 
-    def _told(self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any) -> bytes:
+    def _answer_body(
+        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any
+    ) -> bytes:
         if kind:
             return self._answer_batch(kind, placed, drafts, body, now_ms)
         return self._answer(placed, drafts[0].due_ms, now_ms)

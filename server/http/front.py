@@ -381,7 +381,7 @@ class Front(Opening):
             self._refuse(problem, data)
             return
         if self._inner is None:
-            self._inner = self._desk.others(self._told, self._claim)
+            self._inner = self._desk.others(self._inner_answered, self._claim)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
@@ -479,7 +479,7 @@ class Front(Opening):
         else:
             self._go_on()
 
-    def _told(self, goes_on: bool) -> None:
+    def _inner_answered(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
         self.is_busy = False
         if self._desk.is_open:

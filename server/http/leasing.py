@@ -81,7 +81,7 @@ _ACK = msgspec.json.Decoder(AckMessages)
 _NACK = msgspec.json.Decoder(NackMessages)
 _EXTEND = msgspec.json.Decoder(ExtendLeases)
 _RELEASE = msgspec.json.Decoder(ReleaseMessages)
-Told = Callable[[bytes | Exception], None]
+Answered = Callable[[bytes | Exception], None]
 """Callback with the body of the answer, or the error."""
 
 
@@ -182,19 +182,19 @@ class Leasing:
 
     # -- settling leases
 
-    def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+    def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         """Execute a verb on leases. Raises RequestError, Problem, Busy, with nothing done."""
-        self._settling[verb](name, raw, rights, told)
+        self._settling[verb](name, raw, rights, answered)
 
-    def _ack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+    def _ack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         mine, others = self._sorted(name, rights, decoded(raw, _ACK).lease_ids)
 
         def view(settled: Settled) -> shapes.Acked:
             return {"acked": settled.done, "gone": _texts_of(settled, others)}
 
-        self._pull.ack(mine, _telling(view, told))
+        self._pull.ack(mine, _telling(view, answered))
 
-    def _nack(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+    def _nack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         body = decoded(raw, _NACK)
         wait_ms = _nack_ms(body.delay)
         if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
@@ -204,9 +204,9 @@ class Leasing:
         def view(settled: Settled) -> shapes.Nacked:
             return {"nacked": settled.done, "dead": settled.dead, "gone": _texts_of(settled, others)}
 
-        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, told))
+        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, answered))
 
-    def _extend(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+    def _extend(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         body = decoded(raw, _EXTEND)
         lease_ms = self._lease_ms(body.lease)
         mine, others = self._sorted(name, rights, body.lease_ids)
@@ -215,15 +215,15 @@ class Leasing:
             gone, until = _texts_of(settled, others), time_text(settled.until_ms)
             return {"extended": settled.done, "lease_until": until, "gone": gone}
 
-        self._pull.extend(mine, lease_ms, _telling(view, told))
+        self._pull.extend(mine, lease_ms, _telling(view, answered))
 
-    def _release(self, name: str, raw: bytes, rights: Rights | None, told: Told) -> None:
+    def _release(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         mine, others = self._sorted(name, rights, decoded(raw, _RELEASE).lease_ids)
 
         def view(settled: Settled) -> shapes.Released:
             return {"released": settled.done, "gone": _texts_of(settled, others)}
 
-        self._pull.release_leases(mine, _telling(view, told))
+        self._pull.release_leases(mine, _telling(view, answered))
 
     def _lease_ms(self, text: str | float) -> int:
         """Parse a lease time. Raises FieldError."""
@@ -254,9 +254,9 @@ class Leasing:
         return mine, others
 
 
-def _telling(view: Callable[[Settled], Any], told: Told) -> Callable[[Settled], None]:
+def _telling(view: Callable[[Settled], Any], answered: Answered) -> Callable[[Settled], None]:
     def tell(settled: Settled) -> None:
-        told(msgspec.json.encode(view(settled)) if settled.error is None else settled.error)
+        answered(msgspec.json.encode(view(settled)) if settled.error is None else settled.error)
 
     return tell
 

@@ -17,7 +17,7 @@ from ..auth.keys_file import name_in
 from ..auth.rights import Principal, Rights
 from ..codec.packets import Connect
 from ..codec.reasons import Reason
-from ..net.revoked import Shown
+from ..net.revoked import CertificateId
 from ..net.tls import Certificates
 
 Entered = Callable[[Rights | None, Reason | None], None]
@@ -42,7 +42,7 @@ class Door:
         self._keyring = None if keyring is None or keyring.is_open else keyring
         self._lets_anybody = lets_anybody
 
-    def has_revoked(self, shown: Shown | None) -> bool:
+    def has_revoked(self, shown: CertificateId | None) -> bool:
         """Whether the certificate that a client has shown counts no more. None: it has shown none."""
         certificates = self._certificates
         return shown is not None and certificates is not None and certificates.has_revoked(shown)

@@ -144,7 +144,11 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease
         if message.is_usual:
             tail = message.payload
             if level == 5:
-                tail = _told(message, node, tail, lease_ms) if message.asked_ms or lease_ms else b"\0" + tail
+                tail = (
+                    _with_fasti_properties(message, node, tail, lease_ms)
+                    if message.asked_ms or lease_ms
+                    else b"\0" + tail
+                )
             found = joined(message.topic, tail, qos, retain)
         else:
             found = _unusual_parts(message, level, qos, retain, node, lease_ms)
@@ -165,7 +169,11 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
         for message in run.messages:
             tail = message.payload
             if level == 5:
-                tail = _told(message, node, tail, lease_ms) if message.asked_ms or lease_ms else b"\0" + tail
+                tail = (
+                    _with_fasti_properties(message, node, tail, lease_ms)
+                    if message.asked_ms or lease_ms
+                    else b"\0" + tail
+                )
             kind = message.topic, len(tail)
             head = known.get(kind)
             if head is None:
@@ -191,7 +199,7 @@ def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: i
     return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
 
 
-def _told(message: Message, node: int, payload: bytes, lease_ms: int) -> bytes:
+def _with_fasti_properties(message: Message, node: int, payload: bytes, lease_ms: int) -> bytes:
     """The properties of a message that is usual and has a due or a lease, with their length, and the payload.
 
     What `common_properties` gives, in one go, which takes half as long. But for the seq the messages of one

@@ -498,10 +498,10 @@ def _traced(traces: Traces, packet: Publish, request: PublishRequest, answer: An
     if packet.properties is None:
         return answer
     span = traces.schedule(context_in(packet.properties.user_properties), request.record.topic)
-    return answer if span is None else partial(_told, span, answer)
+    return answer if span is None else partial(_end_span, span, answer)
 
 
-def _told(span: Scheduling, answer: Answer | None, verdict: Verdict, message: int) -> None:
+def _end_span(span: Scheduling, answer: Answer | None, verdict: Verdict, message: int) -> None:
     """End the span of a publish, and answer it."""
     span.end(message if verdict in _GOOD else verdict.name)
     if answer is not None:

@@ -35,8 +35,8 @@ from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.outgoing import Outgoing
 from ..net.pool import Pool
-from ..net.revoked import Shown
-from ..net.tls import common_name, shown_on
+from ..net.revoked import CertificateId
+from ..net.tls import client_certificate_id, common_name
 from ..net.unsent import counting
 from ..observe.logs import by
 from .door import Door
@@ -155,7 +155,7 @@ class MqttLink(Opening):
         self._links = links
         self._crowd, self._pool = links.crowd, links.pool
         self._transport: asyncio.Transport | None = None
-        self._shown: Shown | None = None
+        self._certificate_id: CertificateId | None = None
         """What tells the certificate of its client."""
         self._connection: Connection | None = None
         self._is_flush_planned = False
@@ -189,13 +189,15 @@ class MqttLink(Opening):
         )
         self._transport.set_write_buffer_limits(high=self._pool.own_bytes)
         self._last_received = self._loop.time()
-        self._shown = shown_on(transport)
+        self._certificate_id = client_certificate_id(transport)
         has_tls = transport.get_extra_info("sslcontext") is not None
         if config.mqtt.tls_identity_as_username and has_tls and not identity:
             cause = by(self.address)
             log.warning("connection closed: the certificate has no common name", extra=cause)
             self._transport.abort()
-        elif self._door.has_revoked(self._shown):  # meanwhile: the handshake has looked at the list before
+        elif self._door.has_revoked(
+            self._certificate_id
+        ):  # meanwhile: the handshake has looked at the list before
             cause = by(self.address)
             log.warning("connection closed: the certificate has been revoked", extra=cause)
             self._transport.abort()
@@ -310,7 +312,7 @@ class MqttLink(Opening):
     def review(self) -> None:
         """Keys or certificates are others now."""
         if self._connection is not None and not self._is_ending:
-            self._connection.review(has_revoked=self._door.has_revoked(self._shown))
+            self._connection.review(has_revoked=self._door.has_revoked(self._certificate_id))
 
     def hear(self, head: bytes) -> None:
         """The request for a websocket: a trusted proxy says whose it is."""

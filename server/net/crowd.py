@@ -177,7 +177,7 @@ class Crowd(Generic[One]):
         self,
         bounds: Bounds,
         bounded: Counter[str],
-        told: Callable[[int], None],
+        report_count: Callable[[int], None],
         proxies: Proxies = NO_PROXIES,
         share: Share | None = None,
     ) -> None:
@@ -188,7 +188,7 @@ class Crowd(Generic[One]):
         self.proxies = proxies
         self.bounded = bounded
         self._bounds = bounds
-        self._told = told
+        self._report_count = report_count
         self._all: dict[One, str] = {}
         """The key of each; empty: none."""
         self._networks: Ranked[One] = Ranked()
@@ -311,7 +311,7 @@ class Crowd(Generic[One]):
         if self._gives:
             self._given.add(one)
         self._gives = False
-        self._told(len(self._all))
+        self._report_count(len(self._all))
 
     def is_shared(self, one: One) -> bool:
         """Whether it belongs to a trusted proxy, perhaps for many clients."""
@@ -365,7 +365,7 @@ class Crowd(Generic[One]):
         if one in self._all:
             self.lost_socket(one)
             del self._all[one]
-            self._told(len(self._all))
+            self._report_count(len(self._all))
 
     # -- all connections
 

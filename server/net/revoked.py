@@ -27,7 +27,7 @@ Revoked = Mapping[Name, frozenset[bytes]]
 """Issuer -> serial numbers of revoked certificates."""
 
 
-class Shown(NamedTuple):
+class CertificateId(NamedTuple):
     """Identity of a certificate."""
 
     issuer: Name
@@ -50,11 +50,11 @@ def revoked_in(pem: bytes) -> Revoked:
     return found
 
 
-def shown_by(certificate: bytes) -> Shown:
+def certificate_id_of(certificate: bytes) -> CertificateId:
     """The identity of a DER certificate that OpenSSL has read."""
     body = _values(_value(certificate))[0][1]
     (_, serial), _, (_, issuer), *_ = [value for value in _values(body) if value[0] != VERSION]
-    return Shown(_name(issuer), serial)
+    return CertificateId(_name(issuer), serial)
 
 
 def _value(der: bytes) -> bytes:

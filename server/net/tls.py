@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ..settings.config import Config, ConfigError
 from ..settings.watch import stamps_of
-from .revoked import Revoked, Shown, revoked_in, shown_by
+from .revoked import CertificateId, Revoked, certificate_id_of, revoked_in
 
 
 class Files(NamedTuple):
@@ -57,7 +57,7 @@ class Certificates:
         """The context for the next connection."""
         return self._context
 
-    def has_revoked(self, shown: Shown) -> bool:
+    def has_revoked(self, shown: CertificateId) -> bool:
         """Whether a certificate is on the current list."""
         return shown.serial in self._revoked.get(shown.issuer, ())
 
@@ -113,11 +113,11 @@ def common_name(transport: asyncio.BaseTransport) -> str:
     return str(names[-1]) if names else ""
 
 
-def shown_on(transport: asyncio.BaseTransport) -> Shown | None:
+def client_certificate_id(transport: asyncio.BaseTransport) -> CertificateId | None:
     """The identity of the client's verified certificate, if any."""
     spoken = transport.get_extra_info("ssl_object")
     certificate = None if spoken is None else spoken.getpeercert(binary_form=True)
-    return shown_by(certificate) if certificate else None
+    return certificate_id_of(certificate) if certificate else None
 
 
 def _why(error: Exception) -> str:

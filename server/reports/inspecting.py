@@ -24,7 +24,7 @@ class Home(TypedDict):
     generation: int
 
 
-class ShardTold(TypedDict):
+class ShardReport(TypedDict):
     """A shard; `borrowed`: from this slice, with the counts from when it was cut."""
 
     shard: int
@@ -37,7 +37,7 @@ class ShardTold(TypedDict):
     borrowed: NotRequired[Home]
 
 
-class SliceTold(TypedDict):
+class SliceReport(TypedDict):
     """One slice and its shards."""
 
     start: str
@@ -46,7 +46,7 @@ class SliceTold(TypedDict):
     count: int
     live: int
     bytes: int
-    shards: list[ShardTold]
+    shards: list[ShardReport]
 
 
 class Subscribed(TypedDict):
@@ -56,7 +56,7 @@ class Subscribed(TypedDict):
     qos: int
 
 
-class SessionTold(TypedDict):
+class SessionReport(TypedDict):
     """One session."""
 
     client_id: str
@@ -82,8 +82,8 @@ class StoredState(TypedDict):
 class Inspection(StoredState):
     """The complete report."""
 
-    slices: list[SliceTold]
-    sessions: list[SessionTold]
+    slices: list[SliceReport]
+    sessions: list[SessionReport]
     groups: list[str]
 
 
@@ -106,7 +106,7 @@ class Summary(StoredState):
 def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
     """Read the complete report. Raises Corrupt."""
     cursor, place = stored_cursor(store, 0), place_in_log(store)
-    slices: list[SliceTold] = []
+    slices: list[SliceReport] = []
     for piece in read_directory(store, max_slices):
         shards = [_shard(shard) for shard in piece.shards.values()]
         for shard in piece.borrowed.values():
@@ -123,7 +123,7 @@ def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
                 "shards": shards,
             }
         )
-    sessions: list[SessionTold] = []
+    sessions: list[SessionReport] = []
     groups: list[str] = []
     for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
         if keys.is_of_group(key):
@@ -211,7 +211,7 @@ def summary_lines(found: Summary) -> Iterator[str]:
         yield f"{name.replace('_', ' '):10} {shown}"
 
 
-def _shard(shard: Shard) -> ShardTold:
+def _shard(shard: Shard) -> ShardReport:
     return {
         "shard": shard.number,
         "structure": shard.structure,

@@ -119,7 +119,7 @@ class Status(Collector):
         self.is_whole = True
         """Whether the caller sees every message; else single groups are left out."""
         self._totals = Totals()
-        self._told: list[Metric] = []
+        self._group_metrics: list[Metric] = []
         """Metrics of single groups."""
         self._idle_groups = 0
         self._disk: tuple[int, int] | None = None
@@ -132,7 +132,7 @@ class Status(Collector):
         groups = [*dict.fromkeys((*await self._furthest(turn), *await self._retrying(turn)))]
         rows = await self._rows(turn, groups, until_s)
         await turn.begin()
-        self._told = _families(rows)
+        self._group_metrics = _families(rows)
         self._totals = totals
         self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
         await self._measure()
@@ -236,7 +236,7 @@ class Status(Collector):
             text = "Free bytes of the disk that it is on"
             yield GaugeMetricFamily("fasti_disk_free_bytes", text, value=self._disk[1])
         if self.is_whole:
-            yield from self._told
+            yield from self._group_metrics
             yield self._failing()
 
     def _failing(self) -> Metric:

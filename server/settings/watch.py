@@ -48,7 +48,7 @@ class Watch:
         """`review`: called after a change."""
         self._watched = watched
         self._review = review
-        self._told = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._read = [one.stamps for one in watched]
         """Stamps at the last read, even if it failed."""
@@ -72,7 +72,7 @@ class Watch:
 
     def hurry(self) -> None:
         """Read the files now, changed or not."""
-        self._told.set()
+        self._hurried.set()
 
     async def look(self, *, is_told: bool) -> None:
         """Read what has changed and is stable; `is_told`: read everything."""
@@ -93,11 +93,11 @@ class Watch:
         while True:
             try:
                 async with asyncio.timeout(LOOK_S):
-                    await self._told.wait()
+                    await self._hurried.wait()
             except TimeoutError:
                 pass
-            is_told = self._told.is_set()
-            self._told.clear()
+            is_told = self._hurried.is_set()
+            self._hurried.clear()
             try:
                 await self.look(is_told=is_told)
             except Exception:

@@ -25,7 +25,7 @@ import aiohttp
 
 import fasti
 from server.cluster.copy_in import fetch
-from server.cluster.shown import ClusterKey
+from server.cluster.key import ClusterKey
 from tests.support.cluster import KEY, Node
 from tests.support.nats import Nats
 

@@ -36,7 +36,7 @@ from server.auth.last_use import FILE, write_last_use
 from server.auth.rights import ADMIN, Grant
 from server.cluster.copy_in import fetch
 from server.cluster.copy_out import CopyRoutes
-from server.cluster.shown import ClusterKey
+from server.cluster.key import ClusterKey
 from server.cluster.swap import recover_swap
 from server.codec import wire
 from server.codec.packets import Ack, Publish

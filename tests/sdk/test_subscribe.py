@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 import fasti
 from fasti.mqtt_adapter import Connection
-from fasti.mqtt_values import Incoming, Said
+from fasti.mqtt_values import Incoming, UserProperties
 from fasti.subscribe import Ledger, SubscribeRequest
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake
@@ -303,10 +303,10 @@ class Wire(Connection):
     def __init__(self, number: int, sent: list[tuple[int, int]], *, up: bool = True) -> None:
         self.number, self.sent, self.up = number, sent, up
 
-    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
+    def send_ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> None:
         self.sent.append((self.number, incoming.mid))
 
-    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
+    async def ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> bool:
         if self.up:
             self.send_ack(incoming)
         return self.up

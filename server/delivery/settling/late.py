@@ -51,7 +51,7 @@ AT_ONCE = 250
 CURSORS_COST = 8_192
 """... and the cost of the cursors written with them, as in undone.py."""
 
-Told = Callable[[bool | None], None]
+Answered = Callable[[bool | None], None]
 """Called when it is durable: whether there was something to end. None: it cannot be written now."""
 
 
@@ -62,7 +62,7 @@ class LateAck:
     group: Group
     place: Position | None
     shard: int
-    told: Told
+    answered: Answered
     message: MessageId | None = None
     member: Subscriber | None = None
     """The member that acks a message by its id."""
@@ -114,19 +114,19 @@ class Late:
         """Number of late acks that may still be queued."""
         return WAITING_MAX - len(self._waiting)
 
-    def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
+    def finish(self, group: Group, place: Position, shard: int, answered: Answered) -> None:
         """Ack a message of the group by the position of its row."""
-        self._take(LateAck(group, place, shard, told))
+        self._take(LateAck(group, place, shard, answered))
 
-    def finish_named(self, group: Group, member: Subscriber, message: MessageId, told: Told) -> None:
+    def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:
         """Ack a message of the group by its id, for a member."""
-        self._take(LateAck(group, None, -1, told, message, member))
+        self._take(LateAck(group, None, -1, answered, message, member))
 
     def _take(self, ack: LateAck) -> None:
         if self.room <= 0:
             name = shown(ack.group.name)
             log.warning("%s: too many late acks wait, a message is redelivered", name, extra=by(name))
-            ack.told(False)
+            ack.answered(False)
             return
         self._waiting.add(ack)
 
@@ -192,15 +192,15 @@ class Late:
     def _ended(self, ack: LateAck, is_ended: bool) -> None:
         """The end is durable."""
         self.finished += is_ended
-        ack.told(is_ended)
+        ack.answered(is_ended)
         self._groups.read_on(ack.group)
 
     def _not_ended(self, ack: LateAck, why: Exception) -> float | None:
         """The write failed: try again if the writer is at fault."""
         name = shown(ack.group.name)
         log.warning("%s: late ack cannot be written: %s", name, why, extra=by(name))
-        told, ack.told = ack.told, _nobody
-        told(None)
+        answered, ack.answered = ack.answered, _nobody
+        answered(None)
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None
 
 

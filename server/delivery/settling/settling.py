@@ -159,7 +159,7 @@ class Settling:
                 delay_ms=delay_ms,
                 addressee=group,
                 is_ended=True,
-                told=done,
+                answered=done,
                 by=subscriber.name,
                 since_s=_since_s(flight),
             )
@@ -173,7 +173,7 @@ class Settling:
                 *held,
                 reason,
                 delay_ms=delay_ms,
-                told=done,
+                answered=done,
                 is_attempt=is_attempt,
                 by=subscriber.name,
                 since_s=_since_s(flight),

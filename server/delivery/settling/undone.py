@@ -97,7 +97,7 @@ class Nacked(Enum):
     """It cannot be written now: it is still in flight, and tried again each second."""
 
 
-Told = Callable[[Nacked], None]
+Answered = Callable[[Nacked], None]
 
 
 def _nobody(_: Nacked) -> None:
@@ -118,7 +118,7 @@ class Failure:
     """None: back-off. NEVER: no retry."""
     is_ended: bool
     """The client has ended the exchange: the packet id becomes free with the flight."""
-    told: Told
+    answered: Answered
     is_attempt: bool
     """It was tried. If not, its tries are unchanged, and it is never dead."""
     by: str
@@ -228,14 +228,14 @@ class Undone:
         delay_ms: int | None = None,
         addressee: Subscriber | None = None,
         is_ended: bool = False,
-        told: Told = _nobody,
+        answered: Answered = _nobody,
         is_attempt: bool = True,
         by: str = "",
         outcome: str = SAID_NO,
         since_s: float = 0.0,
         ended_ms: int = 0,
     ) -> None:
-        """A delivery failed; `told` is called once the outcome is durable, or cannot be now.
+        """A delivery failed; `answered` is called once the outcome is durable, or cannot be now.
 
         `delay_ms`: delay of the retry; None: back-off; NEVER: dead. `addressee`: receiver of the retry, if
         not the holder. `is_ended`: its client has ended the exchange. `is_attempt`: it was tried, `by` whom,
@@ -243,7 +243,7 @@ class Undone:
         unknown.
         """
         if flight.fate:
-            told(Nacked.GONE)
+            answered(Nacked.GONE)
             return
         flight.fate = FAILED
         self._groups.returned.failing += holder.is_group
@@ -253,7 +253,18 @@ class Undone:
         ms = flight.held_ms(ended_ms) if ended_ms else ms
         self.errand.add(
             Failure(
-                holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt, by, outcome, ms, ended_ms
+                holder,
+                flight,
+                whose,
+                reason,
+                delay_ms,
+                is_ended,
+                answered,
+                is_attempt,
+                by,
+                outcome,
+                ms,
+                ended_ms,
             )
         )
 
@@ -319,7 +330,7 @@ class Undone:
         self._groups.returned.failing -= failure.holder.is_group
         if failure.flight.fate == SETTLED:
             self._end(failure, fate)
-        failure.told(fate)
+        failure.answered(fate)
 
     def _not_decided(self, failure: Failure, why: Exception) -> float:
         """The write failed; it is tried again."""
@@ -329,8 +340,8 @@ class Undone:
             holder.session.retired.pop(flight.packet_id, None)
         name = shown(holder.name)
         log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
-        told, failure.told = failure.told, _nobody
-        told(Nacked.FAILED)
+        answered, failure.answered = failure.answered, _nobody
+        answered(Nacked.FAILED)
         return RETRY_S
 
     def _end(self, failure: Failure, fate: Nacked) -> None:

@@ -274,14 +274,14 @@ class Messages:
     def _followed(
         self, view: shapes.Message, message: MessageId, place: Position, record: Record, rights: Rights | None
     ) -> shapes.MessageShown:
-        told, is_cut = self._told(message, place, record, rights)
+        told, is_cut = self._deliveries_of(message, place, record, rights)
         return {
             **view,
             "deliveries": [delivery_view(one) for one in told],
             "deliveries_truncated": is_cut,
         }
 
-    def _told(
+    def _deliveries_of(
         self, message: MessageId, place: Position, record: Record, rights: Rights | None
     ) -> tuple[list[Delivery], bool]:
         may = partial(owns, rights)
@@ -408,7 +408,7 @@ class Messages:
             if known is None:
                 self._refuse(message, control)
             place, record, when = id_position(message), known, {}
-        told, is_cut = self._told(message, place, record, rights_of(request))
+        told, is_cut = self._deliveries_of(message, place, record, rights_of(request))
         if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
             told = []  # it was dropped as late: who has not read so far will not get it
         left = [delivery_view(one) for one in told if one.state not in OVER]

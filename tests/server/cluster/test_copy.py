@@ -18,7 +18,7 @@ from aiohttp import web
 from server.cluster import copy_in, copy_out, swap
 from server.cluster.copy_in import CopyFailed, fetch
 from server.cluster.copy_out import CopyRoutes, pack
-from server.cluster.shown import ClusterKey
+from server.cluster.key import ClusterKey
 from server.cluster.swap import FOLDER, IN, MOVING, READY, check_swapped, recover_swap
 from server.http.problems import problem_middleware
 from server.offline import verify

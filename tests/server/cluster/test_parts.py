@@ -6,11 +6,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from server.cluster.key import ClusterKey
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.offsets import RetainedOffsets
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
-from server.cluster.shown import ClusterKey
 from server.cluster.view import places_in, urls_of
 from server.engine.lease import Lease
 from server.settings.config import Config, ConfigError

@@ -18,7 +18,7 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.mqtt.frames import BINARY
-from server.net.revoked import revoked_in, shown_by
+from server.net.revoked import certificate_id_of, revoked_in
 from server.net.tls import Certificates, Files, http_certificates, mqtt_certificates
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
@@ -253,7 +253,7 @@ async def test_a_list_of_revoked_ones_is_read_again(tmp_path: Path) -> None:
 
 def test_a_list_names_certificates() -> None:
     one, other = (
-        shown_by(ssl.PEM_cert_to_DER_cert(pem.partition("-----BEGIN PRIVATE")[0]))
+        certificate_id_of(ssl.PEM_cert_to_DER_cert(pem.partition("-----BEGIN PRIVATE")[0]))
         for pem in ((TLS / name).read_text() for name in ("revoked.pem", "meter.pem"))
     )
     before, after = (revoked_in((TLS / name).read_bytes()) for name in ("crl-before.pem", "crl.pem"))

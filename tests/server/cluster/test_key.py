@@ -10,10 +10,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from server.auth.backoff import FREE
-from server.cluster import shown as shown_module
+from server.cluster import key as key_module
+from server.cluster.key import HELD_MAX, HOLD_S, ClusterKey
 from server.cluster.members import MEMBERS_MAX
 from server.cluster.reports import CALL_S
-from server.cluster.shown import HELD_MAX, HOLD_S, ClusterKey
 from server.http.problems import problem_middleware
 
 SECRET = "k" * 32
@@ -138,7 +138,7 @@ def test_a_node_warns_before_it_shows_the_key_over_plain_http(
         assert key.headers(url) == {"Authorization": f"Bearer {SECRET}"}
     (line,) = warnings(caplog)
     assert line.startswith(f"cluster.key is sent to {plain} over plain http")
-    assert caplog.records[0].name == shown_module.__name__
+    assert caplog.records[0].name == key_module.__name__
 
 
 def test_the_urls_that_were_warned_of_are_bounded(key: ClusterKey) -> None:
