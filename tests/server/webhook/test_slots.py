@@ -132,6 +132,18 @@ def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     post(second, 5_000.0)
 
 
+def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None:
+    world = World(capacity=40)
+    lanes = world.lanes(60)
+    hung = [lane for lane in lanes if fill(lane)]
+    waiting = [lane for lane in lanes if lane.is_waiting]
+    for lane in hung:
+        lane.give(Kind.UNKNOWN, 5_000.0)
+    served = [waiting.index(lane) for lane in world.woken if lane in waiting]
+    last = len(waiting) - 1
+    assert served[:4] == [last, 0, last - 1, 1]
+
+
 def test_one_with_nothing_to_post_takes_none() -> None:
     world = World(capacity=4)
     lanes = world.lanes(6)
