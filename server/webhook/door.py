@@ -116,6 +116,8 @@ class Door(Protocol):
 class Entrance:
     """The link through which a group gives its messages to a door: they are of any size, and of QoS 1."""
 
+    __slots__ = ("_door", "_seat")
+
     is_limited = False
 
     def __init__(self, seat: "Seat", door: Door) -> None:
@@ -165,6 +167,8 @@ class Entrance:
 
 class Seat:
     """The place of a door in its group, and what it says there of messages."""
+
+    __slots__ = ("_groups", "_inside", "_settling", "text")
 
     def __init__(self, groups: Membership, settling: Settling, text: str) -> None:
         self._groups = groups

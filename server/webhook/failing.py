@@ -4,7 +4,6 @@ It keeps a bit for each of LAST_POSTS posts and one reason: a thousand endpoints
 Cancelled posts and those of `:test` do not count.
 """
 
-from collections import deque
 from typing import NamedTuple
 
 from .verdicts import Outcome, Verdict
@@ -25,20 +24,24 @@ class Failing(NamedTuple):
 class LastPosts:
     """Notes the results of one endpoint's last LAST_POSTS posts, and one reason."""
 
+    __slots__ = ("_failed", "_of", "_reason")
+
     def __init__(self) -> None:
-        self._failed: deque[bool] = deque(maxlen=LAST_POSTS)
+        self._failed = self._of = 0
+        """A bit for each of the last `_of` posts: whether it failed."""
         self._reason = ""
 
     def note(self, verdict: Verdict) -> None:
         is_failed = verdict.outcome is not Outcome.DONE
-        self._failed.append(is_failed)
+        self._failed = (self._failed << 1 | is_failed) & (1 << LAST_POSTS) - 1
+        self._of = min(self._of + 1, LAST_POSTS)
         if is_failed:
             self._reason = verdict.reason
 
     def clear(self) -> None:
-        self._failed.clear()
+        self._failed = self._of = 0
 
     @property
     def failing(self) -> Failing:
-        failed, of = sum(self._failed), len(self._failed)
+        failed, of = self._failed.bit_count(), self._of
         return Failing(failed / of, of, self._reason) if failed else Failing(0.0, of)
