@@ -283,7 +283,7 @@ class Membership:
         """In the writer: end the group of a URL if nothing of it is undone; False: it stays for now.
 
         Not while a common group is behind: what it comes to would seem to be its own when the group that has
-        done it is gone.
+        done it is gone. Nor may its stored position be behind after a kill: it goes with the same batch.
         """
         session, horizon = group.session, self._horizon.position
         common = {f"{group.owner}@{URLS}", URLS} - {group.endpoint}
@@ -298,6 +298,8 @@ class Membership:
             return False
         is_idle = is_idle and not self._burials.has_retries(group)
         if is_idle:
+            for one in behind:
+                self._cursors.store(commit, one)
             self.end(group, GROUP_EXPIRED)
         return is_idle
 

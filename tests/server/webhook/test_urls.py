@@ -1,6 +1,7 @@
 """Full URLs: an endpoint for each origin and key, made when something is due, forgotten when idle."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,35 @@ async def test_what_an_older_version_left_to_one_group_is_finished_there_once(
         await look(server)
         assert origins(server) == []
         assert len(receiver.got) == 6
+
+
+async def test_what_a_forgotten_group_has_done_is_not_done_again_after_a_kill(
+    tmp_path: Path,
+    config: Config,
+    clock: SimulatedClock,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The common group waits for a try: it stays, and nothing has moved its stored position since."""
+    store, killed = FailingMemory(), FailingMemory()
+    async with receiving() as other, running(tmp_path / "first", config, clock, store=store) as server:
+        other.behave = answer(503, "Retry-After: 7200")
+        with monkeypatch.context() as full:
+            full.setattr(server.app.core.groups, "_has_room", lambda *_: False)
+            await server.schedule("a", "x", deliver_to=other.url())
+            await other.posts(1)
+            await settled(server)
+        for number in range(3):
+            await server.schedule("a", number, deliver_to=receiver.url())
+        await receiver.posts(3)
+        await look(server)
+        assert origins(server) == [URLS]
+        killed._tables = copy.deepcopy(store._tables)
+    async with running(tmp_path / "second", config, clock, store=killed) as server:
+        await server.schedule("a", "last", deliver_to=receiver.url())
+        await receiver.posts(4)
+        await settled(server)
+    assert [got.body for got in receiver.got] == [b"0", b"1", b"2", b"last"]
 
 
 def as_before(store: FailingMemory, receiver: Receiver) -> None:
