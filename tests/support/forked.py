@@ -37,14 +37,17 @@ class Forked:
         env: Mapping[str, str],
         out: Path,
         module: str = "server.__main__",
+        err: Path | None = None,
     ) -> None:
-        """`module`: has the `main` that runs."""
+        """`out`: what it prints; without `err` its errors, too. `module`: has the `main` that runs."""
         sys.audit("subprocess.Popen", "server", arguments, cwd, None)
         out.touch()
         umask = os.umask(0)
         os.umask(umask)
         self._process = _context.Process(
-            target=_main, args=(module, list(arguments), str(cwd), dict(env), str(out), umask), daemon=True
+            target=_main,
+            args=(module, list(arguments), str(cwd), dict(env), umask, str(out), str(err or out)),
+            daemon=True,
         )
         self._process.start()
         assert self._process.pid is not None
@@ -70,13 +73,15 @@ class Forked:
         self._process.kill()
 
 
-def _main(module: str, arguments: list[str], cwd: str, env: dict[str, str], out: str, umask: int) -> None:
+def _main(
+    module: str, arguments: list[str], cwd: str, env: dict[str, str], umask: int, *outputs: str
+) -> None:
     os.chdir(cwd)
     os.umask(umask)
     os.environ.clear()
     os.environ.update(env)
-    log = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for number in (1, 2):
-        os.dup2(log, number)
-    os.close(log)
+    for number, path in enumerate(outputs, 1):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, number)
+        os.close(file)
     sys.exit(import_module(module).main(arguments))

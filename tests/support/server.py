@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .forked import Forked, can_fork
 from .parted import VARIABLE, is_part
@@ -168,15 +169,16 @@ def environment(settings: Mapping[str, object]) -> dict[str, str]:
 
 def run(*arguments: str, settings: Mapping[str, object] | None = None) -> subprocess.CompletedProcess[str]:
     """A command of the server that ends by itself."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        env=environment(settings or {}),
-        capture_output=True,
-        text=True,
-        timeout=READY_S,
-        check=False,
-    )
+    env = environment(settings or {})
+    assert can_fork(env)
+    with TemporaryDirectory(prefix="fasti-run-") as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        child = Forked(arguments, ROOT, env, out, err=err)
+        try:
+            code = child.wait(READY_S)
+        finally:
+            child.kill()
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
 
 
 @contextmanager
