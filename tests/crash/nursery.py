@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -189,8 +189,8 @@ def dooms(points: dict[str, int], torn: set[str], most: int, chance: random.Rand
     yield from (first + rest)[:most]
 
 
-def main() -> int:
-    name, folder, most, seed, *inside = sys.argv[1:]
+def main(arguments: Sequence[str]) -> int:
+    name, folder, most, seed, *inside = arguments
     chance = random.Random(f"{seed} {name}")
     nursery = Nursery(PLOTS[name], Path(folder))
     points, torn = nursery.passed()
@@ -202,4 +202,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

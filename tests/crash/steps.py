@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -157,11 +158,11 @@ class Child:
         )
 
 
-def main() -> int:
-    path, point, nth, seed = sys.argv[1:]
+def main(arguments: Sequence[str]) -> int:
+    path, point, nth, seed = arguments
     Child(Path(path), Doomed(point, int(nth)), int(seed)).run()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

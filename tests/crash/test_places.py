@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.build import OPENED
-from tests.support.server import ROOT, environment
+from tests.support.server import run
 from tests.support.soak import SOAK
 
 from .passing import AFTER, BEFORE, HALF, Line
@@ -50,7 +49,7 @@ class Report:
     missed: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def take(self, line: bytes, plot: str) -> None:
+    def take(self, line: str, plot: str) -> None:
         word, *rest = json.loads(line)
         if word == "passed":
             points, _, lines = rest
@@ -86,27 +85,11 @@ async def _play(
 ) -> None:
     await asyncio.to_thread(folder.mkdir)
     async with gate:
-        nursery = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "tests.crash.nursery",
-                plot,
-                str(folder),
-                str(most),
-                str(seed),
-                str(inside),
-            ),
-            cwd=ROOT,
-            env=environment({}),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=1 << 20,
-        )
-        out, error = await nursery.communicate()
-    for line in out.splitlines():
+        given = (plot, str(folder), str(most), str(seed), str(inside))
+        nursery = await asyncio.to_thread(run, *given, module="tests.crash.nursery", within_s=None)
+    for line in nursery.stdout.splitlines():
         report.take(line, plot)
-    assert nursery.returncode == 0, f"{plot}: {error.decode(errors='replace')[-3_000:]}"
+    assert nursery.returncode == 0, f"{plot}: {nursery.stderr[-3_000:]}"
 
 
 def _unmet(found: list[Place], lines: set[Line]) -> list[str]:

@@ -10,8 +10,6 @@ FASTI_SEED=n repeats a failure exactly; FASTI_SOAK=1 tries many more.
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
-from tests.support.server import ROOT, environment
+from tests.support.server import run
 from tests.support.soak import SOAK
 from timeline.position import END, START, MessageId
 
@@ -36,11 +34,11 @@ SEED = os.environ.get("FASTI_SEED")
 
 @pytest.mark.parametrize("point", [*POINTS, "acked"])
 def test_killed_at(tmp_path: Path, point: str) -> None:
-    for run in range(RUNS):
+    for number in range(RUNS):
         seed = int(SEED) if SEED else random.randrange(1 << 32)
         print(f"FASTI_SEED={seed}")
         chance = random.Random(f"{seed} {point}")
-        after = After(tmp_path / f"data{run}", chance)
+        after = After(tmp_path / f"data{number}", chance)
         after.child(point, chance.choice((1, 2, 5, 9, 17, 30, 45)), seed)
         after.cut(chance.choice(("kept", "synced", "torn")))
         after.start(chance.choice((0, 0, 1, 700, 5_000, 86_400_000, 90 * 86_400_000)))
@@ -72,15 +70,8 @@ class After:
     # -- before
 
     def child(self, point: str, nth: int, seed: int) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.crash.steps", str(self._path), point, str(nth), str(seed)],
-            cwd=ROOT,
-            env=environment({}),
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == -9, f"{point} was not reached {nth} times: {done.stderr.decode()}"
+        done = run(str(self._path), point, str(nth), str(seed), module="tests.crash.steps")
+        assert done.returncode == -9, f"{point} was not reached {nth} times: {done.stderr}"
         self.heard([json.loads(line) for line in done.stdout.splitlines()])
 
     def heard(self, said: list[list[Any]]) -> None:

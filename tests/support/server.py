@@ -151,10 +151,6 @@ BUILD = ("FASTI_FAST", "FASTI_PURE")
 LOOPBACK = ("--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "server", *arguments]
-
-
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
     """Ours without any FASTI variable of the caller but those of the build, and with these settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI") or name in BUILD}
@@ -167,15 +163,20 @@ def environment(settings: Mapping[str, object]) -> dict[str, str]:
     return own
 
 
-def run(*arguments: str, settings: Mapping[str, object] | None = None) -> subprocess.CompletedProcess[str]:
-    """A command of the server that ends by itself."""
+def run(
+    *arguments: str,
+    settings: Mapping[str, object] | None = None,
+    module: str = "server.__main__",
+    within_s: float | None = READY_S,
+) -> subprocess.CompletedProcess[str]:
+    """A command of the server that ends by itself, or of another `module` with a `main`."""
     env = environment(settings or {})
     assert can_fork(env)
     with TemporaryDirectory(prefix="fasti-run-") as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        child = Forked(arguments, ROOT, env, out, err=err)
+        child = Forked(arguments, ROOT, env, out, module, err)
         try:
-            code = child.wait(READY_S)
+            code = child.wait(within_s)
         finally:
             child.kill()
         return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
