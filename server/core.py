@@ -108,7 +108,7 @@ class Core:
             self.quarantine.errand,
         )
         """Requests to the writer in steps."""
-        self._build_doors(wake, auth)
+        self._build_protocols(wake, auth)
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
@@ -309,7 +309,7 @@ class Core:
             self.replay,
         )
 
-    def _build_doors(self, wake: Callable[[], None], auth: Auth) -> None:
+    def _build_protocols(self, wake: Callable[[], None], auth: Auth) -> None:
         """Clients' requests, whatever the protocol."""
         config, clock = self.config, self.clock
         self.subscriptions = Subscriptions(

@@ -7,7 +7,7 @@ What stands lower here imports what stands higher. First what is handed about:
     run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish
     publish_request.py  a publish as it was read, and wills
-    subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives
+    subscriber.py    a session and its link, room, the gate; `Link`: implemented by protocols
     terms.py         what a subscription may ask for, and what holds where it says nothing
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
@@ -43,7 +43,7 @@ then what happens:
     subscriptions.py  what clients subscribe to: added, ended; ended too when their keys may no more
     clients.py       the life of a client's session: claim, begin, resume, leave, drop
 
-A door (server/mqtt, server/http, server/pull, server/webhook) calls the parts that it uses. It implements
+A protocol (server/mqtt, server/http, server/pull, server/webhook) calls the parts that it uses. It implements
 `Link` (subscriber.py), on which messages come back: `offer` gives them to `send`.
 
     clients          its session is opened, resumed, left, ended

@@ -98,7 +98,7 @@ class Membership:
         self._forms = Forms()
         self.refused = 0
         self.fresh: list[Group] = []
-        """Groups of URLs that nobody has opened a door for yet; whoever does takes them out."""
+        """Groups of URLs without a poster yet; who opens one removes its group."""
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -363,8 +363,8 @@ class Membership:
         self._look(group)
 
     def _look(self, group: Group) -> None:
-        """Whether somebody is there: since nobody is, its expiry counts. The door of an endpoint always is,
-        and posts to nobody while the endpoint is paused."""
+        """Start or stop the group's expiry, which elapses while no member is connected. The poster of an
+        endpoint is always connected: its expiry elapses while it is paused."""
         if group.is_reachable if group.is_endpoint else group.is_here:
             group.left_ms = group.left_running_ms = 0
         elif not group.left_ms:

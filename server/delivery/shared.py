@@ -41,7 +41,7 @@ from .terms import UNSAID, Keeping, in_force
 
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
-"""Of the groups of webhook endpoints: nobody can subscribe to such a text, so only doors are members."""
+"""Of the groups of webhook endpoints: nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """What the texts of groups begin with; no client may be called so, for groups stand among the sessions."""
 

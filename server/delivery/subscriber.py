@@ -172,7 +172,7 @@ class Subscriber:
     is_endpoint = False
     """It gets what says that it is delivered there, whatever the topic."""
     is_inside = False
-    """A door of the server itself, no client: it stands in no table and ends with its link."""
+    """A part of the server, not a client: it is in no table and ends with its link."""
 
     def __init__(
         self,
@@ -591,7 +591,7 @@ class Subscriber:
 
 
 class Inside(Subscriber):
-    """A member of a group that is a part of the server: a door that acks for somebody else.
+    """A member of a group that is a part of the server and acks for somebody else.
 
     What its link has room for it is given at once; it has shown that it can take that. A stored message it is
     sent at QoS 1 at least, so that whoever takes it can be waited for.

@@ -233,7 +233,7 @@ class Pull:
         del consumers[consumer.rights]
         if not consumers:
             del self._consumers[consumer.text]
-        self._settling.dismiss(consumer.member, is_clean=True)
+        self._settling.leave(consumer.member, is_clean=True)
 
     def _has_room(self, own: int, more_bytes: int) -> bool:
         """Whether a consumer with `own` leases may be given another message, after so many bytes."""

@@ -3,13 +3,13 @@
     signing.py     signatures by Standard Webhooks
     targets.py     allowed targets: URLs, names, addresses
     verdicts.py    outcome of a post for the message
-    parcel.py      webhook request: headers and body of a posted message
+    request.py     webhook request: headers and body of a posted message
     sender.py      one HTTP POST, with all its bounds
     failing.py     results of an endpoint's last posts
     slots.py       admission of posts to full URLs
-    registry.py    the endpoints that there are
-    door.py        links of members of groups, that post what they are sent
-    webhooks.py    endpoints made, changed, paused, tried; their doors kept open
+    registry.py    endpoints by name
+    poster.py      members of groups that post messages to endpoints
+    webhooks.py    endpoints created, changed, paused, tested; their posters
 
 Lower files import higher ones. The room imports delivery, never the reverse; the calls that change endpoints
 are in server/http.

@@ -1,8 +1,8 @@
-"""The endpoints that there are, by name: in RAM as they are stored.
+"""The stored endpoints by name, in RAM.
 
-What changes one is decided in the writer and noted here at once. That may be lost with its group: whenever
-the store has failed and is back all rows are read again. A row that cannot be read is no endpoint; it is
-counted, and stays until one of its name is put.
+A change is decided in the writer and applied here at once. The batch may still be lost, so after a failure of
+the store all rows are read again. An unreadable row is no endpoint: it is counted, and kept until an endpoint
+of its name is put.
 """
 
 import logging
@@ -21,11 +21,11 @@ from ..settings.config import POSTS, Webhook
 log = logging.getLogger(__name__)
 
 ROTATION_MS = 86_400_000
-"""How long the secret that another one has replaced still signs."""
+"""How long a replaced secret still signs."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One endpoint as it is used."""
+    """One endpoint, with defaults applied."""
 
     name: str
     row: EndpointRow
@@ -34,21 +34,21 @@ class Endpoint(msgspec.Struct, frozen=True):
     concurrency: int
 
     def secrets(self, now_ms: int) -> list[bytes]:
-        """What signs now."""
+        """Secrets that sign now."""
         return [one.secret for one in signing(self.row.secrets, now_ms)]
 
     def is_same_receiver(self, other: "Endpoint") -> bool:
-        """Whether what one has answered holds for the other too: not deleted since, nor elsewhere."""
+        """Whether answers to one hold for the other: the same URL, and not created anew."""
         return (self.row.created_ms, self.row.url) == (other.row.created_ms, other.row.url)
 
 
 def signing(secrets: list[SecretRow], now_ms: int) -> list[SecretRow]:
-    """Those that still sign, the newest first."""
+    """Secrets that still sign, newest first."""
     return [one for one in secrets if not one.until_ms or one.until_ms > now_ms]
 
 
 def rotated(secrets: list[SecretRow], wanted: bytes | None, now_ms: int) -> list[SecretRow]:
-    """The secrets when `wanted` is the newest one; None: none. The one before signs for ROTATION_MS more."""
+    """Secrets with `wanted` as the newest, or none for None. The one before signs for ROTATION_MS more."""
     if wanted is None:
         return []
     kept = signing(secrets, now_ms)
@@ -67,11 +67,11 @@ class Registry:
         self.max_endpoints = max_endpoints
         self._by_name: dict[str, Endpoint] = {}
         self.unreadable = 0
-        """Rows that were passed over."""
+        """Unreadable rows."""
         self.recover()
 
     def recover(self) -> None:
-        """Read all rows: at start, and when the store is back after a failure."""
+        """Read all rows, at start and after a failure of the store."""
         self._by_name.clear()
         self.unreadable = 0
         for name, row in read_endpoints(self._store):
@@ -93,11 +93,11 @@ class Registry:
         return self._by_name.get(name)
 
     def names(self) -> list[str]:
-        """In order."""
+        """Sorted."""
         return sorted(self._by_name)
 
     def others_concurrency(self, name: str) -> int:
-        """How many posts the endpoints but this one may have under way together."""
+        """Sum of the concurrency of all other endpoints."""
         return sum(one.concurrency for one in self._by_name.values() if one.name != name)
 
     def concurrency_of(self, row: EndpointRow) -> int:

@@ -24,7 +24,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from ..settings.config import ConfigError, Webhook
-from .parcel import Parcel
+from .request import WebhookRequest
 from .targets import Blocked, Sockets
 from .verdicts import Reply
 
@@ -334,15 +334,15 @@ class Sender:
         """Running look-ups of its name; their posts may be over."""
         return self._lookup.under_way(url.raw_host or "")
 
-    async def post(self, parcel: Parcel) -> Reply:
+    async def post(self, request: WebhookRequest) -> Reply:
         """Post, and return the outcome."""
         started = time.monotonic()
         status, retry_after, fault = 0, "", ""
         try:
             async with (
-                asyncio.timeout(parcel.timeout_s),
+                asyncio.timeout(request.timeout_s),
                 self._session.post(
-                    parcel.url, data=parcel.body, headers=parcel.headers, allow_redirects=False
+                    request.url, data=request.body, headers=request.headers, allow_redirects=False
                 ) as response,
             ):
                 status = response.status
@@ -350,9 +350,9 @@ class Sender:
                 await _drain(response)
                 self._resting.add()
         except TimeoutError as error:  # an error of the system has a number: the receiver has vanished
-            fault = _told(error) if error.errno else f"timed out after {parcel.timeout_s:g} s"
+            fault = _fault_of(error) if error.errno else f"timed out after {request.timeout_s:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            fault = _told(error)
+            fault = _fault_of(error)
         latency_ms = round((time.monotonic() - started) * 1_000, 1)
         return Reply(status, retry_after, "" if status else fault, latency_ms)
 
@@ -367,7 +367,7 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
     response.close()
 
 
-def _told(error: Exception) -> str:
+def _fault_of(error: Exception) -> str:
     """Why it failed: one of a fixed set of texts.
 
     A dead letter shows it to users who do not administer the server. So it contains no text of the system or

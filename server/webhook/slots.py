@@ -1,23 +1,23 @@
-"""Posts to full URLs share a bound: who may begin one now, and who is next when one has ended.
+"""Bound of posts to full URLs: which lane may begin a post, and which is next when one has ended.
 
-All origins share `capacity` posts. Each has a *lane*, which is of one of three kinds by its last post:
+All origins share `capacity` posts. Each origin has a *lane* of one of three kinds, by its last post:
 
-    quick      it took less than QUICK_MS            any post that is free
-    unknown    there was none                        one, while three quarters of all are not used by others
-    slow       it took longer                        while half of all is not used by slow ones
+    quick      took less than QUICK_MS    may begin any free post
+    unknown    no post yet                one post, while unknown and slow lanes use less than three quarters
+    slow       took longer                while slow lanes use less than half
 
-So origins that hang have half of the posts once they are known, a new one finds room beside them, and a
-quick one beside these. A lane without a post under way may begin one whenever one is free for its kind. A
-further one it may begin while it has less than a SHARE-th of what is free. A key may have three times what is
-free for it: however many origins it names, others find room.
+So hanging origins have at most half of the posts once they are known, which leaves room for new origins, and
+both leave room for quick ones. A lane without a post under way may begin one whenever one is free for its
+kind. It may begin further ones while it has less than a SHARE-th of the free posts. A key may have KEY_FREE
+times the posts that are free for it, so a key with many origins leaves room for others.
 
-A lane that asks in vain and has nothing under way waits in the line of its key and kind. When posts have
-ended, lines are served in turn, the first of each. Of unknown ones the newest and the oldest are served by
-turns: behind 2,000 that hang a new one would wait for minutes. A lane that is served keeps its post for
-GRANT_S, whoever asks meanwhile; if it has nothing to post by then the next one is served.
+A lane without room and without a post under way waits in the queue of its key and kind. When posts have
+ended, the queues are served in turn, one lane each. Of unknown lanes the newest and the oldest are served
+alternately: behind 2,000 that hang a new one would wait for minutes. A served lane keeps its post for GRANT_S.
+If it has posted nothing by then, the next lane is served.
 
-No more than BEGINS posts begin in a turn of the loop, however many are free: each takes some 0.3 ms of it.
-A lane waits once, so the lines are bounded with the lanes.
+No more than BEGINS posts begin in a turn of the loop, as each takes some 0.3 ms. A lane waits at most once,
+so the queues are bounded by the lanes.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -32,7 +32,7 @@ BEGINS = 20
 
 
 class Kind(IntEnum):
-    """What an origin's last post was like."""
+    """Kind of a lane, by its last post."""
 
     QUICK = 0
     UNKNOWN = 1
@@ -45,7 +45,7 @@ class Lane:
     __slots__ = ("_slots", "granted", "granted_s", "is_waiting", "kind", "open", "owner", "wake")
 
     def __init__(self, slots: "Slots", owner: str, wake: Callable[[], bool]) -> None:
-        """`wake`: told that there may be room; whether there is something to post."""
+        """`wake`: called when there may be room; returns whether there is a message to post."""
         self._slots = slots
         self.wake = wake
         self.owner = owner
@@ -53,69 +53,69 @@ class Lane:
         self.open = 0
         """Posts under way."""
         self.granted: Kind | None = None
-        """It was served, and counts as if it had begun a post of that kind, ..."""
+        """Kind of the post granted to a served lane, which counts as under way until `granted_s`."""
         self.granted_s = 0.0
-        """... until then."""
+        """End of the grant, s of monotonic time."""
         self.is_waiting = False
 
     @property
     def has_room(self) -> bool:
-        """Whether a post may begin now. If not, the lane is woken when one may."""
+        """Whether a post may begin now. If not, `wake` is called when it may."""
         return self._slots.has_room(self)
 
     def take(self) -> Kind:
-        """Begin a post. What is returned is given back when it has ended."""
+        """Begin a post; returns the kind for `give`."""
         return self._slots.take(self)
 
     def give(self, kind: Kind, took_ms: float) -> None:
-        """A post has ended."""
+        """End a post that took `took_ms`."""
         self._slots.give(self, kind, took_ms)
         self.wake()
 
     def close(self) -> None:
-        """It asks no more. Posts that are under way are still given back."""
-        self._slots.leave(self)
+        """Stop waiting. Posts under way still call `give`."""
+        self._slots.remove(self)
 
 
 class Slots:
-    """The posts that all lanes share."""
+    """Posts shared by all lanes."""
 
     def __init__(self, capacity: int, each: int, mono: Callable[[], float]) -> None:
-        """`each`: posts of one lane at a time. `mono`: s of a clock that only elapses."""
+        """`each`: bound of posts per lane. `mono`: monotonic seconds."""
         self._capacity = capacity
         self._each = each
         self._mono = mono
         self._open = [0, 0, 0]
-        """Posts under way by kind, and those that are granted."""
+        """Posts under way or granted, by kind."""
         self._owners: Counter[str] = Counter()
-        """The same by owner; nobody with none."""
-        self._lines: OrderedDict[tuple[Kind, str], deque[Lane]] = OrderedDict()
-        """Lanes that wait, by kind and owner, the line that is served next first; none is empty."""
+        """The same by owner, without zeros."""
+        self._queues: OrderedDict[tuple[Kind, str], deque[Lane]] = OrderedDict()
+        """Queues of waiting lanes by kind and owner, next served first; none is empty."""
         self._granted: deque[tuple[float, Lane]] = deque()
         self._is_changed = False
-        """Somebody may be served since it was last tried."""
+        """A lane may have become servable since the last `_serve`."""
         self._is_newest_next = False
         self._begun = 0
-        """Posts that have begun, or were granted, in this turn."""
+        """Posts begun or granted in this turn of the loop."""
 
     @property
     def open(self) -> int:
         return sum(self._open)
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether the lane may begin a post. One that has nothing under way waits for it from now on."""
+        """Whether the lane may begin a post. If not, and without posts under way, it waits from now on."""
         if lane.granted is not None:
             return True
         free = self._free(lane.kind, lane.owner) if self._begun < BEGINS else 0
         if lane.open:
             each = self._each if lane.kind is not Kind.UNKNOWN else 1
             return lane.open < min(each, free // SHARE)
-        line = (lane.kind, lane.owner)
-        if free > 0 and line not in self._lines:
+        key = (lane.kind, lane.owner)
+        if free > 0 and key not in self._queues:
             return True
         if not lane.is_waiting:
             lane.is_waiting = self._is_changed = True
-            self._lines.setdefault(line, deque()).append(lane)
+            self._queues.setdefault(key, deque()).append(lane)
         return False
 
     def take(self, lane: Lane) -> Kind:
@@ -132,18 +132,18 @@ class Slots:
         lane.kind = Kind.QUICK if took_ms < QUICK_MS else Kind.SLOW
         self._serve()
 
-    def leave(self, lane: Lane) -> None:
-        """The lane is closed."""
+    def remove(self, lane: Lane) -> None:
+        """Remove a closed lane."""
         if lane.is_waiting:
-            line = self._lines[lane.kind, lane.owner]
-            line.remove(lane)
+            queue = self._queues[lane.kind, lane.owner]
+            queue.remove(lane)
             lane.is_waiting = False
-            if not line:
-                del self._lines[lane.kind, lane.owner]
+            if not queue:
+                del self._queues[lane.kind, lane.owner]
         self._release(lane)
 
     def step(self) -> None:
-        """A turn begins: serve those that wait, as many as there is room for."""
+        """Begin a turn of the loop: serve waiting lanes while there is room."""
         self._begun = 0
         granted, now_s = self._granted, self._mono()
         while granted and granted[0][0] <= now_s:
@@ -154,26 +154,26 @@ class Slots:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more could be served in the next turn."""
+        """Whether the next turn can serve more lanes."""
         return self._is_changed and self._begun >= BEGINS
 
     def _serve(self) -> None:
         while self._is_changed and self._begun < BEGINS:
             self._is_changed = False
-            for key in list(self._lines):
+            for key in list(self._queues):
                 if self._begun < BEGINS and self._free(*key) > 0:
                     self._grant(key, self._mono())
                     self._is_changed = True
 
     def _grant(self, key: tuple[Kind, str], now_s: float) -> None:
-        """Grant one of a line its post; the line is served last from now on."""
-        line = self._lines[key]
+        """Grant a post to a lane of a queue, and move the queue to the end."""
+        queue = self._queues[key]
         self._is_newest_next = key[0] is Kind.UNKNOWN and not self._is_newest_next
-        lane = line.pop() if self._is_newest_next else line.popleft()
-        if line:
-            self._lines.move_to_end(key)
+        lane = queue.pop() if self._is_newest_next else queue.popleft()
+        if queue:
+            self._queues.move_to_end(key)
         else:
-            del self._lines[key]
+            del self._queues[key]
         lane.is_waiting = False
         if lane.wake():
             lane.granted, lane.granted_s = key[0], now_s + GRANT_S
@@ -197,7 +197,7 @@ class Slots:
             del self._owners[owner]
 
     def _free(self, kind: Kind, owner: str) -> int:
-        """How many more posts of that kind the owner may have."""
+        """Posts of that kind that the owner may still begin."""
         quick, unknown, slow = self._open
         free = self._capacity - quick - unknown - slow
         if kind is not Kind.QUICK:

@@ -1,16 +1,16 @@
-"""All endpoints of one server: made, changed, paused, tried, and their doors kept open.
+"""All endpoints of one server: created, changed, paused and tested, with their posters.
 
-An endpoint is a row (registry.py), a group like any other, and a door (door.py). The row says where and how
-to post; the group has what an endpoint shares with all subscribers: its place on the timeline, what is in
-flight, whether it is paused, its terms and its rate. Row and group are written in one batch.
+An endpoint is a row (registry.py), a group like any other, and a poster (poster.py). The row has the URL and
+the settings of posts. The group has what endpoints share with all subscribers: position on the timeline,
+messages in flight, pause, terms and rate. Row and group are written in one batch.
 
-A full URL is an unnamed endpoint, one for each origin and key: a group that delivery makes when a message for
-it is due (delivery/membership.py), with a door that posts each message where it says. It has no row, and is
-forgotten when it has had nothing to do for a while.
+Full URLs are unnamed endpoints, one for each origin and key. Delivery creates the group when a message for it
+is due (delivery/membership.py), and its poster posts each message to the message's own URL. It has no row,
+and is deleted when it has been idle for a while.
 
-    put, drop, pause, resume    decided in the writer, answered when durable; the doors follow
-    barred                      which messages may not be delivered where they say
-    try_out                     a post at once, beside the queue
+    put, drop, pause, resume    decided in the writer, answered when durable; then posters are updated
+    barred                      messages whose `deliver_to` is not allowed
+    try_out                     a post at once, past the queue
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from ..engine.commit_hook import CommitHook
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import ENDPOINT_POSTS_MAX, POSTS, URL_POSTS_MAX, Webhook
-from .door import EndpointDoor, Posts, Seat
 from .failing import Failing
-from .parcel import Parcel, headers_for
+from .poster import EndpointPoster, GroupMember, Posts
 from .registry import Endpoint, Registry, rotated
+from .request import WebhookRequest, headers_for
 from .sender import Lookup, Sender, trusted
 from .slots import Lane, Slots
 from .targets import TargetError, check_allowed, checked_url, is_url
@@ -54,28 +54,28 @@ from .verdicts import Outcome, Reply, Verdict
 log = logging.getLogger(__name__)
 
 FINISH_S = 10.0
-"""How long posts under way may take when the server stops. Then they are cut, which is no try."""
+"""Time for posts under way when the server stops. Then they are aborted, which is no attempt."""
 LOOKED_AT = 200
-"""Targets that are looked at in one go: some 4 ms."""
+"""Targets checked in one turn of the loop: some 4 ms."""
 OPENED = 20
-"""Doors of unnamed endpoints that are opened, and that are shut, in one go."""
+"""Posters of unnamed endpoints opened, or closed, in one turn of the loop."""
 TRIES = 10
-"""Endpoints that are tried out at a time."""
+"""Endpoints tested at a time."""
 TRY_S = 60.0
-"""How long one may take, whatever the timeout of the endpoint: somebody waits for the answer."""
+"""Timeout of a test, whatever the timeout of the endpoint: a request waits for it."""
 
 
 class Unknown(LookupError):
-    """There is no endpoint of that name."""
+    """No endpoint has that name."""
 
 
 class TooMany(Exception):
-    """So many are tried out at the moment that this one has to wait."""
+    """TRIES endpoints are being tested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An endpoint as it is asked for. `secret` None: none; UNSET: as it was."""
+    """Requested settings of an endpoint. `secret`: None for none, UNSET to keep it."""
 
     url: str
     secret: bytes | msgspec.UnsetType | None
@@ -86,8 +86,8 @@ class Wanted:
     keeping: Keeping
 
 
-class Standing(NamedTuple):
-    """An endpoint and its group; None: it is not there at the moment. `failing`: since the start."""
+class EndpointStatus(NamedTuple):
+    """An endpoint and its group, or None without one; `failing`: since the start."""
 
     endpoint: Endpoint
     group: Group | None
@@ -96,11 +96,11 @@ class Standing(NamedTuple):
 
 NOTHING_POSTED = Failing()
 NOWHERE = URL("http://nowhere.invalid")
-"""In the place of the URL of an unnamed endpoint: each message has its own."""
+"""URL of unnamed endpoints, which are posted to the URL of each message."""
 
 
 class Outlets(NamedTuple):
-    """What posts. URLs have one of their own: names that take long to look up hold up no endpoint."""
+    """Posts of named endpoints, and of URLs: names that are slow to look up delay no named endpoint."""
 
     endpoints: Posts
     urls: Posts
@@ -122,7 +122,7 @@ class Webhooks(CommitHook):
         *,
         node: int,
     ) -> None:
-        """`real`: the machine's clock, where `clock` is a simulated one. Raises ConfigError."""
+        """`real`: the machine's clock, even if `clock` is simulated. Raises ConfigError."""
         self.registry = registry
         self._groups = groups
         self._settling = settling
@@ -134,11 +134,11 @@ class Webhooks(CommitHook):
         self._real = real
         self._trusted = trusted(config) if config.enabled else None
         self._outlets: Outlets | None = None
-        """None: it is not running, or may post nothing."""
-        self._doors: dict[str, EndpointDoor] = {}
+        """None while not running, or if webhooks are disabled."""
+        self._posters: dict[str, EndpointPoster] = {}
         self._slots = Slots(URL_POSTS_MAX, POSTS, real.mono)
         self._idle: dict[Group, int] = {}
-        """Unnamed endpoints that had nothing to do at the last look, and how many they had been given."""
+        """Unnamed endpoints that were idle at the last `forget_idle`, with their counts of deliveries."""
         self._tries = 0
         self._pausing: set[asyncio.Task[None]] = set()
         writer.add_hook(self)
@@ -146,22 +146,22 @@ class Webhooks(CommitHook):
     # -- life
 
     async def start(self) -> None:
-        """Open the doors."""
+        """Open the posters."""
         if self._trusted is None:
             return
         self._outlets = Outlets(
             self._posts(self._trusted, ENDPOINT_POSTS_MAX),
             self._posts(self._trusted, URL_POSTS_MAX),
         )
-        await self._mend()
+        await self._recreate_groups()
         self._follow()
 
     def _posts(self, authorities: ssl.SSLContext | Literal[True], most: int) -> Posts:
-        """`most`: posts under way at a time; so many names are looked up, and so many connections rest."""
+        """`most`: posts under way at a time, names looked up at a time, and idle connections."""
         return Posts(Sender(self._config, authorities, Lookup(most), most), self._real)
 
-    async def _mend(self) -> None:
-        """An endpoint whose group could not be read begins anew, from now on and by the settings."""
+    async def _recreate_groups(self) -> None:
+        """Create new groups, from now on and with default terms, for endpoints whose group is lost."""
         for endpoint in list(self.registry):
             if self._group(endpoint.name) is None:
                 log.error("endpoint %s: read position lost, starting from now", endpoint.name)
@@ -171,25 +171,25 @@ class Webhooks(CommitHook):
                     log.error("endpoint %s: cannot start, nothing is posted: %s", endpoint.name, error)
 
     async def stop(self) -> None:
-        """Begin no more posts, wait FINISH_S for those under way, then cut them.
+        """Begin no more posts, wait FINISH_S for those under way, then abort them.
 
-        The doors leave in order: what was cut is given back, and no try. If nothing can be written any more
-        (the node leads no longer) nobody could note an answer: it waits for none.
+        Members leave in order, so aborted messages are returned without an attempt. If the writer is broken
+        (the node leads no more), no answer could be stored: it waits for none.
         """
-        doors = list(self._doors.values())
-        self._doors = {}
+        posters = list(self._posters.values())
+        self._posters = {}
         outlets, self._outlets = self._outlets, None
-        for door in doors:
-            door.is_closing = True
+        for poster in posters:
+            poster.is_closing = True
         within_s = FINISH_S if self._writer.broken is None else 0.0
         await asyncio.gather(*[posts.close(within_s) for posts in outlets or ()])
-        for door in doors:
-            door.seat.leave()
+        for poster in posters:
+            poster.member.leave()
         for task in self._pausing:
             task.cancel()
 
     def recover(self) -> None:
-        """The store is back after a failure: what is there now may be less than what was noted."""
+        """Read the endpoints again, as the store is back after a failure and may have lost some."""
         self.registry.recover()
         self._follow()
 
@@ -200,33 +200,33 @@ class Webhooks(CommitHook):
 
     @property
     def under_way(self) -> int:
-        """Posts."""
+        """Posts under way."""
         return sum(map(len, self._outlets or ()))
 
     @property
     def posted(self) -> Mapping[Outcome, int]:
-        """How many posts since the start came to what."""
+        """Posts since the start by outcome."""
         every = [posts.outcomes for posts in self._outlets or ()]
         return {outcome: sum(one[outcome] for one in every) for outcome in Outcome}
 
     def _follow(self) -> None:
-        """A door for each endpoint that has a group, and for no other."""
+        """Open posters for endpoints with a group, and abort those of deleted endpoints."""
         outlets = self._outlets
         if outlets is None:
             return
-        for name in [one for one in self._doors if not is_unnamed(one) and self.registry.get(one) is None]:
-            self._doors.pop(name).shut()
+        for name in [one for one in self._posters if not is_unnamed(one) and self.registry.get(one) is None]:
+            self._posters.pop(name).abort()
         for endpoint in self.registry:
-            door = self._doors.get(endpoint.name)
-            if door is not None and door.seat.is_in:
-                door.change(endpoint)
+            poster = self._posters.get(endpoint.name)
+            if poster is not None and poster.member.is_joined:
+                poster.change(endpoint)
                 continue
             self._open(endpoint)
         for group in [one for one in self._groups if one.is_unnamed and not one.members]:
             self._open(self._unnamed(group))
 
     def step(self) -> None:
-        """Open doors for origins that are new, and let those go on that wait for a post."""
+        """Open posters for new origins, and serve lanes that wait for a post."""
         fresh = self._groups.fresh
         if fresh:
             taken, fresh[:] = fresh[:OPENED], fresh[OPENED:]
@@ -241,7 +241,7 @@ class Webhooks(CommitHook):
         return bool(self._groups.fresh) or self._slots.is_behind
 
     def _unnamed(self, group: Group) -> Endpoint:
-        """The endpoint that full URLs of a group are."""
+        """The unnamed endpoint of a group."""
         row = EndpointRow("", [], {}, POSTS, 0, 0, 0, "")
         return Endpoint(group.endpoint, row, NOWHERE, self._config.timeout_ms / 1_000, POSTS)
 
@@ -256,40 +256,40 @@ class Webhooks(CommitHook):
         group, outlets = self._group(endpoint.name), self._outlets
         if group is None or outlets is None:
             return
-        seat = Seat(self._groups, self._settling, group.text)
-        former = self._doors.pop(endpoint.name, None)
+        member = GroupMember(self._groups, self._settling, group.text)
+        former = self._posters.pop(endpoint.name, None)
         if former is not None:
-            former.shut()
-        lane = Lane(self._slots, group.owner, seat.wake) if group.is_unnamed else None
+            former.abort()
+        lane = Lane(self._slots, group.owner, member.wake) if group.is_unnamed else None
         posts = outlets.urls if group.is_unnamed else outlets.endpoints
-        door = EndpointDoor(
-            endpoint, seat, posts, lane, node=self._node, gone=self._gone, url_of=self._url_of
+        poster = EndpointPoster(
+            endpoint, member, posts, lane, node=self._node, gone=self._gone, url_of=self._url_of
         )
-        self._doors[endpoint.name] = door
-        seat.enter(door)
+        self._posters[endpoint.name] = poster
+        member.join(poster)
 
     def _group(self, name: str) -> Group | None:
         return self._groups.get(endpoint_text(name))
 
-    # -- looked at
+    # -- read
 
-    def standing(self, name: str) -> Standing | None:
+    def status(self, name: str) -> EndpointStatus | None:
         """The endpoint of that name."""
         endpoint = self.registry.get(name)
-        return None if endpoint is None else Standing(endpoint, self._group(name), self.failing(name))
+        return None if endpoint is None else EndpointStatus(endpoint, self._group(name), self.failing(name))
 
     def has(self, group: Group) -> bool:
-        """Whether it is the group of an endpoint that exists."""
-        standing = self.standing(_name_of(group))
-        return standing is not None and standing.group is group
+        """Whether it is the group of an existing endpoint."""
+        status = self.status(_name_of(group))
+        return status is not None and status.group is group
 
     def failing(self, name: str) -> Failing:
-        """How the last posts to the endpoint went, noted in RAM since the start."""
-        door = self._doors.get(name)
-        return NOTHING_POSTED if door is None else door.last_posts.failing
+        """Results of the last posts to the endpoint since the start."""
+        poster = self._posters.get(name)
+        return NOTHING_POSTED if poster is None else poster.last_posts.failing
 
     async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
-        """Of messages, by their index, why what `deliver_to` says cannot be."""
+        """Reasons against the `deliver_to` of messages, by index; `targets`: index and `deliver_to`."""
         found: dict[int, str] = {}
         for count, (index, target) in enumerate(targets, 1):
             why = self._why_not(target.decode())
@@ -312,15 +312,15 @@ class Webhooks(CommitHook):
 
     # -- changed
 
-    async def put(self, name: str, wanted: Wanted, rights: Rights | None) -> tuple[Standing, bool]:
-        """Make an endpoint or change it; True: it is new. `rights`: of the key that asks for it. Raises
-        Refused, Busy, StoreFailed."""
+    async def put(self, name: str, wanted: Wanted, rights: Rights | None) -> tuple[EndpointStatus, bool]:
+        """Create or change an endpoint; True if created. `rights`: of the key of the request. Raises Refused,
+        Busy, StoreFailed."""
         is_new: bool = await self._ask(lambda commit: self._put(commit, name, wanted, rights))
         self._follow()
-        standing = self.standing(name)
-        if standing is None:
+        status = self.status(name)
+        if status is None:
             raise Unknown(name)
-        return standing, is_new
+        return status, is_new
 
     def _put(self, commit: Commit, name: str, wanted: Wanted, rights: Rights | None) -> bool:
         known = self.registry.get(name)
@@ -360,10 +360,10 @@ class Webhooks(CommitHook):
         self._groups.make(commit, endpoint_text(name), terms, keeping, rights)
 
     async def drop(self, name: str, may_go: Callable[[Group], bool], *, is_dead: bool) -> Group | None:
-        """Forget an endpoint with its group; what it has not finished becomes dead letters, or is dropped.
+        """Delete an endpoint and its group. Pending messages are dropped, or dead letters if `is_dead`.
 
-        `may_go`: asked in the writer; the group, and nothing done, if it may not. Raises Unknown, Busy,
-        StoreFailed.
+        `may_go`: called in the writer; if False, nothing is done and the group is returned. Raises Unknown,
+        Busy, StoreFailed.
         """
 
         def decide(commit: Commit) -> tuple[bool, Group | None]:
@@ -385,7 +385,7 @@ class Webhooks(CommitHook):
         return found
 
     async def end_expired(self, groups: Iterable[Group]) -> None:
-        """Forget the endpoints of these groups whose expiry has come; what is undone becomes dead letters.
+        """Delete the endpoints of the groups that have expired; pending messages become dead letters.
 
         Raises Busy, StoreFailed.
         """
@@ -403,7 +403,7 @@ class Webhooks(CommitHook):
         self._follow()
 
     async def forget_idle(self) -> None:
-        """Forget unnamed endpoints that have had nothing to do since the last call.
+        """Delete unnamed endpoints that have been idle since the last call.
 
         Raises Busy, StoreFailed.
         """
@@ -420,35 +420,35 @@ class Webhooks(CommitHook):
             def decide(commit: Commit, some: Sequence[Group] = over[start : start + OPENED]) -> None:
                 for group in some:
                     if self._idle[group] == group.delivered and self._groups.forget_url(commit, group):
-                        door = self._doors.pop(group.endpoint, None)
-                        if door is not None:
-                            door.shut()
+                        poster = self._posters.pop(group.endpoint, None)
+                        if poster is not None:
+                            poster.abort()
 
             await self._ask(decide, cost=OPENED)
 
     def pause(self, commit: Commit, group: Group, is_paused: bool) -> None:
-        """In the writer: give nothing out to the endpoint of this group, or go on."""
+        """Pause or resume the endpoint of this group, in the writer."""
         self._switch(commit, _name_of(group), "", is_paused=is_paused)
 
     def _switch(
         self, commit: Commit, name: str, gone: str, *, is_paused: bool, posted: Endpoint | None = None
     ) -> bool:
-        """`gone`: why, if the server does so by itself; `posted`: what it must still be then."""
-        standing = self.standing(name)
-        if standing is None or standing.group is None:
+        """`gone`: the reason if the server pauses by itself; `posted`: then the receiver must be the same."""
+        status = self.status(name)
+        if status is None or status.group is None:
             return False
-        if posted is not None and not standing.endpoint.is_same_receiver(posted):
+        if posted is not None and not status.endpoint.is_same_receiver(posted):
             return False
-        row = standing.endpoint.row
+        row = status.endpoint.row
         if row.gone != gone:
             self.registry.put(commit, name, msgspec.structs.replace(row, gone=gone))
-        self._groups.pause(commit, standing.group, is_paused=is_paused)
+        self._groups.pause(commit, status.group, is_paused=is_paused)
         return True
 
     def _gone(self, posted: Endpoint, reason: str) -> None:
-        """Its receiver wants nothing any more: pause it, unless it has another one by now."""
-        standing = self.standing(posted.name)
-        if standing is None or standing.group is None or standing.group.is_paused:
+        """Pause the endpoint whose receiver is gone, unless it has another receiver by now."""
+        status = self.status(posted.name)
+        if status is None or status.group is None or status.group.is_paused:
             return
         task = asyncio.get_running_loop().create_task(self._pause_gone(posted, reason))
         self._pausing.add(task)
@@ -465,10 +465,11 @@ class Webhooks(CommitHook):
         except (Busy, StoreFailed) as error:
             log.warning("endpoint %s: not paused: %s", name, error, extra=by("webhooks"))
 
-    # -- tried
+    # -- tested
 
     async def try_out(self, name: str, message: str, body: bytes) -> tuple[Verdict, Reply]:
-        """Post something at once, as a message of that id would be. Raises Unknown, TooMany, Refused."""
+        """Post `body` at once with the headers of a message; `message`: its id. Raises Unknown, TooMany,
+        Refused."""
         endpoint = self.registry.get(name)
         if endpoint is None:
             raise Unknown(name)
@@ -489,7 +490,7 @@ class Webhooks(CommitHook):
         self._tries += 1
         try:
             timeout_s = min(endpoint.timeout_s, TRY_S)
-            return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, timeout_s))
+            return await self._outlets.endpoints.post(WebhookRequest(endpoint.url, headers, body, timeout_s))
         finally:
             self._tries -= 1
 

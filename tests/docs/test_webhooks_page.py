@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from server.webhook.parcel import headers_for
+from server.webhook.request import headers_for
 from server.webhook.signing import secret_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text(encoding="utf-8")

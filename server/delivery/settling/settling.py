@@ -9,7 +9,7 @@
     put_back              the message reached no client: another member gets it
     release               the client returns the message in order: another member gets it
     disconnected          the connection has ended, with all that it had in flight
-    dismiss               a part of the server leaves its group
+    leave                 a part of the server leaves its group
 
 Returning a message in order is not a try: `release`, a clean DISCONNECT, a server that stops. This holds for
 the first RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
@@ -333,7 +333,7 @@ class Settling:
                 why, by = "connection lost", subscriber.name
                 self._undone.fail(group, flight, why, by=by, outcome=LOST, since_s=loan.since_s)
 
-    def dismiss(self, member: Inside, *, is_clean: bool) -> None:
+    def leave(self, member: Inside, *, is_clean: bool) -> None:
         """A part of the server leaves its group: its unacked messages go to another member, or are retried.
 
         `is_clean`: it leaves in order, without an error.

@@ -21,7 +21,7 @@ from ...delivery.shared import Group
 from ...settings.config import Config
 from ...settings.times import format_ms
 from ...webhook.verdicts import Outcome
-from ...webhook.webhooks import Standing, TooMany, Unknown, Webhooks
+from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
 from ..answers import json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
@@ -79,8 +79,8 @@ class EndpointRoutes:
         names = [name for name in self._webhooks.registry.names() if name > cursor]
 
         def view(name: str) -> shapes.Endpoint | None:
-            standing = self._webhooks.standing(name)
-            return None if standing is None else self._view(standing, LIST_LOOK_ROWS)
+            status = self._webhooks.status(name)
+            return None if status is None else self._view(status, LIST_LOOK_ROWS)
 
         views, following = await self._places.page(request, names, limit, view)
         page: shapes.EndpointPage = {"endpoints": views, "next": following}
@@ -89,7 +89,7 @@ class EndpointRoutes:
     @described("An endpoint", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         await self._places.turns.of(request).begin()
-        return json_answer(self._view(self._standing(request), LOOK_ROWS))
+        return json_answer(self._view(self._status(request), LOOK_ROWS))
 
     @described(
         "Make an endpoint, or change it in place",
@@ -106,8 +106,8 @@ class EndpointRoutes:
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wanted = wanted_of(await body_of(request, _ENDPOINT), self._config)
         with refusals():
-            standing, is_new = await self._webhooks.put(name, wanted, rights_of(request))
-        answer = json_answer(self._view(standing, LOOK_ROWS), 201 if is_new else 200)
+            status, is_new = await self._webhooks.put(name, wanted, rights_of(request))
+        answer = json_answer(self._view(status, LOOK_ROWS), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/endpoints/{name}"
         return answer
@@ -163,22 +163,22 @@ class EndpointRoutes:
 
     # -- helpers
 
-    def _standing(self, request: web.Request) -> Standing:
-        standing = self._webhooks.standing(request.match_info["name"])
-        if standing is None:
+    def _status(self, request: web.Request) -> EndpointStatus:
+        status = self._webhooks.status(request.match_info["name"])
+        if status is None:
             raise self._kind.unknown(request)
-        return standing
+        return status
 
     def _found(self, request: web.Request) -> Sequence[Group]:
-        group = self._standing(request).group
+        group = self._status(request).group
         if group is None:
             raise self._kind.unknown(request)
         return [group]
 
     async def _answer(self, request: web.Request, changed: Sequence[Group]) -> web.Response:  # noqa: ARG002
-        return json_answer(self._view(self._standing(request), LOOK_ROWS))
+        return json_answer(self._view(self._status(request), LOOK_ROWS))
 
-    def _view(self, standing: Standing, look_rows: int) -> shapes.Endpoint:
-        group = standing.group
+    def _view(self, status: EndpointStatus, look_rows: int) -> shapes.Endpoint:
+        group = status.group
         progress = None if group is None else self._places.progress(group, look_rows)
-        return endpoint_view(standing, progress, self._webhooks.now_ms)
+        return endpoint_view(status, progress, self._webhooks.now_ms)

@@ -12,7 +12,7 @@ import msgspec
 
 from ...delivery.terms import LASTING, TermsError, read_keeping, read_terms
 from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
-from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
+from ...webhook.request import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted

@@ -3,20 +3,20 @@
 from ...settings.times import format_ms
 from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
-from ...webhook.webhooks import Standing
+from ...webhook.webhooks import EndpointStatus
 from . import shapes
 from .views import Progress, place_view
 
 
-def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
+def endpoint_view(status: EndpointStatus, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
     """`progress`: its group's; `now_ms`: the machine's time, which decides the valid secrets."""
-    endpoint, group, failing = standing
+    endpoint, group, failing = status
     row = endpoint.row
     view: shapes.Endpoint = {
         "name": endpoint.name,
         "url": row.url,
         "state": "paused" if group is not None and group.is_paused else "active",
-        "secret": _secret(standing, now_ms),
+        "secret": _secret(status, now_ms),
         "headers": sorted(row.headers),
         "concurrency": endpoint.concurrency,
         "timeout": endpoint.timeout_s,
@@ -44,9 +44,9 @@ def endpoint_view(standing: Standing, progress: Progress | None, now_ms: int) ->
     }
 
 
-def _secret(standing: Standing, now_ms: int) -> shapes.Secret | None:
+def _secret(status: EndpointStatus, now_ms: int) -> shapes.Secret | None:
     """The newest secret by its fingerprint, and until when the former signs too."""
-    kept = signing(standing.endpoint.row.secrets, now_ms)
+    kept = signing(status.endpoint.row.secrets, now_ms)
     if not kept:
         return None
     shown: shapes.Secret = {"fingerprint": fingerprint(kept[0].secret)}

@@ -1,4 +1,4 @@
-"""Members of a group that are parts of the server: a door that takes for somebody else."""
+"""Members of a group that are parts of the server, which ack for somebody else."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> Non
     assert [m.record.qos for m in link.sent] == [0, 0]
     assert all(link.packet_ids)
     assert rig.core.settling.ack(member, link.packet_ids[0])
-    rig.core.settling.dismiss(member, is_clean=True)
+    rig.core.settling.leave(member, is_clean=True)
     second = FakeLink()
     enlisted(rig, second)
     assert [m.record.payload for m in second.sent] == [b"job 1"]
@@ -106,7 +106,7 @@ def test_the_group_stays_when_it_goes_and_keeps_what_comes() -> None:
     rig = Rig()
     opened(rig, terms=Terms(30_000))
     link = FakeLink()
-    rig.core.settling.dismiss(enlisted(rig, link), is_clean=True)
+    rig.core.settling.leave(enlisted(rig, link), is_clean=True)
     sent(rig, "kept")
     group = rig.core.groups.get(TEXT)
     assert group is not None

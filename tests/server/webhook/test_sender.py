@@ -17,8 +17,8 @@ from aiohttp.client_reqrep import ConnectionKey, RequestInfo
 from yarl import URL
 
 from server.settings.config import ConfigError, Webhook
-from server.webhook.door import unreadable
-from server.webhook.parcel import Parcel
+from server.webhook.poster import unreadable
+from server.webhook.request import WebhookRequest
 from server.webhook.sender import CERTIFICATES, CONNECTIONS, Lookup, Sender, TooLong, trusted
 from server.webhook.targets import Blocked, TargetError
 from server.webhook.verdicts import Reply
@@ -81,19 +81,19 @@ async def sending(
         await sender.close()
 
 
-def parcel(url: str, timeout_s: float = 5.0, body: bytes = b"hello") -> Parcel:
-    return Parcel(URL(url), {"content-type": "text/plain", "webhook-id": "m1"}, body, timeout_s)
+def request(url: str, timeout_s: float = 5.0, body: bytes = b"hello") -> WebhookRequest:
+    return WebhookRequest(URL(url), {"content-type": "text/plain", "webhook-id": "m1"}, body, timeout_s)
 
 
 async def post_to(behave: Behave, timeout_s: float = 5.0) -> Reply:
     async with receiving() as receiver, sending() as sender:
         receiver.behave = behave
-        return await sender.post(parcel(receiver.url(), timeout_s))
+        return await sender.post(request(receiver.url(), timeout_s))
 
 
 async def test_what_is_posted_arrives_as_it_is() -> None:
     async with receiving() as receiver, sending() as sender:
-        reply = await sender.post(parcel(receiver.url("/a?b=c")))
+        reply = await sender.post(request(receiver.url("/a?b=c")))
         (got,) = receiver.got
     assert (reply.status, reply.fault) == (200, "")
     assert reply.latency_ms > 0
@@ -107,7 +107,7 @@ async def test_what_is_posted_arrives_as_it_is() -> None:
 async def test_a_status_is_told_and_no_redirect_followed(status: int) -> None:
     async with receiving() as receiver, sending() as sender:
         receiver.behave = answer(status, f"Location: {receiver.url('/elsewhere')}", "Retry-After: 7")
-        reply = await sender.post(parcel(receiver.url()))
+        reply = await sender.post(request(receiver.url()))
         assert [got.path for got in receiver.got] == ["/hook"]
     assert (reply.status, reply.retry_after) == (status, "7")
 
@@ -143,7 +143,7 @@ async def test_what_has_answered_has_answered_whatever_its_body_is(behave: Behav
 async def test_a_connection_is_used_again() -> None:
     async with receiving() as receiver, sending() as sender:
         for _ in range(3):
-            assert (await sender.post(parcel(receiver.url()))).status == 200
+            assert (await sender.post(request(receiver.url()))).status == 200
         assert receiver.connections == 1
 
 
@@ -151,13 +151,13 @@ async def test_nobody_listens() -> None:
     async with receiving() as receiver, sending() as sender:
         url = receiver.url()
     async with sending() as sender:
-        reply = await sender.post(parcel(url))
+        reply = await sender.post(request(url))
     assert (reply.status, reply.fault) == (0, "not connected: Connection refused")
 
 
 async def test_a_name_that_is_none() -> None:
     async with sending() as sender:
-        reply = await sender.post(parcel("http://nothing.invalid/"))
+        reply = await sender.post(request("http://nothing.invalid/"))
     assert (reply.status, reply.fault) == (0, "the name was not found")
 
 
@@ -172,7 +172,7 @@ async def test_a_name_that_is_none() -> None:
 async def test_the_server_itself_is_out_of_reach_in_every_spelling(url: str) -> None:
     async with receiving() as receiver, sending(Webhook(allow_http=True)) as sender:
         try:
-            reply = await sender.post(parcel(url.format(port=receiver.port)))
+            reply = await sender.post(request(url.format(port=receiver.port)))
         except ValueError:
             return  # no URL at all
         assert reply.status == 0
@@ -182,7 +182,7 @@ async def test_the_server_itself_is_out_of_reach_in_every_spelling(url: str) -> 
 async def test_a_name_that_resolves_to_something_inner_is_not_connected_to() -> None:
     names = Names("127.0.0.1", "127.0.0.1 ::1")
     async with receiving() as receiver, sending(Webhook(allow_http=True), names) as sender:
-        reply = await sender.post(parcel(f"http://evil.example:{receiver.port}/"))
+        reply = await sender.post(request(f"http://evil.example:{receiver.port}/"))
         assert reply.fault == "the address is private or reserved"
         assert (receiver.connections, names.asked) == (0, ["evil.example"])
 
@@ -201,7 +201,7 @@ async def test_who_resolves_otherwise_the_second_time_gains_nothing(monkeypatch:
     async with sending(Webhook(allow_http=True), names) as sender:
         faults = []
         for number in range(3):
-            faults.append((await sender.post(parcel(f"http://evil{number}.example/"))).fault)
+            faults.append((await sender.post(request(f"http://evil{number}.example/"))).fault)
     assert connected == ["93.184.216.34", "93.184.216.34"]
     assert faults[1] == "the address is private or reserved"
 
@@ -269,7 +269,7 @@ async def test_a_reason_is_one_of_a_fixed_set_and_names_nothing(
 
     async with sending() as sender:
         monkeypatch.setattr(sender._session, "post", failing)
-        fault = (await sender.post(parcel(f"https://{SECRET}/"))).fault
+        fault = (await sender.post(request(f"https://{SECRET}/"))).fault
     assert fault in REASONS
     assert SECRET not in fault
     assert type(error).__name__ not in fault
@@ -295,7 +295,7 @@ def context() -> ssl.SSLContext:
 
 async def test_a_certificate_that_nobody_knows_is_refused() -> None:
     async with receiving(context()) as receiver, sending() as sender:
-        reply = await sender.post(parcel(receiver.url(scheme="https", host="localhost")))
+        reply = await sender.post(request(receiver.url(scheme="https", host="localhost")))
         assert receiver.got == []
     assert reply.status == 0
     assert reply.fault.startswith("TLS: "), reply
@@ -304,11 +304,11 @@ async def test_a_certificate_that_nobody_knows_is_refused() -> None:
 async def test_one_that_is_known_is_taken_for_its_name_alone() -> None:
     known = Webhook(allow_private=True, tls_ca=str(TLS / "cert.pem"))
     async with receiving(context()) as receiver, sending(known) as sender:
-        assert (await sender.post(parcel(receiver.url(scheme="https", host="localhost")))).status == 200
+        assert (await sender.post(request(receiver.url(scheme="https", host="localhost")))).status == 200
         url = f"https://other.example:{receiver.port}/"
     async with receiving(context()) as receiver, sending(known, Names("127.0.0.1")) as sender:
         url = f"https://other.example:{receiver.port}/"
-        assert (await sender.post(parcel(url))).fault == "TLS: the certificate is for another name"
+        assert (await sender.post(request(url))).fault == "TLS: the certificate is for another name"
 
 
 @pytest.mark.parametrize("text", ["/nowhere.pem", __file__])
@@ -319,7 +319,7 @@ def test_authorities_that_cannot_be_read_name_their_setting(text: str) -> None:
 
 async def test_tls_to_who_speaks_none() -> None:
     async with receiving() as receiver, sending() as sender:
-        reply = await sender.post(parcel(receiver.url(scheme="https"), 2.0))
+        reply = await sender.post(request(receiver.url(scheme="https"), 2.0))
         assert receiver.got == []
     assert reply.status == 0
     assert reply.fault
@@ -330,7 +330,7 @@ async def test_the_environment_says_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("http_proxy", proxy.url("/"))
         monkeypatch.setenv("HTTP_PROXY", proxy.url("/"))
         async with sending() as sender:
-            assert (await sender.post(parcel(receiver.url()))).status == 200
+            assert (await sender.post(request(receiver.url()))).status == 200
         assert proxy.connections == 0
 
 
@@ -338,7 +338,7 @@ async def test_cookies_are_not_kept() -> None:
     async with receiving() as receiver, sending() as sender:
         receiver.behave = answer(200, "Set-Cookie: a=b")
         for _ in range(2):
-            await sender.post(parcel(receiver.url()))
+            await sender.post(request(receiver.url()))
         assert "cookie" not in receiver.got[1].headers
 
 
@@ -355,11 +355,11 @@ async def test_an_answer_that_came_before_the_post_answers_no_post() -> None:
     async with receiving() as receiver, sending() as sender:
         receiver.script = [twice]
         receiver.behave = answer(500)
-        assert (await sender.post(parcel(receiver.url()))).status == 200
+        assert (await sender.post(request(receiver.url()))).status == 200
         await asyncio.sleep(0.2)
-        unsure = await sender.post(parcel(receiver.url()))
+        unsure = await sender.post(request(receiver.url()))
         assert (unsure.status, unsure.fault) == (0, "the connection was closed without an answer")
-        assert (await sender.post(parcel(receiver.url()))).status == 500
+        assert (await sender.post(request(receiver.url()))).status == 500
 
 
 def endless(first: bytes, again: bytes) -> Behave:
@@ -417,30 +417,30 @@ async def test_two_interim_answers_may_come(interim: bytes, size: int) -> None:
     async with receiving() as receiver, sending() as sender:
         receiver.script = [in_pieces(interim * count + final, size) for count in (2, 1, 3)]
         for _ in range(2):
-            assert (await sender.post(parcel(receiver.url()))).status == 200
-        refused = await sender.post(parcel(receiver.url()))
+            assert (await sender.post(request(receiver.url()))).status == 200
+        refused = await sender.post(request(receiver.url()))
         assert (refused.status, refused.fault) == (0, "more than 2 interim answers (1xx)")
         receiver.behave = endless(b"", interim)
-        assert (await sender.post(parcel(receiver.url()))).fault == "more than 2 interim answers (1xx)"
+        assert (await sender.post(request(receiver.url()))).fault == "more than 2 interim answers (1xx)"
 
 
 async def test_each_answer_on_a_connection_may_be_as_long() -> None:
     async with receiving() as receiver, sending() as sender:
         receiver.behave = answer(200, body=b"x" * 40_000)
         for _ in range(4):
-            assert (await sender.post(parcel(receiver.url()))).status == 200
+            assert (await sender.post(request(receiver.url()))).status == 200
         assert receiver.connections == 1
 
 
 async def test_so_many_connections_wait_for_the_next_message_and_no_more() -> None:
     async with receiving(host="0.0.0.0") as receiver, sending(resting=3) as sender:
         for number in range(30):
-            await sender.post(parcel(receiver.url(host=f"127.0.1.{number}")))
+            await sender.post(request(receiver.url(host=f"127.0.1.{number}")))
         await asyncio.sleep(0.05)
         assert receiver.resting <= 4
         rested = receiver.connections
         for _ in range(20):
-            assert (await sender.post(parcel(receiver.url(host="127.0.1.1")))).status == 200
+            assert (await sender.post(request(receiver.url(host="127.0.1.1")))).status == 200
         assert receiver.connections == rested
 
 
@@ -457,9 +457,9 @@ async def test_a_name_that_is_not_found_in_time_holds_up_no_other_and_is_known_t
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
     async with receiving() as receiver, sending(names=Lookup(21)) as sender:
         urls = [receiver.url(host=f"hangs{number}.example") for number in range(20)]
-        posts = [asyncio.create_task(sender.post(parcel(url, 0.3))) for url in urls]
+        posts = [asyncio.create_task(sender.post(request(url, 0.3))) for url in urls]
         await asyncio.sleep(0.05)
-        assert (await sender.post(parcel(receiver.url(host="quick.example"), 0.2))).status == 200
+        assert (await sender.post(request(receiver.url(host="quick.example"), 0.2))).status == 200
         assert {(await post).fault for post in posts} == {"timed out after 0.3 s"}
         (lookup,) = sender.lookups(URL(receiver.url(host="HANGS3.example")))
         assert not sender.lookups(URL(receiver.url(host="quick.example")))

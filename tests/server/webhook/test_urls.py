@@ -67,7 +67,7 @@ async def test_it_is_forgotten_when_it_has_been_idle_and_comes_again(
     assert origins(server) == [receiver.url("")]
     await look(server, 2)
     assert origins(server) == []
-    assert server.app.webhooks._doors == {}
+    assert server.app.webhooks._posters == {}
     shown = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
     assert [(one["group"], one["state"]) for one in shown] == [(f"$endpoint/{receiver.url('')}", "done")]
     await server.schedule("a", "y", deliver_to=receiver.url())
@@ -185,7 +185,7 @@ async def test_what_an_older_version_left_to_one_group_is_finished_there_once(
     """What was due by then is of `$endpoint/*`; what is due now is its origin's."""
     data, store = tmp_path / "old", FailingMemory()
     async with running(data, config, clock, store=store) as server:
-        monkeypatch.setattr(server.app.webhooks, "step", lambda: None)  # no door is opened
+        monkeypatch.setattr(server.app.webhooks, "step", lambda: None)  # no poster is opened
         for number in range(5):
             await server.schedule("a", number, deliver_to=receiver.url())
         await server.schedule("a", 5, deliver_to=receiver.url(), deliver_in="1m")

@@ -1,22 +1,21 @@
-"""The doors by which messages leave: members of groups, that post what they are given.
+"""Posters: members of groups that post messages to endpoints.
 
-Delivery gives a message to the group of its endpoint, the group to its member here, and that one's link
-posts it. An answer that means "done" is the ack; any other a nack, by which the message stands on the
-timeline again for this group alone, until it is done or dead. So there is no queue here: what has no room
-waits in the store.
+Delivery adds a message to the group of its endpoint, the group sends it to its member here, and the member's
+link posts it. An answer that means "done" acks it. Any other nacks it: the message is retried on the timeline
+for this group alone, until it is done or a dead letter. There is no queue here: messages that do not fit wait
+in the store.
 
-A door has so many posts under way as its endpoint says. A slow endpoint fills its own and no other's. The
-endpoints that the server makes for full URLs share a bound besides (slots.py): each has a lane there.
+A poster has as many posts under way as its endpoint allows, so a slow endpoint delays no other. Unnamed
+endpoints, made for full URLs, also share a bound (slots.py): each has a lane there.
 
-A post that is under way when the server is killed was in flight, and is sent again after the start. A post
-may take half an hour: it is cut when the server stops, and when its endpoint is deleted.
+A post under way when the server is killed was in flight, and is sent again after the start. A post may take
+half an hour: it is aborted when the server stops, and when its endpoint is deleted.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from yarl import URL
 
@@ -31,8 +30,8 @@ from ..delivery.subscriber import Closing, Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
 from .failing import LastPosts
-from .parcel import Parcel, parcel_of
 from .registry import Endpoint
+from .request import WebhookRequest, request_for
 from .sender import Sender
 from .slots import Lane
 from .targets import TargetError
@@ -41,16 +40,16 @@ from .verdicts import Outcome, Reply, Verdict, verdict_of
 log = logging.getLogger(__name__)
 
 LEASE_MORE_MS = 60_000
-"""How much longer than a post its lease lasts: the post ends first, by its own timeout."""
+"""Added to a post's timeout for its lease, so that the post ends first."""
 
 Ended = Callable[[Verdict, Reply], None]
 
 
 class Posts:
-    """Posts under way, of all doors, and how many have come to what."""
+    """Posts under way of all posters, and the count of each outcome."""
 
     def __init__(self, sender: Sender, real: Clock) -> None:
-        """`real`: the machine's clock, also where the server's is simulated: receivers look at it."""
+        """`real`: the machine's clock, even if the server's is simulated: receivers check it."""
         self._sender = sender
         self._real = real
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,21 +66,21 @@ class Posts:
     def mono_ms(self) -> float:
         return self._real.mono() * 1_000
 
-    async def post(self, parcel: Parcel) -> tuple[Verdict, Reply]:
+    async def post(self, request: WebhookRequest) -> tuple[Verdict, Reply]:
         """Post once."""
-        reply = await self._sender.post(parcel)
+        reply = await self._sender.post(request)
         return verdict_of(reply, self.now_ms), reply
 
-    def begin(self, parcel: Parcel, ended: Ended) -> asyncio.Task[None]:
-        """Post, then say what came of it; nothing if the task that is returned is cancelled. The task goes on
-        for as long as anything of it does, also the look-up of a name that took too long."""
-        task = asyncio.get_running_loop().create_task(self._run(parcel, ended))
+    def begin(self, request: WebhookRequest, ended: Ended) -> asyncio.Task[None]:
+        """Post in a task, then call `ended`, unless the task is cancelled. The task also waits for look-ups
+        of names that outlast the post."""
+        task = asyncio.get_running_loop().create_task(self._run(request, ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self, within_s: float) -> None:
-        """Wait for those under way; what takes longer is cut off, and sent again after the next start."""
+        """Wait for posts under way, then abort the rest, which are sent again after the next start."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=within_s)
             for task in late:
@@ -89,44 +88,34 @@ class Posts:
             await asyncio.gather(*late, return_exceptions=True)
         await self._sender.close()
 
-    async def _run(self, parcel: Parcel, ended: Ended) -> None:
+    async def _run(self, request: WebhookRequest, ended: Ended) -> None:
         try:
-            verdict, reply = await self.post(parcel)
+            verdict, reply = await self.post(request)
         except Exception:
             log.exception("webhooks: a post failed inside the server", extra=by("webhooks"))
             reply = Reply(0, fault="the server failed to post it")
             verdict = verdict_of(reply, self.now_ms)
         self.outcomes[verdict.outcome] += 1
         ended(verdict, reply)
-        lookups = self._sender.lookups(parcel.url)
+        lookups = self._sender.lookups(request.url)
         if lookups:
             await asyncio.wait(lookups)
 
 
-class Door(Protocol):
-    """What posts the messages of one group."""
-
-    @property
-    def has_room(self) -> bool: ...
-
-    def post(self, message: Message, packet_id: int, attempt: int) -> None:
-        """Begin to post what the group has given; `attempt` as `Link.send` has it."""
-
-
-class Entrance:
-    """The link through which a group gives its messages to a door: they are of any size, and of QoS 1."""
+class GroupLink:
+    """The link from a group to a poster: messages of any size, with QoS 1."""
 
     __slots__ = ("_door", "_seat")
 
     is_limited = False
 
-    def __init__(self, seat: "Seat", door: Door) -> None:
-        self._seat = seat
-        self._door = door
+    def __init__(self, member: "GroupMember", poster: "EndpointPoster") -> None:
+        self._member = member
+        self._poster = poster
 
     @property
     def has_room(self) -> bool:
-        return self._door.has_room
+        return self._poster.has_room
 
     def takes(
         self,
@@ -138,10 +127,10 @@ class Entrance:
         return True
 
     def close(self, why: Closing) -> None:
-        """Its place in the group is given up, for whatever reason."""
+        """Leave the group."""
         if why is not Closing.DROPPED:
-            log.error("%s: closed for webhooks: %s", self._seat.text, why.name.lower())
-        self._seat.leave()
+            log.error("%s: closed for webhooks: %s", self._member.text, why.name.lower())
+        self._member.leave()
 
     def release(self, packet_id: int) -> None:
         raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
@@ -156,7 +145,7 @@ class Entrance:
         is_retained: bool = False,  # noqa: ARG002
         is_first: bool = False,  # noqa: ARG002
     ) -> None:
-        self._door.post(message, packet_id, attempt)
+        self._poster.post(message, packet_id, attempt)
 
     def takes_run(self, run: Run, qos: int) -> bool:  # noqa: ARG002
         return False
@@ -165,8 +154,8 @@ class Entrance:
         raise AssertionError("a group gives one by one")
 
 
-class Seat:
-    """The place of a door in its group, and what it says there of messages."""
+class GroupMember:
+    """A poster's membership in its group: acks and nacks."""
 
     __slots__ = ("_groups", "_inside", "_settling", "text")
 
@@ -177,51 +166,51 @@ class Seat:
         self._inside: Inside | None = None
 
     @property
-    def is_in(self) -> bool:
+    def is_joined(self) -> bool:
         return self._inside is not None
 
-    def enter(self, door: Door) -> None:
-        """Join the group as the member that posts its messages. Raises UnknownGroup."""
-        self._inside = self._groups.enlist(Entrance(self, door), self.text, name=self.text)
+    def join(self, poster: "EndpointPoster") -> None:
+        """Join the group. Raises UnknownGroup."""
+        self._inside = self._groups.enlist(GroupLink(self, poster), self.text, name=self.text)
 
     def leave(self) -> None:
         """Leave the group. Messages in flight are redelivered."""
         inside, self._inside = self._inside, None
         if inside is not None:
-            self._settling.dismiss(inside, is_clean=True)
+            self._settling.leave(inside, is_clean=True)
 
     def wake(self) -> bool:
-        """There may be room: go on. False: the group has nothing to give."""
+        """Read on, as there may be room; False if the group has no message waiting."""
         group = self._groups.get(self.text)
         if self._inside is None or group is None or group.session.tailing:
             return False
         self._groups.read_on(self._inside)
         return True
 
-    def keep(self, packet_id: int, for_ms: int) -> None:
-        """Have the message to itself for so long, however short the group's ack timeout is."""
+    def extend(self, packet_id: int, for_ms: int) -> None:
+        """Extend the lease of the message, however short the group's ack timeout is."""
         if self._inside is not None:
             self._settling.extend(self._inside, packet_id, for_ms)
 
-    def done(self, packet_id: int) -> None:
-        """The message has been taken."""
+    def ack(self, packet_id: int) -> None:
+        """Ack the message."""
         if self._inside is not None:
             self._settling.ack(self._inside, packet_id)
             self._groups.read_on(self._inside)
 
-    def again(
+    def nack(
         self,
         packet_id: int,
         verdict: Verdict,
         settled: Callable[[], None],
     ) -> None:
-        """It has not; `settled` when that is durable, or is not to be waited for."""
+        """Nack the message; calls `settled` when that is durable, or at once after it has left."""
         inside = self._inside
         if inside is None:
             settled()
             return
 
-        def told(_: object) -> None:
+        def answered(_: object) -> None:
             settled()
             if self._inside is inside:
                 self._groups.read_on(inside)
@@ -231,7 +220,7 @@ class Seat:
             packet_id,
             delay_ms=verdict.delay_ms,
             reason=verdict.reason,
-            done=told,
+            done=answered,
         )
 
 
@@ -239,13 +228,13 @@ UrlOf = Callable[[Endpoint, Message], URL]
 """Where a message to an endpoint is posted. Raises TargetError."""
 
 
-class EndpointDoor:
-    """What posts to one endpoint."""
+class EndpointPoster:
+    """Posts to one endpoint."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        seat: Seat,
+        member: GroupMember,
         posts: Posts,
         lane: Lane | None,
         *,
@@ -253,12 +242,12 @@ class EndpointDoor:
         gone: Callable[[Endpoint, str], None],
         url_of: UrlOf,
     ) -> None:
-        """`lane`: of the bound that full URLs share; None: it needs none. `gone`: told of the endpoint as it
-        was posted to, and why, when that wants nothing any more."""
+        """`lane`: in the bound of unnamed endpoints; None for others. `gone`: called with the endpoint as
+        posted to and a reason, when the receiver answers that it is gone."""
         self.endpoint = endpoint
-        """As it is by now; what is under way was posted as it was."""
+        """The current one. Posts under way may be to a former one."""
         self.last_posts = LastPosts()
-        self.seat = seat
+        self.member = member
         self._posts = posts
         self._lane = lane
         self._node = node
@@ -267,7 +256,7 @@ class EndpointDoor:
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_closing = False
-        """Nothing more is begun."""
+        """Begins no more posts."""
 
     @property
     def has_room(self) -> bool:
@@ -276,27 +265,28 @@ class EndpointDoor:
         return self._lane is None or self._lane.has_room
 
     def change(self, endpoint: Endpoint) -> None:
-        """Post to the endpoint as it is by now. Another receiver is judged by its own posts."""
+        """Post to the changed endpoint. A new receiver starts without results of posts."""
         if not endpoint.is_same_receiver(self.endpoint):
             self.last_posts.clear()
         self.endpoint = endpoint
 
-    def shut(self) -> None:
-        """The endpoint is deleted: cut the posts under way, which would hold connections beyond the share of
-        the next endpoint of that name."""
+    def abort(self) -> None:
+        """Abort the posts under way, as the endpoint is deleted: they would hold connections beyond the share
+        of the next endpoint of that name."""
         self.is_closing = True
         for task in self._tasks:
             task.cancel()
         if self._lane is not None:
             self._lane.close()
-        self.seat.leave()
+        self.member.leave()
 
     def post(self, message: Message, packet_id: int, attempt: int) -> None:
+        """Begin to post a message of the group; `attempt` as in `Link.send`."""
         endpoint, now_ms = self.endpoint, self._posts.now_ms
         self._open += 1
-        self.seat.keep(packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
+        self.member.extend(packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
-            parcel = parcel_of(
+            request = request_for(
                 message,
                 self._url_of(endpoint, message),
                 endpoint.timeout_s,
@@ -309,7 +299,7 @@ class EndpointDoor:
         except Exception as error:
             self._ended(endpoint, packet_id, unreadable(error), Reply(0))
             return
-        task = self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
+        task = self._posts.begin(request, partial(self._ended, endpoint, packet_id))
         if self._lane is not None:
             lane, kind, began_ms = self._lane, self._lane.take(), self._posts.mono_ms
             task.add_done_callback(lambda _: lane.give(kind, self._posts.mono_ms - began_ms))
@@ -321,20 +311,20 @@ class EndpointDoor:
             self.last_posts.note(verdict)
         if verdict.outcome is Outcome.DONE:
             self._open -= 1
-            self.seat.done(packet_id)
+            self.member.ack(packet_id)
             return
         if verdict.outcome is Outcome.GONE:
             self._gone(endpoint, verdict.reason)
-        self.seat.again(packet_id, verdict, self._settled)
+        self.member.nack(packet_id, verdict, self._settled)
 
     def _settled(self) -> None:
         self._open -= 1
 
 
 def unreadable(error: Exception) -> Verdict:
-    """Of what can never be posted: it goes the way of all that fails, to a dead letter in the end.
+    """The verdict for a message that cannot be posted: it is retried, then becomes a dead letter.
 
-    That may be a mistake of ours as well: one message stops no other.
+    The error may be the server's own: one message stops no other.
     """
     match error:
         case TargetError():

@@ -5,7 +5,7 @@ import pytest
 from yarl import URL
 
 from server.delivery.message import Message
-from server.webhook.parcel import HEADERS_BYTES_MAX, Parcel, is_header, parcel_of
+from server.webhook.request import HEADERS_BYTES_MAX, WebhookRequest, is_header, request_for
 from server.webhook.signing import signatures
 from shards.fields import Record, Retry
 from shards.properties import properties_of
@@ -17,10 +17,10 @@ URL_ = URL("https://example.com/hook")
 PLAIN = Record(b"orders/17", b"hello", DUE_MS)
 
 
-def made(record: Record = PLAIN, *secrets: bytes, attempt: int = 1, **own: str) -> Parcel:
+def made(record: Record = PLAIN, *secrets: bytes, attempt: int = 1, **own: str) -> WebhookRequest:
     message = Message(position(DUE_MS, 7), 3, record, DUE_MS)
     headers = {name.replace("_", "-"): value for name, value in own.items()}
-    return parcel_of(message, URL_, 15.0, secrets, headers, attempt=attempt, node=0, now_s=NOW_S)
+    return request_for(message, URL_, 15.0, secrets, headers, attempt=attempt, node=0, now_s=NOW_S)
 
 
 def with_headers(*headers: tuple[str, str], content_type: str = "") -> Record:
@@ -28,10 +28,10 @@ def with_headers(*headers: tuple[str, str], content_type: str = "") -> Record:
 
 
 def test_what_every_post_says() -> None:
-    parcel = made(attempt=3)
+    request = made(attempt=3)
     message = f"{DUE_MS << 80 | 3 << 64 | 7:032x}"
-    assert parcel == (URL_, parcel.headers, b"hello", 15.0)
-    assert {name: value for name, value in parcel.headers.items() if name != "user-agent"} == {
+    assert request == (URL_, request.headers, b"hello", 15.0)
+    assert {name: value for name, value in request.headers.items() if name != "user-agent"} == {
         "webhook-id": message,
         "webhook-timestamp": str(NOW_S),
         "fasti-due": "2026-11-21T08:00:00.250Z",
@@ -39,7 +39,7 @@ def test_what_every_post_says() -> None:
         "fasti-topic": "orders/17",
         "content-type": "text/plain; charset=utf-8",
     }
-    assert parcel.headers["user-agent"].startswith("fasti/")
+    assert request.headers["user-agent"].startswith("fasti/")
 
 
 def test_the_id_is_the_same_on_each_try() -> None:

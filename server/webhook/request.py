@@ -42,7 +42,7 @@ _PREFIXES = ("webhook-", "fasti-", "proxy-")
 _PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}
 
 
-class Parcel(NamedTuple):
+class WebhookRequest(NamedTuple):
     """A webhook request and its URL."""
 
     url: URL
@@ -92,7 +92,7 @@ def headers_for(
     return headers
 
 
-def parcel_of(
+def request_for(
     message: Message,
     url: URL,
     timeout_s: float,
@@ -102,7 +102,7 @@ def parcel_of(
     attempt: int,
     node: int,
     now_s: int,
-) -> Parcel:
+) -> WebhookRequest:
     """The webhook request for a message. Raises Corrupt for unreadable properties."""
     record = message.record
     theirs, content_type = headers_of(record.properties)
@@ -124,4 +124,4 @@ def parcel_of(
         if is_header(name, value) and _as_read(name) not in taken:
             taken.add(_as_read(name))
             headers[name.lower()] = value
-    return Parcel(url, headers, body, timeout_s)
+    return WebhookRequest(url, headers, body, timeout_s)
