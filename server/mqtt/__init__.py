@@ -11,7 +11,7 @@ Inwards, in the order that bytes come:
     state.py        `Connection`: the rules of one connection, packets in, calls to delivery out
     parts.py        the parts of the server that connections call
     backlog.py      packets that wait for their turn, and how many bytes they came in
-    door.py         who comes in by a listener: name and key of a CONNECT
+    authenticator.py  authentication of a CONNECT: name and key
     opening.py      CONNECT: what is refused, and what CONNACK grants
     subscribing.py  SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused
     pending_ack.py  a publish that waits for its answer

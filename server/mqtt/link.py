@@ -39,7 +39,7 @@ from ..net.revoked import CertificateId
 from ..net.tls import client_certificate_id, common_name
 from ..net.unsent import counting
 from ..observe.logs import by
-from .door import Door
+from .authenticator import Authenticator
 from .parts import Parts
 from .state import Connection
 
@@ -142,12 +142,17 @@ class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
     def __init__(
-        self, parts: Parts, loop: asyncio.AbstractEventLoop, links: Links, door: Door, caller: Caller
+        self,
+        parts: Parts,
+        loop: asyncio.AbstractEventLoop,
+        links: Links,
+        authenticator: Authenticator,
+        caller: Caller,
     ) -> None:
         self._parts = parts
         self._limits = parts.config.limits
         self._publishing = parts.publishing
-        self._door = door
+        self._authenticator = authenticator
         self._caller = caller
         self.address = caller.address
         self.owner = network_of(caller.address)
@@ -180,7 +185,7 @@ class MqttLink(Opening):
         config, identity = self._parts.config, common_name(transport)
         self._connection = Connection(
             self._parts,
-            self._door,
+            self._authenticator,
             peer=str(self._caller),
             identity=identity,
             wake=self._plan_flush,
@@ -195,7 +200,7 @@ class MqttLink(Opening):
             cause = by(self.address)
             log.warning("connection closed: the certificate has no common name", extra=cause)
             self._transport.abort()
-        elif self._door.has_revoked(
+        elif self._authenticator.has_revoked(
             self._certificate_id
         ):  # meanwhile: the handshake has looked at the list before
             cause = by(self.address)
@@ -312,7 +317,7 @@ class MqttLink(Opening):
     def review(self) -> None:
         """Keys or certificates are others now."""
         if self._connection is not None and not self._is_ending:
-            self._connection.review(has_revoked=self._door.has_revoked(self._certificate_id))
+            self._connection.review(has_revoked=self._authenticator.has_revoked(self._certificate_id))
 
     def hear(self, head: bytes) -> None:
         """The request for a websocket: a trusted proxy says whose it is."""

@@ -20,7 +20,7 @@ from ..net.opening import Caller, Opening
 from ..net.tls import Certificates
 from ..settings.config import Config
 from ..settings.kinds import Address
-from .door import Door
+from .authenticator import Authenticator
 from .link import Links, MqttLink
 from .parts import Parts
 from .websocket import Inner, Websocket
@@ -93,8 +93,8 @@ def mqtt_listeners(
     """Those of a server: what is behind them is a link."""
     config = parts.config
 
-    def behind(address: Address, shown: Certificates | None) -> Behind:
-        door = Door(keyring, shown, lets_anybody=config.lets_anybody(address))
-        return lambda caller: MqttLink(parts, asyncio.get_running_loop(), links, door, caller)
+    def behind(address: Address, own: Certificates | None) -> Behind:
+        authenticator = Authenticator(keyring, own, lets_anybody=config.lets_anybody(address))
+        return lambda caller: MqttLink(parts, asyncio.get_running_loop(), links, authenticator, caller)
 
     return Listeners(config, certificates, links.crowd, time, ports, behind)

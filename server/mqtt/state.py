@@ -47,8 +47,8 @@ from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.owners import owner_of
 from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
+from .authenticator import Authenticator
 from .backlog import Backlog
-from .door import Door
 from .forms import CANCELLED, fasti_id
 from .inbound import Inbound
 from .opening import (
@@ -88,7 +88,7 @@ class Connection:
     def __init__(
         self,
         parts: Parts,
-        door: Door,
+        authenticator: Authenticator,
         *,
         peer: str,
         identity: str,
@@ -98,7 +98,7 @@ class Connection:
     ) -> None:
         """`identity`: the common name of the client's certificate, empty without one."""
         config, publishing, settling = parts.config, parts.publishing, parts.settling
-        self._door = door
+        self._authenticator = authenticator
         self._rights: Rights | None = None
         self._config = config
         self._clock = parts.clock
@@ -394,7 +394,7 @@ class Connection:
         self.is_opening = True
         identity = self._peer.identity if self._config.mqtt.tls_identity_as_username else ""
         entered = partial(self._entered, packet)
-        self._door.ask(packet, self.client_id, self._peer.host, identity, entered)
+        self._authenticator.authenticate(packet, self.client_id, self._peer.host, identity, entered)
 
     def _entered(self, packet: Connect, rights: Rights | None, reason: Reason | None) -> None:
         """Handle the result of the authentication."""

@@ -210,7 +210,7 @@ def test_no_circular_imports() -> None:
 
 
 # Inside server/, from the ground up: a room or a file of the ground floor may import those of earlier lines,
-# and nothing of its own line but itself. Doors (mqtt, http) know delivery, never the reverse.
+# and nothing of its own line but itself. Protocols (mqtt, http) know delivery, never the reverse.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("build", "settings", "fair"),
     ("observe",),

@@ -39,7 +39,7 @@ class Asked:
 
 
 class Puller:
-    """Calls the rig's door."""
+    """Calls the rig's pull."""
 
     def __init__(self, rig: Rig, *texts: str, rights: Rights | None = None) -> None:
         self.rig = rig

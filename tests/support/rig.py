@@ -34,7 +34,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.core import Core
 from server.delivery.subscriber import Closing
-from server.mqtt.door import Door
+from server.mqtt.authenticator import Authenticator
 from server.mqtt.state import Connection
 from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
@@ -78,7 +78,7 @@ class Peer:
         """What waits for a turn of its owner."""
         self.connection = Connection(
             rig.core.mqtt,
-            rig.door,
+            rig.authenticator,
             peer="10.0.0.1:5",
             identity=identity,
             wake=lambda: self.planned.append("answers"),
@@ -311,10 +311,10 @@ class Rig:
         return self.stepper.keyring
 
     @property
-    def door(self) -> Door:
+    def authenticator(self) -> Authenticator:
         """Of its only listener."""
         settings = self.core.config
-        return Door(self.keyring, None, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
+        return Authenticator(self.keyring, None, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
 
     def read_keys(self) -> None:
         """Read the files of keys again, as the server does."""

@@ -12,7 +12,7 @@ from server.auth.mosquitto import AclFile, read_acl
 from server.auth.rights import Principal, Rights
 from server.codec.packets import Connect
 from server.codec.reasons import Reason
-from server.mqtt.door import Door
+from server.mqtt.authenticator import Authenticator
 from tests.support.keys import Clock, ring
 from tests.support.mosquitto import LETTERS, RECORD, acl_files, record
 
@@ -37,20 +37,20 @@ def read(path: Path, text: str) -> AclFile | None:
         return None
 
 
-def door_of(path: Path) -> Door | None:
-    """The door of a server that has this password file; None: it does not start."""
+def authenticator_of(path: Path) -> Authenticator | None:
+    """The authenticator of a server that has this password file; None: it does not start."""
     try:
-        return Door(ring(None, Clock(), password_file=str(path)), None, lets_anybody=False)
+        return Authenticator(ring(None, Clock(), password_file=str(path)), None, lets_anybody=False)
     except KeysFileError as error:
         if not any(part in str(error) for part in REFUSED_HERE):
             raise
     return None
 
 
-def lets_in(door: Door, user: str | None, password: str | None, address: str) -> bool:
+def lets_in(authenticator: Authenticator, user: str | None, password: str | None, address: str) -> bool:
     answers: list[tuple[Rights | None, Reason | None]] = []
     key = None if password is None else password.encode()
-    door.ask(
+    authenticator.authenticate(
         Connect(5, "c", username=user, password=key), "c", address, "", lambda *answer: answers.append(answer)
     )
     ((rights, reason),) = answers
@@ -98,12 +98,12 @@ async def test_password_files(recorded: Any, tmp_path: Path) -> None:
     for case in recorded["passwords"]:
         path.write_text(case["file"], newline="")
         path.chmod(0o600)
-        door = door_of(path)
-        if door is None:
+        authenticator = authenticator_of(path)
+        if authenticator is None:
             refused += 1
             continue
         shown = [
-            lets_in(door, user, password, f"10.0.0.{number}")
+            lets_in(authenticator, user, password, f"10.0.0.{number}")
             for number, (user, password) in enumerate(recorded["shown"])
         ]
         assert shown == case["answers"], case["file"]

@@ -13,7 +13,7 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.terms import LASTING
-from server.mqtt.door import Door
+from server.mqtt.authenticator import Authenticator
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, props
 from timeline.filters import matches
@@ -487,7 +487,7 @@ def test_what_a_user_of_a_mosquitto_has_retained_goes_with_his_right_to_it(tmp_p
 def test_a_door_without_a_keyring_asks_for_nothing() -> None:
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")
-    Door(None, None, lets_anybody=True).ask(
+    Authenticator(None, None, lets_anybody=True).authenticate(
         packet, "c", "x", "", lambda rights, reason: answers.append((rights, reason))
     )
     assert answers == [(None, None)]

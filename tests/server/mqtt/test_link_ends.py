@@ -111,7 +111,7 @@ class Served:
 
     def begin(self) -> tuple[MqttLink, Transport]:
         rig, transport = self.rig, Transport()
-        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.door, CALLER)
+        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.authenticator, CALLER)
         link.connection_made(cast("Any", transport))
         return link, transport
 
