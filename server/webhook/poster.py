@@ -105,7 +105,7 @@ class Posts:
 class GroupLink:
     """The link from a group to a poster: messages of any size, with QoS 1."""
 
-    __slots__ = ("_door", "_seat")
+    __slots__ = ("_member", "_poster")
 
     is_limited = False
 

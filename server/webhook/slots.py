@@ -13,8 +13,8 @@ times the posts that are free for it, so a key with many origins leaves room for
 
 A lane without room and without a post under way waits in the queue of its key and kind. When posts have
 ended, the queues are served in turn, one lane each. Of unknown lanes the newest and the oldest are served
-alternately: behind 2,000 that hang a new one would wait for minutes. A served lane keeps its post for GRANT_S.
-If it has posted nothing by then, the next lane is served.
+alternately: behind 2,000 that hang a new one would wait for minutes. A served lane keeps its post for
+GRANT_S. If it has posted nothing by then, the next lane is served.
 
 No more than BEGINS posts begin in a turn of the loop, as each takes some 0.3 ms. A lane waits at most once,
 so the queues are bounded by the lanes.
