@@ -21,6 +21,8 @@ from tests.support.soak import QUICK
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# aiohttp reads the machine's authorities when it is imported: 0.1 s of each process. No test asks them.
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 gc.set_threshold(50_000, 20, 20)  # a tenth less processor time: a server is many objects and stays a moment
 
 # Speed belongs in benchmarks: on a busy machine an example of 2 ms once took 400.
