@@ -32,7 +32,7 @@ MODULES = (
     "timeline.structures",
     "timeline.session",
     "timeline.slices",
-    "timeline.asked",
+    "timeline.retained_queue",
     "shards.owned",
     "shards.pointers",
     "shards.commit",

@@ -18,7 +18,7 @@ What is due
 Who reads it
     session.py      a read position, subscriptions, and what is in flight
     finished.py     positions ahead of a session's read position that it passes over
-    asked.py        which subscriptions are still to be sent what is retained
+    retained_queue.py  subscriptions that must still be sent retained messages
     filters.py      MQTT topic filters: check, match, trie
 
 What comes again

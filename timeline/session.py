@@ -256,7 +256,7 @@ class Subscription:
     retain_as_published: bool = False
     identifier: int = 0
     asked: int = 0
-    """Number of its last request for retained messages (timeline/asked.py); 0: never."""
+    """Number of its last request for retained messages (timeline/retained_queue.py); 0: never."""
     terms: Terms = USUAL
     lease_ms: int = field(default=0, compare=False)
     """Member of a group: its lease time, which it is told, ms; 0: without limit."""

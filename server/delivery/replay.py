@@ -189,7 +189,7 @@ class Replay:
         session = subscriber.session
         session.fall_behind(self._horizon.position)
         session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
-        has_more = session.resends or subscriber.asked or self._retries.is_due(subscriber)
+        has_more = session.resends or subscriber.retained_queue or self._retries.is_due(subscriber)
         if has_more or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
@@ -254,7 +254,7 @@ class Replay:
 
         A message that has become retained since is read like any other, and passed over here.
         """
-        asked, session, left = subscriber.asked, subscriber.session, TURN_COST
+        asked, session, left = subscriber.retained_queue, subscriber.session, TURN_COST
         if subscriber.unanswered:
             return Progress.BLOCKED
         while asked:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from shards.fields import Record
 from shards.retries import whose
-from timeline.asked import Asked
 from timeline.filters import matches
 from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
+from timeline.retained_queue import RetainedQueue
 from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
@@ -129,7 +129,6 @@ class Subscriber:
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
-        "asked",
         "connected_ms",
         "delivered",
         "dirty",
@@ -154,6 +153,7 @@ class Subscriber:
         "reads_next",
         "redelivered",
         "reread",
+        "retained_queue",
         "retrying",
         "rights",
         "secure",
@@ -219,7 +219,7 @@ class Subscriber:
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """Whether it has rows on disk."""
-        self.asked = Asked()
+        self.retained_queue = RetainedQueue()
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
         """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""

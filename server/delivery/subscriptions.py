@@ -126,7 +126,7 @@ class Subscriptions:
     def ask_retained(self, subscriber: Subscriber, subscription: Subscription) -> None:
         """Send the retained messages of this subscription, before anything new."""
         subscriber.session.fall_behind(self._horizon.position)
-        subscriber.asked.add(subscription)
+        subscriber.retained_queue.add(subscription)
 
     def send_retained(self, subscriber: Subscriber) -> None:
         """After the SUBACK: send the retained messages."""
@@ -142,7 +142,7 @@ class Subscriptions:
         if topic_filter in subscriber.groups:
             self._groups.leave(subscriber, topic_filter, is_given_up=True)
             return True
-        subscriber.asked.discard(topic_filter)
+        subscriber.retained_queue.discard(topic_filter)
         self._router.discard(subscriber, topic_filter)
         return True
 

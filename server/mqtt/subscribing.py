@@ -47,17 +47,17 @@ Granted = tuple[int, Subscription | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a SUBSCRIBE says of all its filters."""
+class SubscribeProperties:
+    """Properties of a SUBSCRIBE, for all its filters."""
 
     identifier: int = 0
     replay_from: Position | None = None
     terms: Terms = USUAL
     keeping: Keeping = UNSAID
-    """Of groups alone."""
+    """Only for groups."""
 
 
-NOTHING = Asked()
+NOTHING = SubscribeProperties()
 
 
 class Subscribing:
@@ -147,7 +147,7 @@ class Subscribing:
             return
 
         try:
-            asked = asked_by(packet, self._config, self._clock.wall_ms())
+            properties = properties_of(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
             self._refuse_all(packet, f"{error.name.replace('_', '-')} {error.detail}")
             return
@@ -158,7 +158,9 @@ class Subscribing:
             self._put_stored(answer, subscriber, texts, lambda: self._subscriptions.send_retained(subscriber))
 
         self._subscriptions.hold_retained(subscriber)
-        self._work_off(subscribe(self._subscriptions, self._config, subscriber, packet, asked), taken_all)
+        self._work_off(
+            subscribe(self._subscriptions, self._config, subscriber, packet, properties), taken_all
+        )
 
     def _refuse_all(self, packet: Subscribe, why: str) -> None:
         """What goes with all of its filters is not as it should be."""
@@ -233,7 +235,11 @@ def size_of(packet: Subscribe | Unsubscribe) -> int:
 
 
 def subscribe(
-    subscriptions: Subscriptions, config: Config, subscriber: Subscriber, packet: Subscribe, asked: Asked
+    subscriptions: Subscriptions,
+    config: Config,
+    subscriber: Subscriber,
+    packet: Subscribe,
+    properties: SubscribeProperties,
 ) -> Reasons:
     """Take every filter that can be taken. Of one that is there twice the last options count."""
     granted: dict[str, int] = {}
@@ -243,7 +249,7 @@ def subscribe(
         if left < 0:
             left = PORTION_BYTES
             yield
-        granted[text], asking = _subscribe_one(subscriptions, config, subscriber, text, options, asked)
+        granted[text], asking = _subscribe_one(subscriptions, config, subscriber, text, options, properties)
         if asking is not None:
             subscriptions.ask_retained(subscriber, asking)
     return tuple(granted[text] for text, _ in packet.filters)
@@ -294,7 +300,7 @@ def _subscribe_one(
     subscriber: Subscriber,
     text: str,
     options: SubscribeOptions,
-    asked: Asked,
+    properties: SubscribeProperties,
 ) -> Granted:
     try:
         group, topic_filter = parse_share(text)
@@ -312,15 +318,15 @@ def _subscribe_one(
         START,
         options.no_local,
         options.retain_as_published,
-        asked.identifier,
-        terms=asked.terms,
+        properties.identifier,
+        terms=properties.terms,
     )
-    is_new = subscriptions.subscribe(subscriber, wanted, asked.replay_from, asked.keeping)
+    is_new = subscriptions.subscribe(subscriber, wanted, properties.replay_from, properties.keeping)
     wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
     return granted, wanted if wants_retained and group is None else None
 
 
-def asked_by(packet: Subscribe, config: Config, now_ms: int) -> Asked:
+def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribeProperties:
     """Raises TermsError for a property that cannot be understood, or is beyond a bound."""
     properties = packet.properties
     if properties is None:
@@ -335,7 +341,7 @@ def asked_by(packet: Subscribe, config: Config, now_ms: int) -> Asked:
         name = "rate" if keeping.expiry_s is None else "expiry"
         raise TermsError(name, "is only for groups: use it with $share/group/filter")
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
-    return Asked(identifier, _replay_from(said("replay_from"), now_ms), terms, keeping)
+    return SubscribeProperties(identifier, _replay_from(said("replay_from"), now_ms), terms, keeping)
 
 
 def _replay_from(text: str | None, now_ms: int) -> Position | None:

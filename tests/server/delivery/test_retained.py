@@ -282,7 +282,7 @@ def test_asking_again_and_again_piles_up_nothing() -> None:
     peer.inbox.clear()
     for _ in range(50):
         peer.subscribe("t", qos=1)
-    assert len(rig.core.sessions.get("s").asked) <= 1  # type: ignore[union-attr]
+    assert len(rig.core.sessions.get("s").retained_queue) <= 1  # type: ignore[union-attr]
 
 
 def test_the_bound_on_topics() -> None:

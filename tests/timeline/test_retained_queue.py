@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.asked import Asked
 from timeline.position import Position
+from timeline.retained_queue import RetainedQueue
 from timeline.session import Subscription
 
 NAMES = st.sampled_from("abcd")
@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]]) -> None:
-    asked, line, topic = Asked(), list[str](), b""
+    asked, line, topic = RetainedQueue(), list[str](), b""
     subscriptions: dict[str, Subscription] = {}
     for step, name in steps:
         if step == "ask":
@@ -41,7 +41,7 @@ def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]])
             topic = b""
             asked.finish()
         elif step == "restart":
-            again = Asked()
+            again = RetainedQueue()
             again.restore(list(subscriptions.values()), asked.done, asked.topic)
             asked = again
         assert len(asked) == len(line)
@@ -50,18 +50,18 @@ def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]])
 
 
 def test_rows_of_before_ask_for_nothing() -> None:
-    asked = Asked()
+    asked = RetainedQueue()
     assert asked.done == 0
     asked.restore([Subscription("a", 1, Position(0))], 0, b"")
     assert (len(asked), asked.done, asked.topic) == (0, 0, b"")
 
 
 def test_who_asks_after_a_restart_is_behind_all_that_had() -> None:
-    asked, subscriptions = Asked(), [Subscription(name, 1, Position(0)) for name in "abc"]
+    asked, subscriptions = RetainedQueue(), [Subscription(name, 1, Position(0)) for name in "abc"]
     for subscription in subscriptions:
         asked.add(subscription)
     for asks_again in (subscriptions[:1], []):
-        done, asked = asked.done, Asked()
+        done, asked = asked.done, RetainedQueue()
         asked.restore(subscriptions, done, b"")
         for subscription in asks_again:
             asked.add(subscription)

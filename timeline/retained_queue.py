@@ -17,50 +17,50 @@ from collections.abc import Iterable
 from .session import Subscription
 
 
-class Asked:
-    """A line of filters; the topic sent last belongs to the first."""
+class RetainedQueue:
+    """Queue of filters, and the topic last sent to the first one."""
 
-    __slots__ = ("_count", "_line", "topic")
+    __slots__ = ("_count", "_queue", "topic")
 
     def __init__(self) -> None:
         self.topic = b""
         """Retained messages up to this topic have been sent to the first subscription."""
-        self._line: dict[str, int] = {}
+        self._queue: dict[str, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
     @property
     def first(self) -> str:
-        """The filter that is being served; only while there is one."""
-        return next(iter(self._line))
+        """Filter being served; fails if the queue is empty."""
+        return next(iter(self._queue))
 
     @property
     def done(self) -> int:
-        """Everything asked for up to this number has been sent."""
-        return self._line[self.first] - 1 if self._line else self._count
+        """Number up to which all requests have been served."""
+        return self._queue[self.first] - 1 if self._queue else self._count
 
     def add(self, subscription: Subscription) -> None:
-        """Put a subscription at the end of the line, to be served from the first topic on."""
+        """Append a subscription, to be served from the first topic on."""
         self.discard(subscription.filter)
         self._count += 1
-        self._line[subscription.filter] = subscription.asked = self._count
+        self._queue[subscription.filter] = subscription.asked = self._count
 
     def discard(self, topic_filter: str) -> None:
         """Remove a subscription."""
-        if topic_filter in self._line:
+        if topic_filter in self._queue:
             if topic_filter == self.first:
                 self.topic = b""
-            del self._line[topic_filter]
+            del self._queue[topic_filter]
 
     def finish(self) -> None:
-        """The first in line has been sent everything."""
+        """Remove the first subscription, which has been sent everything."""
         self.discard(self.first)
 
     def restore(self, subscriptions: Iterable[Subscription], done: int, topic: bytes) -> None:
         """Restore the queue from `done` and `topic`, as stored, and the number of each subscription."""
         left = sorted((s for s in subscriptions if s.asked > done), key=lambda s: s.asked)
-        self._line = {subscription.filter: subscription.asked for subscription in left}
+        self._queue = {subscription.filter: subscription.asked for subscription in left}
         self._count = left[-1].asked if left else done
         self.topic = topic if left and left[0].asked == done + 1 else b""
