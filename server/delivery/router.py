@@ -72,7 +72,7 @@ def _unnamed(head: bytes, owner: bytes) -> tuple[str, ...]:
     try:
         url = URL(head.decode())
         origin = f"{url.scheme}://{url.host_port_subcomponent}" if url.host else ""
-    except ValueError:
+    except (ValueError, IndexError):  # yarl raises both
         origin = ""  # nothing can be posted there, which its dead letter says in the end
     return (key + origin, *common) if 0 < len(origin) <= ORIGIN_CHARS_MAX else common
 

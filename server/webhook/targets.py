@@ -54,7 +54,7 @@ def checked_url(text: str) -> URL:
         url = URL(text)
         is_whole = bool(url.host) and url.port is not None and 0 < url.port < 65_536
         has_user = url.raw_user is not None or url.raw_password is not None
-    except ValueError:
+    except (ValueError, IndexError):  # yarl raises both
         raise TargetError("is not a URL") from None
     if url.scheme not in ("http", "https") or not is_whole:
         raise TargetError("must be an absolute URL: https://example.com/path")

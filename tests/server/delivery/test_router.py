@@ -148,7 +148,7 @@ def test_an_origin_has_one_name_however_it_is_spelled(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["a/b://c", "://", "https://" + "a" * ORIGIN_CHARS_MAX, "https://[x/", "\xff://x"]
+    "url", ["a/b://c", "://", "https://" + "a" * ORIGIN_CHARS_MAX, "https://[x/", "https://[1]@", "\xff://x"]
 )
 def test_what_is_no_origin_is_the_common_one_s(url: str) -> None:
     assert endpoint_names(url.encode("latin-1"), b"") == ("*",)

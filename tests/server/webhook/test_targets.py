@@ -71,6 +71,7 @@ def test_an_inner_one_is_where_that_is_allowed() -> None:
         *("ftp://example.com/", "https://", "https:///path", "http:example.com", "file:///etc/passwd"),
         *("https://user@example.com/", "https://user:word@example.com/", "https://:word@example.com/"),
         *("https://example.com:0/", "https://example.com:65536/", "https://example.com:x/"),
+        *("https://[1]@", "https://user:[1]@"),
         *("https://example.com/#part", "https://example.com/a b", "https://example.com/\r\nx: y"),
         *("https://example.com\\@10.0.0.1/", "https://[::1", "https://" + "a" * 2_050, "gopher://x/"),
     ],
