@@ -1,5 +1,7 @@
 """Who may post to a full URL, and who is next."""
 
+import pytest
+
 from server.webhook.slots import BEGINS, GRANT_S, Kind, Lane, Slots
 
 CAPACITY, EACH = 400, 10
@@ -167,3 +169,35 @@ def test_one_that_is_closed_is_not_served_and_gives_back_what_it_had() -> None:
         lane.close()
     assert not set(world.woken) & set(waiting)
     assert world.slots.open == 0
+
+
+def test_of_two_keys_each_has_its_oldest_served_too() -> None:
+    """Though the queues of both, and of quick lanes, are served between one another."""
+    world = World(capacity=40)
+    lanes = [world.lane(owner) for _ in range(60) for owner in ("one", "two")]
+    hung = [lane for lane in lanes if fill(lane)]
+    waiting = [[one for one in lanes if one.is_waiting and one.owner == owner] for owner in ("one", "two")]
+    for lane in hung[:16]:
+        lane.give(Kind.UNKNOWN, 5_000.0)
+        world.slots.step()
+    for own in waiting:
+        served = [own.index(lane) for lane in world.woken if lane in own]
+        assert served[:4] == [len(own) - 1, 0, len(own) - 2, 1]
+
+
+def test_an_end_looks_at_few_queues_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    lanes = [world.lane(f"key-{number}", Kind.QUICK) for number in range(2_000)]
+    open_ = [(lane, kind) for lane in lanes for kind in fill(lane)]
+    assert world.slots.open == CAPACITY
+    looks = list[str]()
+    free = Slots._free
+
+    def counted(slots: Slots, kind: Kind, owner: str) -> int:
+        looks.append(owner)
+        return free(slots, kind, owner)
+
+    monkeypatch.setattr(Slots, "_free", counted)
+    open_[0][0].give(open_[0][1], 1.0)
+    assert world.slots.open == CAPACITY
+    assert len(looks) <= 5
