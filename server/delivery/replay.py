@@ -75,8 +75,9 @@ COST_BYTES = 4_096
 """... one for each so many bytes of it, ..."""
 COST_SENT = 3
 """... so much for sending it, ..."""
-RESTORED_MS, RESTORED_ROWS = 300_000, 200_000
-"""How far back a start looks for what endpoints have still to read: so long, and so many rows, a second."""
+RESTORED_MS, RESTORED_ROWS, RESTORED_BYTES = 300_000, 200_000, 256 << 20
+"""How far back a start looks for what endpoints have still to read: so long, and so many rows or bytes, about
+a second."""
 COST_FILTER = 10
 """... and so much for each filter. Some 4 ms in all."""
 
@@ -559,16 +560,17 @@ class Replay:
         rows = self._reader.read(
             Position(last + 1), Position(horizon + 1), self._reader.structures.overlapping(())
         )
-        looked = 0
-        for place, shard, value in islice(rows, RESTORED_ROWS):
-            last, looked = place, looked + 1
+        looked = size = 0
+        for place, shard, value in rows:
+            last, looked, size = place, looked + 1, size + len(value)
             with suppress(Corrupt):
                 for one in self._router.posted_in(value, place):
                     if one in found and place > one.session.read:
                         found[one].note(place, shard)
-        if looked == RESTORED_ROWS:
-            for ahead in found.values():
-                ahead.sure = min(ahead.sure, last)
+            if looked == RESTORED_ROWS or size >= RESTORED_BYTES:
+                for ahead in found.values():
+                    ahead.sure = min(ahead.sure, last)
+                return
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """Which of its subscriptions match what is at this place; written for one, the usual case."""
