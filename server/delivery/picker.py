@@ -19,6 +19,9 @@ one. They fill it up to the *level*: the share that the members have when the wh
 
     10 messages    lent 0 of 16 and 4 of 16     level 0.44: 7 in a row, and 3
 
+At QoS 0 a member has nothing in flight, and its share stays as it is. If all get a run at QoS 0, they get
+equal parts; if only some do, the run is given one by one.
+
 A member without room is taken out when it is come to, and put in again when it acks, drains or connects. One
 whose client does not take a message of its size, or may not have it, is passed over for it; LOOKED_AT are,
 before one who takes everything, UNABLE_MAX otherwise. Only when none would take it, it goes to one
@@ -164,15 +167,25 @@ class Picker:
                     return most
         return room
 
-    def level(self, count: int) -> float:
+    def part(self, count: int, qos: int) -> int:
+        """How many of `count` messages each member gets in a row if all get them at QoS 0, and so have none
+        in flight; 0: they do not, or each would get very few."""
+        places = self._sharing(count)
+        if not places or any(self._has_in_flight(place, qos) for place in places):
+            return 0
+        return count // len(places)
+
+    def level(self, count: int, qos: int) -> float:
         """The share that members reach when `count` messages go one by one to the one with the least.
 
-        0.0: each would get so few that they are given one by one.
+        0.0: they are given one by one. Each would get very few; or a member gets them at QoS 0, and is next
+        again and again.
         """
-        if count < PART_MIN * (len(self._usual) + len(self._picky)):
+        places = self._sharing(count)
+        if not all(self._has_in_flight(place, qos) for place in places):
             return 0.0
         lent, shown = count, 0
-        for share, _, member in sorted([*self._usual.places(), *self._picky.places()]):
+        for share, _, member in sorted(places):
             if share * shown >= lent:
                 break
             lent += self._lent_to(member)
@@ -253,6 +266,16 @@ class Picker:
     def _shown_by(self, member: Subscriber) -> int:
         """How much it has shown that it can take."""
         return self._shown.get(member) or min(SHOWN_FIRST, member.session.window)
+
+    def _sharing(self, count: int) -> list[Place]:
+        """Members that may share `count` messages; none if each would get very few."""
+        if count < PART_MIN * (len(self._usual) + len(self._picky)):
+            return []
+        return [*self._usual.places(), *self._picky.places()]
+
+    def _has_in_flight(self, place: Place, qos: int) -> bool:
+        """Whether a member has messages of this QoS in flight until it acks them."""
+        return min(qos, self._members[place[2]].qos) > 0
 
     def _room(self, member: Subscriber) -> int:
         """How many more it may be given, as far as that is known."""

@@ -270,14 +270,15 @@ class Group(Subscriber):
         picker, messages = self.picker, run.messages
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
             return 0
-        given, most, level = 0, min(len(messages), self._allowed), 0.0
+        given, most, level, qos = 0, min(len(messages), self._allowed), 0.0, run.qos
+        part = picker.part(most, qos)
         while given < most:
             member = picker.next(messages[given])
             if member is None:
                 break
-            count = picker.portion(member, level)
+            count = part or picker.portion(member, level)
             if count <= 0:
-                level = picker.level(most - given)
+                level = picker.level(most - given, qos)
                 count = picker.portion(member, level)
             count = min(count, most - given)
             if count <= 0 or not self._lend_run(messages[given : given + count], member):

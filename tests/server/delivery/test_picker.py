@@ -56,7 +56,7 @@ class Group:
         while (left := count - given.total()) and (chosen := self.picker.next(None)) is not None:
             part = self.picker.portion(chosen, level)
             if not part:
-                level = self.picker.level(left)
+                level = self.picker.level(left, 1)
                 part = self.picker.portion(chosen, level) or 1
             given[chosen] += min(part, left)
             self.give(min(part, left))

@@ -10,6 +10,7 @@ from server.codec.packets import Ack, Publish
 from server.delivery.message import Message
 from server.delivery.picker import SHOWN_FIRST
 from server.delivery.run import RUN_MAX, Run
+from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.mqtt.forms import Shape, run_pieces
 from shards.fields import Record
@@ -256,6 +257,31 @@ def test_members_of_a_group_divide_a_backlog(qos: int, timeout: str) -> None:
     assert not group.session.flights
     assert not group.lent
     assert not rig.core.leases
+
+
+@pytest.mark.parametrize(
+    ("granted", "windows"),
+    [((0, 0), (5, 1)), ((0, 1), (1_000, 1_000)), ((1, 0, 1), (30, 1, 100)), ((1, 1), (5, 9))],
+)
+def test_members_get_of_a_run_what_they_get_one_by_one(
+    granted: tuple[int, ...], windows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shares() -> list[int]:
+        rig = Rig()
+        for name, (qos, window) in enumerate(zip(granted, windows, strict=True)):
+            rig.connected(f"{name}", receive_maximum=window).subscribe("$share/g/t/x", qos=qos)
+        members = rig.peers.copy()
+        (group,) = rig.core.groups
+        pause, submit = rig.core.groups.pause, rig.core.writer.submit
+        submit(lambda commit: pause(commit, group, is_paused=True), lambda _: None)
+        rig.connected("p").send(*chunk(120))
+        submit(lambda commit: pause(commit, group, is_paused=False), lambda _: None)
+        rig.pump()
+        return [len(payloads(peer)) for peer in members]
+
+    in_runs = shares()
+    monkeypatch.setattr(Group, "offer_run", lambda *_: 0)
+    assert in_runs == shares()
 
 
 def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog() -> None:
