@@ -387,7 +387,11 @@ class Subscriber:
         if not first.is_plain or first.no_local or len(subscriptions) > 1 or not self.takes_run(run, qos):
             return 0
         self.dirty.add(self)
-        self.send_run(run, qos, self.session.launch_run(run.spots, 1) if qos else ())
+        flights = self.session.launch_run(run.spots, 1) if qos else ()
+        try:
+            self.send_run(run, qos, flights)
+        except Exception:
+            self.close_failed()  # they are in flight, and are sent again on the next connection
         return len(run.spots)
 
     def takes_run(self, run: Run, qos: int) -> bool:

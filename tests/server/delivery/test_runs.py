@@ -13,6 +13,7 @@ from server.delivery.run import RUN_MAX, Run
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.mqtt.forms import Shape, run_pieces
+from server.mqtt.outbox import Outbox
 from shards.fields import Record
 from tests.support.link import FakeLink
 from tests.support.rig import Peer, Rig
@@ -213,6 +214,20 @@ def test_who_has_room_for_a_part_stands_behind_that(window: int) -> None:
     assert len(subscriber.session.flights) == sent
     last = subscriber.session.flights[sent].position
     assert subscriber.session.tailing or subscriber.session.read >= last
+
+
+@pytest.mark.parametrize("text", ["t/x", "$share/g/t/x"])
+def test_a_run_that_cannot_be_written_comes_again_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.lasting("away").subscribe(text, qos=1)
+    rig.peers[-1].disconnect()
+    rig.connected("p").send(*chunk(MANY))
+    with monkeypatch.context() as broken:
+        broken.setattr(Outbox, "send_run", None)
+        assert rig.lasting("away", receive_maximum=MANY).is_closed
+    back = rig.lasting("away", receive_maximum=MANY)
+    rig.pass_ms(60_000)
+    assert sorted(back.take_all(), key=int) == [f"{n}" for n in range(MANY)]
 
 
 def a_backlog(rig: Rig, *members: Peer, text: str = "$share/g/t/x", qos: int = 1, **terms: str) -> list[Peer]:
