@@ -30,7 +30,7 @@ nevertheless, where it is dropped.
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain, islice
+from itertools import islice
 
 from timeline.session import Flight, Subscription
 
@@ -158,11 +158,15 @@ class Picker:
             self._line_up(member, self._line_of(member))
 
     def room(self, most: int) -> int:
-        """How many messages members may have room for, up to `most`. Looks at `most` members."""
+        """How many messages members may have room for, up to `most`. Looks at `most` members of a line; one
+        without room leaves it, so that it is not looked at for each message that is read."""
         room = 0
-        for place in islice(chain(self._usual.places(), self._picky.places()), most):
-            if _is_free(place[2]):
-                room += self._room(place[2])
+        for line in (self._usual, self._picky):
+            for share, _, member in list(islice(line.places(), most)):
+                if share >= 1.0 or not _is_free(member):
+                    line.discard(member)
+                    continue
+                room += self._room(member)
                 if room >= most:
                     return most
         return room
