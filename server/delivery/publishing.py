@@ -53,6 +53,8 @@ HOLD_BYTES = 16 << 20
 """Publishes that may wait before the server stops reading from publishers: about 30 ms of work."""
 SHARED_HOLD = 0.25
 """The part of those that may wait while several owners are there: what is decided in two turns."""
+RETAINED_COST = 6
+"""Deliveries' worth of a publish that becomes retained, as it is written too."""
 PLACED_BOUNDS = 4
 """So many times what may wait is remembered of who has published it: twice that may wait. Then it is halved:
 who has published for an hour would else be held back until another one has published as much."""
@@ -201,8 +203,11 @@ class Publishing:
             self._answer_all(requests, Verdict.UNAVAILABLE)
 
     def reach(self, request: PublishRequest) -> int:
-        """How many deliveries it makes at once."""
-        return 0 if request.is_scheduled else len(self.router.route(request.record.topic))
+        """How many deliveries it makes at once, or costs as much as."""
+        if request.is_scheduled:
+            return 0
+        record = request.record
+        return len(self.router.route(record.topic)) + RETAINED_COST * record.retain
 
     def _came(self, owner: str, weight: int, size: int) -> None:
         """They are with the writer."""

@@ -4,7 +4,7 @@ import pytest
 
 from server.codec.encode import encode
 from server.codec.packets import Pingreq, Publish
-from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, SHARED_HOLD
+from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, RETAINED_COST, SHARED_HOLD
 from server.mqtt.state import REACH_MAX
 from tests.support.rig import Rig
 
@@ -125,3 +125,15 @@ def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many() -> No
     assert rig.core.dispatch.reach == WIDE + 60
     rig.pump()
     assert rig.core.dispatch.reach == 0
+
+
+def test_what_becomes_retained_counts_for_more() -> None:
+    """It is written too: 2,000 of them would hold up others' publishes for 0.2 s."""
+    rig = Rig()
+    publisher = rig.connected("p")
+    shared(rig)
+    one = encode(Publish(b"kept", b"x", 0, retain=True), 5)
+    publisher.send_bytes(one * 10, pump=False)
+    assert rig.core.publishing.waiting == 10 * RETAINED_COST
+    rig.pump()
+    assert rig.core.publishing.waiting == 0
