@@ -164,7 +164,11 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
     form, lease_ms = level << 3 | qos << 1, run.lease_ms
     found = run.wire.get(form)
     if found is None:
-        heads, tails = [], []
+        pieces: list[bytes] = []
+        add = pieces.append
+        total = 2 * len(run.messages) if qos else 0
+        topic = head = b""
+        size = -1
         known: dict[tuple[bytes, int], bytes] = {}
         for message in run.messages:
             tail = message.payload
@@ -174,16 +178,17 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
                     if message.asked_ms or lease_ms
                     else b"\0" + tail
                 )
-            kind = message.topic, len(tail)
-            head = known.get(kind)
-            if head is None:
-                head = known[kind] = joined(message.topic, tail, qos, False)[0]
-            heads.append(head)
-            tails.append(tail)
-        step = 3 if qos else 2
-        pieces = [b""] * (step * len(heads))
-        pieces[::step], pieces[step - 1 :: step] = heads, tails
-        found = run.wire[form] = pieces, sum(map(len, pieces)) + (2 * len(heads) if qos else 0)
+            if len(tail) != size or message.topic != topic:
+                topic, size = message.topic, len(tail)
+                head = known.get((topic, size), b"")
+                if not head:
+                    head = known[topic, size] = joined(topic, tail, qos, False)[0]
+            add(head)
+            if qos:
+                add(b"")
+            add(tail)
+            total += len(head) + size
+        found = run.wire[form] = pieces, total
     return found
 
 

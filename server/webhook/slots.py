@@ -147,8 +147,8 @@ class Slots:
     def step(self) -> None:
         """Begin a turn of the loop: serve waiting lanes while there is room."""
         self._begun = 0
-        granted, now_s = self._granted, self._mono()
-        while granted and granted[0][0] <= now_s:
+        granted = self._granted
+        while granted and granted[0][0] <= self._mono():
             until_s, lane = granted.popleft()
             if lane.granted_s == until_s:
                 self._release(lane)
