@@ -135,6 +135,10 @@ class Message:
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
             return self
+        end = self._body_at
+        if end:
+            layout = self.qos, self.asked_ms, end - len(self.topic), end
+            return Message(self.position, self.shard, None, wall_ms, self._value, layout)
         return Message(self.position, self.shard, self._record, wall_ms, self._value, is_usual=self.is_usual)
 
     def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
