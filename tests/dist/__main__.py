@@ -2,7 +2,7 @@
 
     python -m tests.dist FOLDER [--plain]
 
-FOLDER is made anew, with the wheel and the sources of `fasti-server` and of `fasti`, and, where there is a C
+FOLDER is made anew, with the wheel and the sources of `fasti-server` and of `fasti-client`, and, where there is a C
 compiler and not `--plain`, the wheel with compiled modules. Each is held to what has to be in it, and nothing
 else; the descriptions are held to what an index takes (twine). Then, in an environment with nothing in it and
 a folder without a checkout, the server is installed and started, its pages are asked for, and a message is
@@ -30,6 +30,8 @@ from urllib.request import urlopen
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
 PAGES = ("/", "/console/main.js", "/docs", "/openapi.json", "/metrics", "/readyz")
+SDK = "fasti_client-"
+"""How the files of the client's distribution begin."""
 NEVER = ("tests/", "/data/", ".venv", "__pycache__", ".pyc", ".git/", "build/", ".hypothesis", ".key")
 
 
@@ -51,7 +53,7 @@ def main() -> None:
         for archive in built:
             look_into(archive)
         run(sys.executable, "-m", "twine", "check", "--strict", *map(str, built))
-        sdk = [one for one in built if one.name.startswith("fasti-")]
+        sdk = [one for one in built if one.name.startswith(SDK)]
         server = [one for one in built if one not in sdk]
         wheels = [one for one in server if one.name.endswith("-none-any.whl")]
         sources = [one for one in built if one.name.endswith(".tar.gz")]
@@ -99,7 +101,7 @@ def look_into(archive: Path) -> None:
         if any(part in f"/{name}" for part in NEVER):
             raise Wrong(f"{archive.name} has {name} in it")
     wanted = ["LICENSE"]
-    if archive.name.startswith("fasti-"):
+    if archive.name.startswith(SDK):
         wanted += ["fasti/py.typed", "fasti/cli/app.py"]
     else:
         static = (ROOT / "server" / "console" / "static").iterdir()
@@ -132,7 +134,7 @@ def try_out(what: str, archives: Sequence[Path], build_name: str) -> None:
         place = Path(work)
         venv.create(place / "venv", with_pip=True)
         programs = place / "venv" / "bin"
-        named = [f"{one}[cli]" if one.name.startswith("fasti-") else str(one) for one in archives]
+        named = [f"{one}[cli]" if one.name.startswith(SDK) else str(one) for one in archives]
         run(str(programs / "pip"), "install", "--quiet", "--disable-pip-version-check", *named, cwd=place)
         with serving(programs, place) as url:
             for page in PAGES:

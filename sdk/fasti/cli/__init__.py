@@ -42,7 +42,7 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         sys.stderr.write(
-            f"fasti: {error.name} is missing; install the command line with: pip install 'fasti[cli]'\n"
+            f"fasti: {error.name} is missing; install the command line: pip install 'fasti-client[cli]'\n"
         )
         sys.exit(2)
     start(sys.argv[1:])
