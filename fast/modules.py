@@ -102,6 +102,7 @@ MODULES = (
     "server.http.posting",
     "server.http.values.drafts",
     "server.http.values.scalars",
+    "server.settings.durations",
     "server.settings.times",
     "server.net.unsent",
     "server.net.pool",

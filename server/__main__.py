@@ -30,9 +30,10 @@ from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError
+from .settings.durations import TimeError
 from .settings.memory import told
 from .settings.reading import load, remarks, table
-from .settings.times import TimeError, parse_deliver_at
+from .settings.times import parse_deliver_at
 
 log = logging.getLogger(__name__)
 

@@ -40,6 +40,7 @@ Without an event loop
 
 Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
+    durations.py        durations as text, read as the server reads them
     addresses.py        where the server is: one address or several, and whom the key may go to
     transport.py        HTTP with retries, and listings page after page; `Retry`
     coalesce.py         concurrent calls in one request

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
@@ -138,8 +138,8 @@ class Client:
         topic_filter: str | None = None,
         *,
         max: int = 100,  # noqa: A002 - as the server calls it
-        wait: timedelta | float = DEFAULT_WAIT,
-        lease: timedelta | float = DEFAULT_LEASE,
+        wait: Span = DEFAULT_WAIT,
+        lease: Span = DEFAULT_LEASE,
     ) -> Pull:
         """Take messages of a group over HTTP: `async for job in client.pull(...)`, each leased for `lease`.
 

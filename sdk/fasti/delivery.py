@@ -164,7 +164,7 @@ class Delivery(Received):
         """
         return await self._tell("ack", None)
 
-    async def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
+    async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: this session or group, and no other, gets it again after `delay`.
 
         Without a delay after the back-off of the subscription, which grows from try to try. It waits on the
@@ -211,7 +211,7 @@ class Giver(Protocol):
     async def _extend(self, incoming: Incoming, span: str) -> bool: ...
 
 
-def refusal(delay: timedelta | float | None, reason: str | None, *, retry: str = "auto") -> UserProperties:
+def refusal(delay: Span | None, reason: str | None, *, retry: str = "auto") -> UserProperties:
     """User properties of a nack; `retry`: value without a delay.
 
     Raises BadArgument: for invalid values the server would close the connection.

@@ -174,8 +174,8 @@ class Pull:
         topic_filter: str | None = None,
         *,
         max: int = 100,  # noqa: A002 - as the server calls it
-        wait: timedelta | float = DEFAULT_WAIT,
-        lease: timedelta | float = DEFAULT_LEASE,
+        wait: Span = DEFAULT_WAIT,
+        lease: Span = DEFAULT_LEASE,
     ) -> None:
         """Raises BadArgument."""
         check_group("group", group)

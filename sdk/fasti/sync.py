@@ -198,8 +198,8 @@ class Client(Facade[_client.Client]):
         topic_filter: str | None = None,
         *,
         max: int = 100,
-        wait: timedelta | float = DEFAULT_WAIT,
-        lease: timedelta | float = DEFAULT_LEASE,
+        wait: Span = DEFAULT_WAIT,
+        lease: Span = DEFAULT_LEASE,
     ) -> Pull:
         """Take messages of a group over HTTP: `for job in client.pull(...)`, each leased for `lease`.
 
@@ -295,7 +295,7 @@ class Delivery(Received):
         """
         return self._loop.run(self._inner.ack())
 
-    def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
+    def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: this session or group, and no other, gets it again after `delay`.
 
         Without a delay after the back-off of the subscription, which grows from try to try. It waits on the

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from .durations import TimeError, parse_delay
 from .errors import BadArgument
 
 Json = dict[str, Any]
@@ -27,7 +28,7 @@ Late = Literal["deliver", "drop"]
 When = datetime | str
 """An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
 Span = timedelta | float | str
-"""A duration: a number is seconds, text such as `15m` or `PT15M` is for the server to read."""
+"""A duration: a number is seconds; text is as the server reads it: `15m`, `5 minutes`, `PT15M`."""
 Key = str | int | UUID
 """An idempotency key; a number or UUID is the same key as its text."""
 KeyScope = Literal["kept", "pending"]
@@ -96,9 +97,16 @@ def span(delay: Span) -> str:
 
 
 def seconds(argument: str, value: Span) -> float:
-    """A span that is kept here. Raises BadArgument for one below zero, and for text."""
+    """A span that is kept here. Raises BadArgument for one below zero, and for text that names none."""
+    if isinstance(value, str):
+        try:
+            return parse_delay(value) / 1_000
+        except TimeError as error:
+            raise BadArgument(argument, str(error)) from None
     if not isinstance(value, (timedelta, int, float)):
-        raise BadArgument(argument, f"must be a timedelta or a number of seconds: {value!r}")
+        raise BadArgument(
+            argument, f"must be a timedelta, a number of seconds or text such as 15m: {value!r}"
+        )
     found = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if found < 0:
         raise BadArgument(argument, f"must not be negative: {value!r}")

@@ -69,7 +69,7 @@ _log = logging.getLogger("fasti.worker")
 class RetryIn(Exception):
     """Raised by a handler: not now, but after `delay` again (None: the back-off). It counts as a try."""
 
-    def __init__(self, delay: timedelta | float | None, reason: str = "not now") -> None:
+    def __init__(self, delay: Span | None, reason: str = "not now") -> None:
         """Raises BadArgument for a delay that is none."""
         super().__init__(reason)
         self.delay = None if delay is None else seconds("delay", delay)
@@ -133,8 +133,8 @@ class Worker:
         *,
         group: str = "workers",
         concurrency: int = 10,
-        lease: timedelta | float = LEASE,
-        grace: timedelta | float = GRACE_S,
+        lease: Span = LEASE,
+        grace: Span = GRACE_S,
         expiry: Span | None = None,
         rate: float | None = None,
     ) -> None:
@@ -162,7 +162,7 @@ class Worker:
         topic_filter: str,
         *,
         retry: RetryOptions | None = None,
-        timeout: timedelta | float | None = None,
+        timeout: Span | None = None,
         one_per: Key | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function for the messages of a filter; its argument is the `Delivery`.

@@ -21,8 +21,8 @@ from shards.tables import NEVER_S as NEVER_S
 from timeline.session import Terms
 
 from ..settings.config import ACK_MS_MAX, Config, Sessions
+from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 from ..settings.kinds import BACKOFF_STEPS_MAX
-from ..settings.times import NEVER_TEXT, TimeError, parse_delay
 
 ATTEMPTS_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0

@@ -13,7 +13,8 @@ from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
 from ..delivery.subscriber import Subscriber
-from ..settings.times import TimeError, parse_delay, parse_deliver_at
+from ..settings.durations import TimeError, parse_delay
+from ..settings.times import parse_deliver_at
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError
@@ -79,4 +80,6 @@ def position_of(text: str, now_ms: int) -> Position:
     try:
         return before(max(0, now_ms - parse_delay(text)))
     except TimeError:
-        raise FieldError("from", "must be an RFC 3339 time, or how far back: PT1H, 90s") from None
+        raise FieldError(
+            "from", f"{text[:40]!r} is neither an RFC 3339 time nor how far back: 1h, 90s, 2 days, PT1H"
+        ) from None

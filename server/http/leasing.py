@@ -20,7 +20,7 @@ from ..pull.call import Answer, Call, Leased, LeaseRequest
 from ..pull.lease_id import BadLeaseId, LeaseId, Shares, lease_head, lease_tail, lease_text, parse_lease
 from ..pull.pull import Pull, Settled
 from ..settings.config import ACK_MS_MAX, Config
-from ..settings.times import NEVER_TEXT
+from ..settings.durations import NEVER_TEXT
 from .access import Rights, is_own
 from .problems import Problem
 from .values import shapes

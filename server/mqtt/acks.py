@@ -25,7 +25,7 @@ from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Closing, Subscriber
-from ..settings.times import NEVER_TEXT, TimeError, parse_delay
+from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"

@@ -31,7 +31,8 @@ from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.publish_request import PublishRequest
 from ..settings.config import ACK_MS_MAX
-from ..settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
+from ..settings.durations import TimeError, parse_delay
+from ..settings.times import parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"

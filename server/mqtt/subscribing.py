@@ -28,7 +28,8 @@ from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
 from ..engine.clock import Clock
 from ..settings.config import Config
-from ..settings.times import TimeError, parse_delay, parse_deliver_at
+from ..settings.durations import TimeError, parse_delay
+from ..settings.times import parse_deliver_at
 from .backlog import Backlog
 from .inbound import Inbound
 from .outbox import Outbox
@@ -355,4 +356,6 @@ def _replay_from(text: str | None, now_ms: int) -> Position | None:
     try:
         return before(max(0, now_ms - parse_delay(text)))
     except TimeError:
-        raise TermsError("replay_from", "must be a time, or a duration back from now") from None
+        raise TermsError(
+            "replay_from", f"must be a time, or a duration back from now such as 1h: {text[:40]!r}"
+        ) from None

@@ -18,7 +18,8 @@ from timeline.position import Position, at_of, before
 from ..core import Core
 from ..engine.clock import NotSimulated, SimulatedClock
 from ..engine.writer import Ask
-from ..settings.times import INSTANT_MS_MAX, TimeError
+from ..settings.durations import TimeError
+from ..settings.times import INSTANT_MS_MAX
 from .housekeeping import INTERVAL_S, Housekeeping
 
 STOPS = 100

@@ -41,7 +41,8 @@ from timeline.position import END, START, MessageId, Position, id_text, message_
 from ..engine.lease import Lease
 from ..engine.writer import GROUP_BYTES
 from ..observe.logs import EACH
-from ..settings.times import TimeError, format_ms, parse_deliver_at
+from ..settings.durations import TimeError
+from ..settings.times import format_ms, parse_deliver_at
 from .retime_schedules import SchedulesReport, retime_schedules
 
 log = logging.getLogger(__name__)

@@ -42,7 +42,8 @@ from shards.unreadable import readable
 from timeline.fires import Fire, Misfire, Plan, Progress, following, just_before, next_fire
 from timeline.sent import shifted
 
-from ..settings.times import TimeError, format_ms, parse_deliver_at, wall_time
+from ..settings.durations import TimeError
+from ..settings.times import format_ms, parse_deliver_at, wall_time
 from .recurring import NAMES_END, plan_of
 
 STEP = 100

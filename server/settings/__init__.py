@@ -1,6 +1,7 @@
 """Settings: their definitions, and how values are read.
 
-    times.py   times as text: to UTC ms and back
+    durations.py  durations as text: to ms
+    times.py   instants as text: to UTC ms and back
     kinds.py   kinds of values of config.toml: reading and showing
     memory.py  the parts of `limits.memory`
     removed.py  removed settings, and their replacements

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from timeline.filters import check_filter
 
-from .times import parse_delay
+from .durations import parse_delay
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def show_size(size: int) -> str:
 
 def _read_ms(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise KindError('must be a duration: seconds, or a string such as "7d", "90s", "PT15M"')
+        raise KindError('must be a duration: seconds, or a string such as "7d", "90s", "5 minutes"')
     return parse_delay(value)
 
 

@@ -1,42 +1,35 @@
-"""Times as text, in requests and answers: to UTC ms and back.
+"""Instants as text, in requests and answers: to UTC ms and back.
 
-There are two kinds. An *instant* (`deliver_at`) is RFC 3339 with an offset, or a local time with a zone in
-brackets; without either it names no instant and is refused. A *delay* (`deliver_in`) is an ISO 8601 period,
-the short form that people type, or a number of seconds. Nothing here reads a clock.
+An instant (`deliver_at`) is RFC 3339 with an offset, or a local time with a zone in brackets; without either
+it names no instant and is refused. Nothing here reads a clock. How long something takes is in durations.py.
 
 "Never early" decides about fractions: they are rounded up to whole ms.
 
     2026-11-21T08:00:00.1230001Z          08:00:00.124 UTC
     2027-03-28T03:30[Europe/Bucharest]    01:30 UTC, 04:30 there: the clocks skip 03:00 to 04:00
     2027-10-31T03:30[Europe/Bucharest]    00:30 UTC, the first of the two
-    PT15M, 15m, 900, "900"                900,000 ms
 
 A local time in a gap is read with the offset from before the gap, which moves it after the gap by the gap's
 length; a doubled one is read with the offset from before too, which makes it the first. Python's `fold=0`
-says just that. Days are 24 hours and weeks 7 days; a month or a year has no fixed length, so a delay in them
-is refused. A leap second (23:59:60 UTC) is the first second of the next day, as clocks here never show it.
+says just that. A leap second (23:59:60 UTC) is the first second of the next day, as clocks here never show
+it.
 
-Source: RFC 3339, RFC 9557 (the zone in brackets), ISO 8601 (periods), PEP 495 (fold).
+Source: RFC 3339, RFC 9557 (the zone in brackets), PEP 495 (fold).
 """
 
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NoReturn
 from zoneinfo import ZoneInfo
 
-NEVER_TEXT = "never"
-"""In place of a delay, where allowed: a failed message is not retried."""
+from .durations import TimeError
+
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-_SECONDS_END = 10**15
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-
-_PERIOD_MS = {"S": 1_000, "M": 60_000, "H": 3_600_000}
 
 _INSTANT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
@@ -46,22 +39,6 @@ _INSTANT = re.compile(
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,64}(?:/[A-Za-z0-9_+-]{1,64}){0,3}", re.ASCII)
 """Names of zones have at most three parts, after an optional `posix/`. The library goes a folder, or a
 package, deeper for each part, without a limit."""
-_NUMBER = r"\d{1,15}(?:[.,]\d{1,9})?"
-_SECONDS = re.compile(r"\d{1,15}(?:\.\d{1,9})?", re.ASCII)
-_SHORT = re.compile(
-    rf"(?=\d)(?:({_NUMBER})w)?(?:({_NUMBER})d)?(?:({_NUMBER})h)?"
-    rf"(?:({_NUMBER})m(?!s))?(?:({_NUMBER})s)?(?:({_NUMBER})ms)?",
-    re.ASCII,
-)
-_PERIOD = re.compile(
-    rf"[Pp](?:({_NUMBER})[Yy])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ww])?(?:({_NUMBER})[Dd])?"
-    rf"(?:[Tt](?=\d)(?:({_NUMBER})[Hh])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ss])?)?",
-    re.ASCII,
-)
-
-
-class TimeError(ValueError):
-    """An invalid time or delay; the message says why."""
 
 
 def parse_deliver_at(text: str) -> int:
@@ -162,56 +139,6 @@ def zone_of(name: str) -> ZoneInfo:
         except (KeyError, ValueError, OSError):
             pass
     raise TimeError(f"unknown time zone {name[:64]!r}")
-
-
-def parse_delay(value: str | float) -> int:
-    """The delay in ms, rounded up, that a number of seconds or a text with units names. Raises TimeError."""
-    if isinstance(value, str):
-        # The usual 15m and PT15M, without the expressions that read all forms (0.6 against 4 µs).
-        period = value[:2] == "PT"
-        number = value[2:-1] if period else value[:-1]
-        unit_ms = (_PERIOD_MS if period else _UNIT_MS).get(value[-1:])
-        if unit_ms and len(number) <= 15 and number.isdecimal() and number.isascii():
-            return int(number) * unit_ms
-        return _parse_delay_text(value)
-    if isinstance(value, bool):
-        raise TimeError("a delay must be a number of seconds or a string such as PT15M, not a boolean")
-    if not 0 <= value < _SECONDS_END:
-        raise TimeError("a delay in seconds must be a finite number, not negative and below 10^15")
-    if isinstance(value, int):
-        return value * 1_000
-    near_ms = round(value * 1_000)
-    # 0.07 * 1000 is a little over 70: a float that is the nearest to whole ms means those.
-    return near_ms if near_ms / 1_000 >= value else near_ms + 1
-
-
-def _parse_delay_text(text: str) -> int:
-    if _SECONDS.fullmatch(text):
-        return _sum_ms([(text, 1_000)])
-    found = _SHORT.fullmatch(text)
-    if found:
-        return _sum_ms(
-            zip(found.groups(), [_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")], strict=True)
-        )
-    found = _PERIOD.fullmatch(text)
-    if found and any(found.groups()):
-        years, months, *rest = found.groups()
-        if years or months:
-            raise TimeError("a year or a month has no fixed length: use weeks or days, or deliver_at")
-        return _sum_ms(zip(rest, [_UNIT_MS[unit] for unit in "wdhms"], strict=True))
-    if text.startswith("-") and len(text) > 1:
-        raise TimeError("a delay must not be negative")
-    raise TimeError("not a delay such as PT15M, P1DT2H, 15m, 1h30m, 250ms or a number of seconds")
-
-
-def _sum_ms(parts: Iterable[tuple[str | None, int]]) -> int:
-    """The sum of (number, its unit in ms), in exact integers, rounded up once."""
-    total_e9 = 0
-    for number, unit_ms in parts:
-        if number:
-            whole, _, fraction = number.replace(",", ".").partition(".")
-            total_e9 += int(whole + fraction.ljust(9, "0")) * unit_ms
-    return -(-total_e9 // 10**9)
 
 
 def format_ms(at_ms: int) -> str:

@@ -111,6 +111,12 @@ def test_the_blocking_client_is_what_the_generator_writes() -> None:
     assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(written)), "run: python -m sdk.generate"
 
 
+def test_durations_are_read_as_the_server_reads_them() -> None:
+    assert generate.DURATIONS.read_text(encoding="utf-8") == generate.durations(), (
+        "run: python -m sdk.generate"
+    )
+
+
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], str]:
     """What would be written if a text in a file of the async client were another."""

@@ -394,8 +394,10 @@ async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
         worker.on("a", retry={"max_attempts": -1})
     with pytest.raises(fasti.BadArgument, match=r"^delay .*negative"):
         fasti.RetryIn(-5)
+    with pytest.raises(fasti.BadArgument, match=r"^delay .*'soon' is not a delay"):
+        fasti.RetryIn("soon")
     with pytest.raises(fasti.BadArgument, match=r"^delay .*timedelta"):
-        fasti.RetryIn("5m")  # type: ignore[arg-type]
+        fasti.RetryIn([5])  # type: ignore[arg-type]
     with pytest.raises(fasti.BadArgument, match=r"^timeout "):
         worker.on("a", timeout=-1)
     worker.on("a")(lambda job: None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 import fasti
+from fasti.durations import parse_delay
 
 from .options import with_client
 from .output import Format, Printer
@@ -18,8 +18,6 @@ app = typer.Typer(no_args_is_help=True)
 ROWS_MAX = 48
 BAR_CHARS = 60
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_SPAN = re.compile(r"(?:\d+[smhdw])+")
 
 
 @app.callback()
@@ -53,10 +51,7 @@ async def density(
 
 def span_of(text: str) -> timedelta:
     """`1d12h` as a timedelta. Raises ValueError."""
-    if not _SPAN.fullmatch(text):
-        raise ValueError(f"not a duration such as 24h, 90m or 7d: {text!r}")
-    parts = re.findall(r"(\d+)([smhdw])", text)
-    found = sum((timedelta(**{_UNITS[unit]: int(count)}) for count, unit in parts), timedelta())
+    found = timedelta(milliseconds=parse_delay(text))
     if not found:
         raise ValueError("a duration must not be zero")
     return found

@@ -10,7 +10,8 @@ import msgspec
 from aiohttp import web
 
 from ...engine.clock import NotSimulated
-from ...settings.times import TimeError, format_ms
+from ...settings.durations import TimeError
+from ...settings.times import format_ms
 from ..answers import json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import Problem

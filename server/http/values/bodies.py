@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ...settings.times import TimeError, parse_delay, parse_deliver_at
+from ...settings.durations import TimeError, parse_delay
+from ...settings.times import parse_deliver_at
 
 Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

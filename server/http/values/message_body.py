@@ -24,7 +24,8 @@ from timeline.position import BadId, parse_id
 
 from ...observe.trace_context import NAMES
 from ...settings.config import Limits
-from ...settings.times import TimeError, parse_delay, parse_deliver_at, wall_time
+from ...settings.durations import TimeError, parse_delay
+from ...settings.times import parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import FieldError, delay_ms, field_error
 from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, not_both

@@ -21,7 +21,8 @@ from timeline.recurrence import RuleError
 
 from ...schedules.recurring import plan_of
 from ...settings.config import Limits
-from ...settings.times import TimeError, parse_deliver_at, zone_of
+from ...settings.durations import TimeError
+from ...settings.times import parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import Encoding, MessageRequest, ParsedMessage

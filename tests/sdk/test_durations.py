@@ -1,0 +1,34 @@
+"""Durations as text: what is kept in the client, and the CLI, is read as the server reads it."""
+
+from datetime import timedelta
+
+import pytest
+
+from fasti.cli.timeline import span_of
+from fasti.durations import parse_delay
+from fasti.errors import BadArgument
+from fasti.wire import seconds
+from tests.support.durations import READ, REFUSED
+
+
+@pytest.mark.parametrize(("value", "expected_ms"), READ)
+def test_a_duration_is_read(value: str | float, expected_ms: int) -> None:
+    assert parse_delay(value) == expected_ms
+    if isinstance(value, str):
+        assert seconds("lease", value) == expected_ms / 1_000
+        if expected_ms:
+            assert span_of(value) == timedelta(milliseconds=expected_ms)
+
+
+@pytest.mark.parametrize(("value", "said"), [(value, said) for value, said in REFUSED if type(value) is str])
+def test_the_refusal_names_the_argument_and_the_value(value: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        span_of(value)
+    with pytest.raises(BadArgument, match=said) as refused:
+        seconds("lease", value)
+    assert refused.value.argument == "lease"
+
+
+def test_a_bar_is_not_of_no_width() -> None:
+    with pytest.raises(ValueError, match="zero"):
+        span_of("0s")
