@@ -111,6 +111,8 @@ class Class:
     def __init__(self, home: Module, node: ast.ClassDef) -> None:
         self.home, self.node, self.name = home, node, node.name
         self.bases = [ast.unparse(each) for each in node.bases]
+        self.is_value = any(isinstance(each, ast.Call) for each in node.decorator_list)  # of `dataclass`
+        self.decorators = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
         self.is_async = any(isinstance(each, ast.AsyncFunctionDef) for each in node.body)
         functions = (each for each in node.body if isinstance(each, ast.FunctionDef))
         self.init = next((each for each in functions if each.name == "__init__"), None)
@@ -159,7 +161,7 @@ class Class:
     def names(self) -> set[str]:
         """All that types, defaults and bases name."""
         own = names_in(self.init.args) if self.init and self.parts else set()
-        return own.union(self.bases, *(member.names() for member in self.members))
+        return own.union(self.bases, self.decorators, *(member.names() for member in self.members))
 
 
 def names_in(node: ast.AST | None) -> set[str]:
@@ -217,8 +219,10 @@ def body(one: Class, member: Member, kind: str, twins: dict[str, Class]) -> str:
 def blocking(one: Class, twins: dict[str, Class]) -> Iterator[str]:
     """The blocking class, piece by piece."""
     inner = f"_{one.home.name}.{one.name}"
-    base = one.bases[0] if one.bases else f"{'Value' if one.node.decorator_list else 'Facade'}[{inner}]"
-    yield f"\n\nclass {one.name}({base}):\n    {one.docstring(one.node.body[0])}\n"
+    base = one.bases[0] if one.bases else f"{'Value' if one.is_value else 'Facade'}[{inner}]"
+    yield "\n\n"
+    yield from (f"@{name}\n" for name in one.decorators)
+    yield f"class {one.name}({base}):\n    {one.docstring(one.node.body[0])}\n"
     if one.bases:  # a message: its base reads what came with it
         made = found(one.home, base)
         assert made is not None

@@ -13,6 +13,7 @@ nothing of the server.
 What a call takes and gives
     client.py           `Client`: one server or a cluster of them, HTTP side and MQTT side
     options.py          the keyword arguments of the calls, each named once
+    signatures.py       what `help()` shows of them, and the words of others for them
     messages.py         schedule, look up, list, cancel and move messages; `Message`, `Handling`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
     ranges.py           many messages by topic and due time: cancel, shift, export

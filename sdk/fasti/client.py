@@ -29,6 +29,7 @@ from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
 from .retries import Retries
 from .schedules import Schedules
+from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .timeline import Timeline
 from .transport import Retry, Transport
@@ -38,6 +39,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 _ANYWHERE = ("", "0.0.0.0", "::")
 
 
+@unfolded
 class Client:
     """Speaks to one server. Use it as `async with`, or call `close()` at the end.
 
@@ -120,11 +122,11 @@ class Client:
     def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
         """Receive what matches the filter: `async for d in client.subscribe(...)`.
 
-        `session` keeps the read position while we are away, `group` shares the messages;
-        `fasti.options.SubscribeOptions` describes all options. Errors come from the loop: Unreachable if the
-        first connection fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a
-        ValueError) for invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
+        Errors come from the loop: Unreachable if the first connection fails, Refused when the server says no,
+        with its `reason_code`. Raises BadArgument (a ValueError) for invalid arguments, such as an empty name
+        or a group that contains `/`, `+` or `#`.
         """
+        check(SubscribeOptions.__optional_keys__, options)
         return self._open([SubscribeRequest(topic_filter, **options)])
 
     def _open(self, requests: Sequence[SubscribeRequest]) -> Subscription:

@@ -16,8 +16,9 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .entries import Entries, Entry
-from .options import DeadSelection, check
+from .options import DeadSelection
 from .ranges import BulkResult
+from .signatures import check, unfolded
 from .transport import PAGE_MAX, Transport
 from .wire import Json, Span, parse_instant, span
 
@@ -35,6 +36,7 @@ class DeadLetter(Entry):
         return super(DeadLetter, cls).of(said, died_at=parse_instant(said["died_at"]), **more)
 
 
+@unfolded
 class Dead:
     """Calls on `/v1/dead`."""
 

@@ -15,8 +15,9 @@ from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from .groups import TERMS
-from .options import EndpointOptions, check
+from .options import EndpointOptions, RetryOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
+from .signatures import check, unfolded
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
@@ -73,6 +74,7 @@ class Endpoint:
         )
 
 
+@unfolded
 class Endpoints:
     """Calls on `/v1/endpoints`."""
 
@@ -89,11 +91,12 @@ class Endpoints:
         return Endpoint.of((await self._transport.call("GET", _path(name))).object())
 
     async def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
-        """Create or change an endpoint. `fasti.options.EndpointOptions` describes the options.
+        """Create or change an endpoint.
 
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
         check(EndpointOptions.__optional_keys__, options)
+        check(RetryOptions.__optional_keys__, options.get("retry") or {})
         body = {"url": url, **spelled(_TERMS, options)}
         if options.get("secret") == "":
             body["secret"] = None

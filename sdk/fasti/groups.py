@@ -15,8 +15,9 @@ from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from .names import check_group
-from .options import GroupOptions, check
+from .options import GroupOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
+from .signatures import check, unfolded
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
@@ -65,6 +66,7 @@ class Group:
         )
 
 
+@unfolded
 class Groups:
     """Calls on `/v1/groups`."""
 
@@ -83,8 +85,7 @@ class Groups:
     async def put(self, name: str, filter: str, **options: Unpack[GroupOptions]) -> Group:
         """Create the group before its first member joins, starting from now, or change its options.
 
-        All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
-        again. Raises Refused.
+        What is left out is the server's default again. Raises Refused.
         """
         check(GroupOptions.__optional_keys__, options)
         body = {"filter": filter, **spelled(TERMS, options)}

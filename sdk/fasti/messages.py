@@ -16,8 +16,9 @@ from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .entries import Try, tries_of
 from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key
-from .options import Door, Due, Listed, MessageOptions, Selection, State, check
+from .options import Door, Due, Listed, MessageOptions, Selection, State
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
+from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
 from .wire import (
@@ -85,6 +86,7 @@ class Claims:
     sessions: int
 
 
+@unfolded
 @dataclass(slots=True)
 class Message:
     """A scheduled message, as of the server's last answer."""
@@ -169,6 +171,7 @@ class Message:
         self.raw = {**self.raw, **newer.raw}
 
 
+@unfolded
 @dataclass(frozen=True, slots=True)
 class ByKey:
     """The message under an idempotency key. Each call looks the message up again.
@@ -198,6 +201,7 @@ class ByKey:
         return await self._calls._reschedule(self._path, **when)
 
 
+@unfolded
 class Messages:
     """Calls on `/v1/messages`."""
 
@@ -217,16 +221,19 @@ class Messages:
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
-        `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
-        `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
-        another message is Refused); without one, a key of our own making covers the retries. `replayed` of
-        the answer says that the key was known, `state` what has become of its message.
-        Raises KeyCancelled if that was cancelled. With `replace` its key is free for this one; that of a
-        message that is pending or was dispatched is not. With `key_only` whatever was scheduled under the key
-        was this message, also if it was another, or for another time.
-        With `claims` the server also says who would get it now, in `claims` of the answer.
+        `key` makes the call idempotent over processes (the same key with another message is Refused); without
+        one, a key of our own making covers the retries. `replayed` of the answer says that the key was known,
+        `state` what has become of its message. Raises KeyCancelled if that was cancelled.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
+
+        `topic`: where it is published; optional with `deliver_to`.
+        `payload`: bytes and str go as they are, anything else as JSON.
+        `replace`: the key of a message that was cancelled is free for this one; that of a message that is
+            pending or was dispatched is not.
+        `key_only`: whatever was scheduled under the key was this message, also if it was another, or for
+            another time.
+        `claims`: the server also says who would get it now, in `claims` of the answer.
         """
         check(_OPTIONS, options)
         own = key_text(options.get("key"))
@@ -391,6 +398,7 @@ class Messages:
         return True
 
     async def _reschedule(self, path: str, **when: Unpack[Due]) -> Message:
+        check(Due.__optional_keys__, when)
         body = due(**when)
         if not body:
             raise ValueError("give `at` or `delay`")

@@ -23,10 +23,17 @@ State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]
+DEFAULTS: Mapping[str, int] = {"qos": 1, "max_in_flight": 64}
+"""Of a subscription's options that are never None."""
 
 
 class Due(TypedDict, total=False):
-    """When a message is due: `at`, or `delay` from now by the server's clock, not both."""
+    """When a message is due: `at` or `delay`, not both.
+
+    `at`: an aware datetime, or text: RFC 3339, or local time with its zone,
+        `2027-03-28T09:00[Europe/Bucharest]`.
+    `delay`: from now by the server's clock: a timedelta, seconds, or text such as `15m`, `3d`, `PT15M`.
+    """
 
     at: When | None
     delay: Span | None
@@ -35,9 +42,14 @@ class Due(TypedDict, total=False):
 class Sending(TypedDict, total=False):
     """How a message is sent when it is due, a schedule's as well.
 
-    `expires_in`: dropped if it is that long past due; `late`: what happens if the time has passed on arrival,
-    "deliver" (the default) or "drop"; `headers`: its MQTT user properties; `deliver_to`: an `https://` URL or
-    the name of an endpoint to which it is posted, in addition to its topic's subscribers.
+    `qos`: MQTT quality of service to subscribers: 0, 1 (the default) or 2.
+    `retain`: the topic keeps it as its retained message once it is due.
+    `expires_in`: it is dropped if it is that long past due.
+    `late`: what happens if the time has passed on arrival: "deliver" (the default) or "drop".
+    `headers`: its MQTT user properties, by name.
+    `content_type`: media type of the payload, such as `application/json`.
+    `deliver_to`: an `https://` URL or the name of an endpoint to which it is posted, in addition to its
+        topic's subscribers.
     """
 
     qos: Qos | None
@@ -52,10 +64,11 @@ class Sending(TypedDict, total=False):
 class MessageOptions(Due, Sending, total=False):
     """Options of a message. Without `at` and `delay` it is due now.
 
-    `key`: a call with the same key and message, also from another process, is the same message. `key_scope`:
-    how long the key is taken, "kept" (the default: as long as its message is kept) or "pending" (until its
-    message is finished everywhere). `spread`: the server may choose a later moment within this span, the
-    emptiest one.
+    `key`: idempotency key: a call with the same key and message, also from another process, is the same
+        message.
+    `key_scope`: how long the key is taken: "kept" (the default: as long as its message is kept) or "pending"
+        (until its message is finished everywhere).
+    `spread`: the server may choose a later moment within this span, the emptiest one.
     """
 
     key: Key | None
@@ -66,9 +79,16 @@ class MessageOptions(Due, Sending, total=False):
 class Timing(TypedDict, total=False):
     """When a schedule fires: one of `cron`, `every` and `rrule`.
 
-    `timezone` is required for cron and rrule. `limit`: maximum number of fires; `jitter`: maximum random
-    delay of each fire, always the same for one fire. `gap` and `overlap`: policy for a local time that does
-    not exist or exists twice (DST).
+    `cron`: 5 fields, 6 with seconds first, or a macro such as `@daily`.
+    `every`: elapsed time between fires: a timedelta, seconds, or text such as `90s`.
+    `rrule`: RFC 5545, `FREQ=MONTHLY;BYDAY=-1FR`.
+    `timezone`: `Europe/Bucharest`, `UTC`; required for cron and rrule.
+    `start`: no fire before this instant.
+    `end`: no fire after this instant.
+    `limit`: maximum number of fires.
+    `jitter`: maximum random delay of each fire, always the same for one fire.
+    `gap`: for a local time that does not exist (DST): "skip", "after" (the default) or "before".
+    `overlap`: for a local time that exists twice (DST): "first" (the default), "second" or "both".
     """
 
     cron: str | None
@@ -84,13 +104,21 @@ class Timing(TypedDict, total=False):
 
 
 class ScheduleOptions(Timing, Sending, total=False):
-    """Options of a schedule. `misfire`: policy for fires missed while the server was down."""
+    """Options of a schedule.
+
+    `misfire`: for fires missed while the server was down: "fire_all", "fire_once" (the default) or "skip".
+    """
 
     misfire: Misfire | None
 
 
 class Selection(TypedDict, total=False):
-    """Selects messages by topic filter, due in [`due_from`, `due_to`)."""
+    """Selects messages.
+
+    `topic`: a topic filter, `orders/+/remind`.
+    `due_from`: due at or after this instant.
+    `due_to`: due before this instant.
+    """
 
     topic: str | None
     due_from: When | None
@@ -98,15 +126,21 @@ class Selection(TypedDict, total=False):
 
 
 class Listed(Selection, total=False):
-    """Which messages, pending ones unless `state` says otherwise ("all" for every one)."""
+    """Selects messages to list.
+
+    `state`: "pending" (the default), "dispatched", "cancelled", "expired", or "all".
+    """
 
     state: State | None
 
 
 class DeadSelection(TypedDict, total=False):
-    """Selects dead letters by group or session, by topic filter, died in [`died_from`, `died_to`).
+    """Selects dead letters.
 
-    `group`: a group's name, `$share/{group}/{filter}`, or a client id.
+    `group`: a group's name, `$share/{group}/{filter}`, an endpoint's name, or a client id.
+    `topic`: a topic filter.
+    `died_from`: died at or after this instant.
+    `died_to`: died before this instant.
     """
 
     group: str | None
@@ -116,10 +150,15 @@ class DeadSelection(TypedDict, total=False):
 
 
 class RetrySelection(TypedDict, total=False):
-    """Selects retries by group or session, by topic filter, next tried in [`retry_from`, `retry_to`).
+    """Selects retries.
 
-    `group`: a group's name, `$share/{group}/{filter}`, or a client id. `reason`: text that it contains. `id`,
-    `key`: of one message, by its id or its idempotency key.
+    `group`: a group's name, `$share/{group}/{filter}`, an endpoint's name, or a client id.
+    `topic`: a topic filter.
+    `reason`: text that the reason of the last failure contains.
+    `id`: id of one message.
+    `key`: idempotency key of one message.
+    `retry_from`: next tried at or after this instant.
+    `retry_to`: next tried before this instant.
     """
 
     group: str | None
@@ -134,27 +173,40 @@ class RetrySelection(TypedDict, total=False):
 class RetryOptions(TypedDict, total=False):
     """How often a message is tried, and when. Absent options have the server's defaults.
 
-    `max_attempts`: tries before it becomes a dead letter; 0: no limit. `backoff`: waits after the first, the
-    second ... try; the last one repeats. Each wait is up to a fifth shorter or longer, so that joint failures
-    spread.
+    `max_attempts`: tries before it becomes a dead letter; 0: no limit.
+    `backoff`: waits after the first, the second ... try; the last one repeats. Each wait is up to a fifth
+        shorter or longer, so that joint failures spread.
     """
 
     max_attempts: int | None
     backoff: Sequence[Span] | None
 
 
-class SubscribeOptions(RetryOptions, total=False):
+class GroupOptions(RetryOptions, total=False):
+    """Options of a group. Absent options have the server's defaults.
+
+    `expiry`: how long it is kept without members, default "never" (until it is deleted).
+    `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
+    `rate`: maximum messages a second for the group.
+    """
+
+    expiry: Span | None
+    ack_timeout: Span | None
+    rate: float | None
+
+
+class SubscribeOptions(GroupOptions, total=False):
     """Options of a subscription.
 
-    `session`: name under which the server keeps our read position while we are away; two subscribers with one
-    name disconnect each other. `group`: name under which several subscribers share the messages; the server
-    keeps its read position, its members need no session. `expiry`: how long the read position is kept without
-    subscribers, by default the server's maximum for sessions; for a group also "never" or other text. `qos`:
-    default 1. `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`:
-    maximum unacked messages, default 64.
-
-    `ack_timeout`: a message that is neither acked nor extended for this time goes to another member of the
-    group. `rate`: maximum messages a second for the group.
+    `session`: name under which the server keeps our read position while we are away; two subscribers with
+        one name disconnect each other.
+    `group`: name under which several subscribers share the messages; the server keeps its read position, its
+        members need no session.
+    `qos`: highest quality of service at which messages come, default 1.
+    `replay_from`: where a new subscription starts: an instant, or a timedelta back from now.
+    `max_in_flight`: maximum unacked messages, default 64.
+    `expiry`: how long the read position is kept without subscribers, by default the server's maximum for
+        sessions; for a group also text, `2d` or `never`.
     """
 
     session: str | None
@@ -162,30 +214,18 @@ class SubscribeOptions(RetryOptions, total=False):
     qos: Qos
     replay_from: When | timedelta | None
     max_in_flight: int
-    expiry: Span | None
-    ack_timeout: Span | None
-    rate: float | None
-
-
-class GroupOptions(RetryOptions, total=False):
-    """Options of a group. Absent options have the server's defaults.
-
-    `expiry`: how long it is kept without members, default "never" (until it is deleted). `ack_timeout`: a
-    message that is neither acked nor extended for this time goes to another member. `rate`: maximum messages
-    a second.
-    """
-
-    expiry: Span | None
-    ack_timeout: Span | None
-    rate: float | None
 
 
 class EndpointOptions(TypedDict, total=False):
     """Options of an endpoint. Absent options have the server's defaults.
 
-    `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it. `headers`:
-    added to each request. `concurrency`: maximum concurrent requests; `rate`: maximum requests a second;
-    `timeout`: maximum time of one; `retry`: how often a message is tried. `expiry`: as for a group.
+    `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it.
+    `headers`: added to each request.
+    `concurrency`: maximum concurrent requests.
+    `rate`: maximum requests a second.
+    `timeout`: maximum time of one request.
+    `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
+    `expiry`: how long it stays while it is paused, default "never" (until it is deleted).
     """
 
     secret: str | None
@@ -195,10 +235,3 @@ class EndpointOptions(TypedDict, total=False):
     timeout: Span | None
     retry: RetryOptions | None
     expiry: Span | None
-
-
-def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
-    """Check the option names of a call. Raises TypeError for an unknown one."""
-    if not options.keys() <= allowed:
-        name = min(options.keys() - allowed)
-        raise TypeError(f"got an unexpected keyword argument {name!r}")

@@ -15,8 +15,9 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .entries import Entries, Entry
-from .options import RetrySelection, check
+from .options import RetrySelection
 from .ranges import BulkResult
+from .signatures import check, unfolded
 from .transport import PAGE_MAX, Transport
 from .wire import Json, Span, When, due, parse_instant
 
@@ -34,6 +35,7 @@ class WaitingRetry(Entry):
         return super(WaitingRetry, cls).of(said, retry_at=parse_instant(said["retry_at"]), **more)
 
 
+@unfolded
 class Retries:
     """Calls on `/v1/retries`."""
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self, Unpack
 
-from .options import ScheduleOptions, Timing, check
+from .options import ScheduleOptions, Timing
+from .signatures import check, unfolded
 from .transport import Transport, quoted
 from .wire import (
     SENDING,
@@ -122,6 +123,7 @@ class Schedule:
 Fires = list[Fire]
 
 
+@unfolded
 class Schedules:
     """Calls on `/v1/schedules`."""
 
@@ -133,8 +135,10 @@ class Schedules:
     ) -> Schedule:
         """Create or change the schedule. Give one of `cron`, `every` and `rrule`.
 
-        `timezone` is required for cron and rrule; all options are told of in `fasti.options.ScheduleOptions`.
         Raises Refused, whose `errors` name the field.
+
+        `topic`: where it publishes; optional with `deliver_to`.
+        `payload`: bytes and str go as they are, anything else as JSON.
         """
         check(ScheduleOptions.__optional_keys__, options)
         body = _timing(options)

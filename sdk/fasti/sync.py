@@ -65,6 +65,7 @@ from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Leased
 from .ranges import BulkResult, Progress
 from .retries import WaitingRetry
 from .schedules import Fires, Schedule
+from .signatures import unfolded
 from .timeline import Density
 from .transport import PAGE_MAX, Retry
 from .wire import Json, Key, KeyScope, Span, When
@@ -92,6 +93,7 @@ __all__ = [
 ]
 
 
+@unfolded
 class ByKey(Value[_messages.ByKey]):
     """The message under an idempotency key. Each call looks the message up again.
 
@@ -120,6 +122,7 @@ class ByKey(Value[_messages.ByKey]):
         return Message(self._loop, self._loop.run(self._inner.reschedule(**when)))
 
 
+@unfolded
 class Client(Facade[_client.Client]):
     """Speaks to one server. Use it as `with`, or call `close()` at the end.
 
@@ -185,10 +188,9 @@ class Client(Facade[_client.Client]):
     def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
         """Receive what matches the filter: `for d in client.subscribe(...)`.
 
-        `session` keeps the read position while we are away, `group` shares the messages;
-        `fasti.options.SubscribeOptions` describes all options. Errors come from the loop: Unreachable if the
-        first connection fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a
-        ValueError) for invalid arguments, such as an empty name or a group that contains `/`, `+` or `#`.
+        Errors come from the loop: Unreachable if the first connection fails, Refused when the server says no,
+        with its `reason_code`. Raises BadArgument (a ValueError) for invalid arguments, such as an empty name
+        or a group that contains `/`, `+` or `#`.
         """
         return Subscription(self._loop, self._inner.subscribe(topic_filter, **options))
 
@@ -219,6 +221,7 @@ class Cluster(Facade[_cluster.Cluster]):
         return self._loop.run(self._inner.status())
 
 
+@unfolded
 class Dead(Facade[_dead.Dead]):
     """Calls on `/v1/dead`."""
 
@@ -324,6 +327,7 @@ class Delivery(Received):
         return self._loop.run(self._inner.extend(span))
 
 
+@unfolded
 class Endpoints(Facade[_endpoints.Endpoints]):
     """Calls on `/v1/endpoints`."""
 
@@ -336,7 +340,7 @@ class Endpoints(Facade[_endpoints.Endpoints]):
         return self._loop.run(self._inner.get(name))
 
     def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
-        """Create or change an endpoint. `fasti.options.EndpointOptions` describes the options.
+        """Create or change an endpoint.
 
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
@@ -370,6 +374,7 @@ class Endpoints(Facade[_endpoints.Endpoints]):
         return self._loop.run(self._inner.test(name))
 
 
+@unfolded
 class Groups(Facade[_groups.Groups]):
     """Calls on `/v1/groups`."""
 
@@ -384,8 +389,7 @@ class Groups(Facade[_groups.Groups]):
     def put(self, name: str, filter: str, **options: Unpack[GroupOptions]) -> Group:
         """Create the group before its first member joins, starting from now, or change its options.
 
-        All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
-        again. Raises Refused.
+        What is left out is the server's default again. Raises Refused.
         """
         return self._loop.run(self._inner.put(name, filter, **options))
 
@@ -448,6 +452,7 @@ class Jobs(Facade[_jobs.Jobs]):
         return self._loop.run(self._inner.wait(job_id, on_progress=on_progress, poll_s=poll_s))
 
 
+@unfolded
 class Message(Value[_messages.Message]):
     """A scheduled message, as of the server's last answer."""
 
@@ -530,6 +535,7 @@ class Message(Value[_messages.Message]):
         return self
 
 
+@unfolded
 class Messages(Facade[_messages.Messages]):
     """Calls on `/v1/messages`."""
 
@@ -545,16 +551,19 @@ class Messages(Facade[_messages.Messages]):
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
-        `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
-        `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
-        another message is Refused); without one, a key of our own making covers the retries. `replayed` of
-        the answer says that the key was known, `state` what has become of its message.
-        Raises KeyCancelled if that was cancelled. With `replace` its key is free for this one; that of a
-        message that is pending or was dispatched is not. With `key_only` whatever was scheduled under the key
-        was this message, also if it was another, or for another time.
-        With `claims` the server also says who would get it now, in `claims` of the answer.
+        `key` makes the call idempotent over processes (the same key with another message is Refused); without
+        one, a key of our own making covers the retries. `replayed` of the answer says that the key was known,
+        `state` what has become of its message. Raises KeyCancelled if that was cancelled.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
+
+        `topic`: where it is published; optional with `deliver_to`.
+        `payload`: bytes and str go as they are, anything else as JSON.
+        `replace`: the key of a message that was cancelled is free for this one; that of a message that is
+            pending or was dispatched is not.
+        `key_only`: whatever was scheduled under the key was this message, also if it was another, or for
+            another time.
+        `claims`: the server also says who would get it now, in `claims` of the answer.
         """
         return Message(
             self._loop,
@@ -736,6 +745,7 @@ class Pulled(Leased):
         return self._loop.run(self._inner.extend(lease))
 
 
+@unfolded
 class Retries(Facade[_retries.Retries]):
     """Calls on `/v1/retries`."""
 
@@ -780,6 +790,7 @@ class Retries(Facade[_retries.Retries]):
         return self._loop.run(self._inner.drop(ids, dry_run=dry_run, **chosen))
 
 
+@unfolded
 class Schedules(Facade[_schedules.Schedules]):
     """Calls on `/v1/schedules`."""
 
@@ -788,8 +799,10 @@ class Schedules(Facade[_schedules.Schedules]):
     ) -> Schedule:
         """Create or change the schedule. Give one of `cron`, `every` and `rrule`.
 
-        `timezone` is required for cron and rrule; all options are told of in `fasti.options.ScheduleOptions`.
         Raises Refused, whose `errors` name the field.
+
+        `topic`: where it publishes; optional with `deliver_to`.
+        `payload`: bytes and str go as they are, anything else as JSON.
         """
         return self._loop.run(self._inner.put(name, topic=topic, payload=payload, **options))
 

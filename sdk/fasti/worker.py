@@ -50,6 +50,7 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .mqtt_values import fits
 from .options import GroupOptions, RetryOptions
+from .signatures import check
 from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
 
@@ -174,6 +175,7 @@ class Worker:
         """
         if any(job.request.topic_filter == topic_filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
+        check(RetryOptions.__optional_keys__, retry or {})
         request = SubscribeRequest(
             topic_filter,
             group=self._group,

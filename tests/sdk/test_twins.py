@@ -135,7 +135,7 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 def test_an_option_is_written_once(changed: Callable[[str, str, str], str]) -> None:
     """One more in the async client is one more in the blocking one."""
     method = "def delete(self, name: str,"
-    changed("groups.py", "import GroupOptions, ", "import GroupOptions, Misfire, ")
+    changed("groups.py", "import GroupOptions", "import GroupOptions, Misfire")
     written = changed("groups.py", method, f"{method} fires: Misfire | None,")
     assert f"{method} fires: Misfire | None," in written
     assert "self._inner.delete(name, fires, filter, undone=undone)" in written
