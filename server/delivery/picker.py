@@ -157,7 +157,7 @@ class Picker:
             self._shown[member] = min(self._shown.get(member, SHOWN_FIRST) + count, member.session.window)
             self._line_up(member, self._line_of(member))
 
-    def room(self, most: int) -> int:
+    def find_room(self, most: int) -> int:
         """How many messages members may have room for, up to `most`. Looks at `most` members of a line; one
         without room leaves it, so that it is not looked at for each message that is read."""
         room = 0

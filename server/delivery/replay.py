@@ -596,7 +596,7 @@ class Replay:
 
 def _most(subscriber: Subscriber) -> int:
     """How many messages are read before they are sent: no more than there may be room for."""
-    return max(1, min(RUN_MAX, subscriber.spare))
+    return max(1, min(RUN_MAX, subscriber.find_room()))
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

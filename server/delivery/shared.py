@@ -255,9 +255,8 @@ class Group(Subscriber):
         self._lend(message, member, own, qos, flight, 1)
         return True
 
-    @property
-    def spare(self) -> int:
-        return min(self._allowed, self.picker.room(RUN_MAX))
+    def find_room(self) -> int:
+        return min(self._allowed, self.picker.find_room(RUN_MAX))
 
     @property
     def _allowed(self) -> int:

@@ -374,9 +374,8 @@ class Subscriber:
         link.send(message, qos, packet_id, subscriptions, 1)
         return True
 
-    @property
-    def spare(self) -> int:
-        """How many messages there may be room for."""
+    def find_room(self) -> int:
+        """How many messages there may be room for. A group lets go of members without room."""
         return self.session.window - len(self.session.flights)
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:

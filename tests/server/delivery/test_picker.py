@@ -182,16 +182,16 @@ def test_members_without_room_are_looked_at_once() -> None:
     group, members = Group(), [member(str(n)) for n in range(3)]
     for one in members:
         group.join(one)
-    assert group.picker.room(100) == 3 * SHOWN_FIRST
+    assert group.picker.find_room(100) == 3 * SHOWN_FIRST
     for one in members:
         assert isinstance(one.link, FakeLink)
         one.link.room = 0
-    assert group.picker.room(100) == 0
+    assert group.picker.find_room(100) == 0
     for one in members:
         assert isinstance(one.link, FakeLink)
         one.link.room = None
-    assert group.picker.room(100) == 0
+    assert group.picker.find_room(100) == 0
     assert group.picker.next(None) is None
     group.picker.meet(members[1])
-    assert group.picker.room(100) == SHOWN_FIRST
+    assert group.picker.find_room(100) == SHOWN_FIRST
     assert group.picker.next(None) is members[1]
