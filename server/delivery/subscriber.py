@@ -114,11 +114,11 @@ class Link(Protocol):
     def takes_run(self, run: Run, qos: int) -> bool:
         """Whether all of a run goes out as it is, and there is room behind it. False: send one by one."""
 
-    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
         """All of a run that it takes, for the first time; by no more than one subscription, one that says
         nothing but the run's lease.
 
-        `packet_ids`: none at QoS 0.
+        `flights`: one for each message, none at QoS 0.
         """
 
     def release(self, packet_id: int) -> None:
@@ -406,7 +406,7 @@ class Subscriber:
         """Send a run that it takes. `flights`: its own, none at QoS 0."""
         assert self.link is not None
         self.delivered += len(run.spots)
-        self.link.send_run(run, qos, [flight.packet_id for flight in flights])
+        self.link.send_run(run, qos, flights)
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         if self.is_gate_full:

@@ -12,7 +12,7 @@ from struct import Struct
 import msgspec
 
 from timeline.position import MessageId, id_text
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
@@ -187,13 +187,13 @@ class Outbox:
         _, size = run_pieces(run, self.level, qos, self._node)
         return self._out_bytes + size < self.out_max
 
-    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
         pieces, size = run_pieces(run, self.level, qos, self._node)
         if not self._out:
             self._fill()
         if qos:
             pieces = pieces.copy()
-            pieces[1::3] = [packet_id.to_bytes(2, "big") for packet_id in packet_ids]
+            pieces[1::3] = [flight.packet_id.to_bytes(2, "big") for flight in flights]
         self._out += pieces
         self._out_bytes += size
         self._traffic.sent += len(run.spots)

@@ -10,7 +10,7 @@ another member.
 from collections.abc import Callable, Sequence
 
 from timeline.filters import parse_share
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 
 from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
@@ -116,10 +116,10 @@ class Consumer:
                 return True
         return False
 
-    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
         given = [
-            Given(self.text, self.member, packet_id, message, 1)
-            for message, packet_id in zip(run.messages, packet_ids, strict=True)
+            Given(self.text, self.member, flight.packet_id, message, 1)
+            for message, flight in zip(run.messages, flights, strict=True)
         ]
         while given:
             count = next(iter(self.waiting)).left

@@ -20,7 +20,7 @@ from functools import partial
 from yarl import URL
 
 from shards.errors import Corrupt
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 
 from ..delivery.membership import Membership
 from ..delivery.message import Message
@@ -150,7 +150,7 @@ class GroupLink:
     def takes_run(self, run: Run, qos: int) -> bool:  # noqa: ARG002
         return False
 
-    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:  # noqa: ARG002
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:  # noqa: ARG002
         raise AssertionError("a group gives one by one")
 
 

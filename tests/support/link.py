@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from server.delivery.message import Message
 from server.delivery.run import Run
 from server.delivery.subscriber import Closing
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 
 Taken = Callable[[Message, int, int, int], None]
 """Told of each delivery: message, QoS, packet id (0 at QoS 0), attempt."""
@@ -85,8 +85,8 @@ class FakeLink:
     def takes_run(self, run: Run, qos: int) -> bool:
         return self.room is None
 
-    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
-        ids = packet_ids or [0] * len(run)
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
+        ids = [flight.packet_id for flight in flights] or [0] * len(run)
         for message, packet_id in zip(run.messages, ids, strict=True):
             self.send(message, qos, packet_id, (), 1)
 
