@@ -142,14 +142,7 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease
     found = wire.get(form)
     if found is None:
         if message.is_usual:
-            tail = message.payload
-            if level == 5:
-                tail = (
-                    _with_fasti_properties(message, node, tail, lease_ms)
-                    if message.asked_ms or lease_ms
-                    else b"\0" + tail
-                )
-            found = joined(message.topic, tail, qos, retain)
+            found = joined(message.topic, _usual_tail(message, level, node, lease_ms), qos, retain)
         else:
             found = _unusual_parts(message, level, qos, retain, node, lease_ms)
         wire[form] = found
@@ -171,13 +164,7 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
         size = -1
         known: dict[tuple[bytes, int], bytes] = {}
         for message in run.messages:
-            tail = message.payload
-            if level == 5:
-                tail = (
-                    _with_fasti_properties(message, node, tail, lease_ms)
-                    if message.asked_ms or lease_ms
-                    else b"\0" + tail
-                )
+            tail = _usual_tail(message, level, node, lease_ms)
             if len(tail) != size or message.topic != topic:
                 topic, size = message.topic, len(tail)
                 head = known.get((topic, size), b"")
@@ -204,13 +191,18 @@ def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: i
     return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
 
 
-def _with_fasti_properties(message: Message, node: int, payload: bytes, lease_ms: int) -> bytes:
-    """The properties of a message that is usual and has a due or a lease, with their length, and the payload.
+def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes:
+    """The payload of a usual message, at level 5 behind its properties and their length.
 
-    What `common_properties` gives, in one go, which takes half as long. But for the seq the messages of one
-    millisecond have the same.
+    The properties are those of `common_properties`, made in half the time: in one millisecond all messages
+    share them, except for the seq.
     """
+    payload = message.payload
+    if level < 5:
+        return payload
     if not message.asked_ms:
+        if not lease_ms:
+            return b"\0" + payload
         lease = _lease_property(lease_ms)
         return varint(len(lease)) + lease + payload
     place = message.position
