@@ -327,8 +327,8 @@ class App:
         more = self._read_on() or more
         core.pull.step()
         core.step()
-        self.webhooks.step()
-        more = more or self.webhooks.is_behind
+        if core.groups.fresh:
+            more = self.webhooks.open_fresh() or more
         if more or core.can_advance():
             self.plan()
             self.time.measure()

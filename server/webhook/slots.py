@@ -23,6 +23,8 @@ so the queues are bounded by the lanes.
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
+from typing import Protocol
 
 SHARE = 6
 KEY_FREE = 3
@@ -39,10 +41,16 @@ class Kind(IntEnum):
     SLOW = 2
 
 
+class Timer(Protocol):
+    """A call that is planned."""
+
+    def cancel(self) -> None: ...
+
+
 class Lane:
     """The posts of one key to one origin."""
 
-    __slots__ = ("_slots", "granted", "granted_s", "is_waiting", "kind", "open", "owner", "wake")
+    __slots__ = ("_slots", "grant_end", "granted", "is_waiting", "kind", "open", "owner", "wake")
 
     def __init__(self, slots: "Slots", owner: str, wake: Callable[[], bool]) -> None:
         """`wake`: called when there may be room; returns whether there is a message to post."""
@@ -53,9 +61,8 @@ class Lane:
         self.open = 0
         """Posts under way."""
         self.granted: Kind | None = None
-        """Kind of the post granted to a served lane, which counts as under way until `granted_s`."""
-        self.granted_s = 0.0
-        """End of the grant, s of monotonic time."""
+        """Kind of the post granted to a served lane, which counts as under way until `grant_end`."""
+        self.grant_end: Timer | None = None
         self.is_waiting = False
 
     @property
@@ -80,11 +87,11 @@ class Lane:
 class Slots:
     """Posts shared by all lanes."""
 
-    def __init__(self, capacity: int, each: int, mono: Callable[[], float]) -> None:
-        """`each`: bound of posts per lane. `mono`: monotonic seconds."""
+    def __init__(self, capacity: int, each: int, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+        """`each`: bound of posts per lane. `later`: plans a call in so many seconds; 0: in the next turn."""
         self._capacity = capacity
         self._each = each
-        self._mono = mono
+        self._later = later
         self._open = [0, 0, 0]
         """Posts under way or granted, by kind."""
         self._owners: Counter[str] = Counter()
@@ -92,13 +99,10 @@ class Slots:
         self._queues: list[OrderedDict[str, deque[Lane]]] = [OrderedDict() for _ in Kind]
         """Queues of waiting lanes by kind and owner, next served first; none is empty. A kind without room
         costs one look: with 4,600 queues in one order each post that ended cost 11 ms."""
-        self._granted: deque[tuple[float, Lane]] = deque()
-        self._is_changed = False
-        """A lane may have become servable since the last `_serve`."""
         self._newest_served: set[str] = set()
         """Owners with unknown lanes that wait, the last of which to be served was the newest."""
         self._begun = 0
-        """Posts begun or granted in this turn of the loop."""
+        """Posts begun or granted in this turn of the loop. Below BEGINS no waiting lane has room."""
 
     @property
     def open(self) -> int:
@@ -116,15 +120,17 @@ class Slots:
         if free > 0 and lane.owner not in queues:
             return True
         if not lane.is_waiting:
-            lane.is_waiting = self._is_changed = True
+            lane.is_waiting = True
             queues.setdefault(lane.owner, deque()).append(lane)
         return False
 
     def take(self, lane: Lane) -> Kind:
-        kind, lane.granted = lane.granted, None
+        kind = lane.granted
         if kind is None:
             kind = lane.kind
             self._begin(kind, lane.owner)
+        else:
+            self._end_grant(lane)
         lane.open += 1
         return kind
 
@@ -144,29 +150,21 @@ class Slots:
                 self._end_queue(lane.kind, lane.owner)
         self._release(lane)
 
-    def step(self) -> None:
-        """Begin a turn of the loop: serve waiting lanes while there is room."""
+    def _turn(self) -> None:
+        """A new turn of the loop: as many posts may begin again."""
         self._begun = 0
-        granted = self._granted
-        while granted and granted[0][0] <= self._mono():
-            until_s, lane = granted.popleft()
-            if lane.granted_s == until_s:
-                self._release(lane)
         self._serve()
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the next turn can serve more lanes."""
-        return self._is_changed and self._begun >= BEGINS
-
     def _serve(self) -> None:
-        while self._is_changed and self._begun < BEGINS:
-            self._is_changed = False
+        """Serve waiting lanes while there is room."""
+        is_served = True
+        while is_served:
+            is_served = False
             for kind in Kind:
                 owner = self._next(kind) if self._begun < BEGINS else None
                 if owner is not None:
                     self._grant(kind, owner)
-                    self._is_changed = True
+                    is_served = True
 
     def _next(self, kind: Kind) -> str | None:
         """The owner whose queue of that kind is served next; None: there is no room, or no lane waits."""
@@ -189,9 +187,8 @@ class Slots:
             self._end_queue(kind, owner)
         lane.is_waiting = False
         if lane.wake():
-            lane.granted, lane.granted_s = kind, self._mono() + GRANT_S
+            lane.granted, lane.grant_end = kind, self._later(GRANT_S, partial(self._release, lane))
             self._begin(kind, owner)
-            self._granted.append((lane.granted_s, lane))
 
     def _end_queue(self, kind: Kind, owner: str) -> None:
         """Remove a queue that is empty."""
@@ -200,17 +197,25 @@ class Slots:
             self._newest_served.discard(owner)
 
     def _begin(self, kind: Kind, owner: str) -> None:
+        if not self._begun:
+            self._later(0, self._turn)
         self._begun += 1
         self._count(kind, owner, 1)
 
     def _release(self, lane: Lane) -> None:
+        """Take back a grant."""
         if lane.granted is not None:
             self._count(lane.granted, lane.owner, -1)
-            lane.granted = None
+            self._end_grant(lane)
+            self._serve()
+
+    def _end_grant(self, lane: Lane) -> None:
+        assert lane.grant_end is not None
+        lane.grant_end.cancel()
+        lane.granted = lane.grant_end = None
 
     def _count(self, kind: Kind, owner: str, more: int) -> None:
         self._open[kind] += more
-        self._is_changed = self._is_changed or more < 0
         self._owners[owner] += more
         if not self._owners[owner]:
             del self._owners[owner]

@@ -136,7 +136,7 @@ class Webhooks(CommitHook):
         self._outlets: Outlets | None = None
         """None while not running, or if webhooks are disabled."""
         self._posters: dict[str, EndpointPoster] = {}
-        self._slots = Slots(URL_POSTS_MAX, POSTS, real.mono)
+        self._slots = Slots(URL_POSTS_MAX, POSTS, _later)
         self._idle: dict[Group, int] = {}
         """Unnamed endpoints that were idle at the last `forget_idle`, with their counts of deliveries."""
         self._tries = 0
@@ -225,20 +225,14 @@ class Webhooks(CommitHook):
         for group in [one for one in self._groups if one.is_unnamed and not one.members]:
             self._open(self._unnamed(group))
 
-    def step(self) -> None:
-        """Open posters for new origins, and serve lanes that wait for a post."""
+    def open_fresh(self) -> bool:
+        """Open posters for new origins; True if there are more."""
         fresh = self._groups.fresh
-        if fresh:
-            taken, fresh[:] = fresh[:OPENED], fresh[OPENED:]
-            for group in taken:
-                if self._groups.get(group.text) is group and not group.members:
-                    self._open(self._unnamed(group))
-        self._slots.step()
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether `step` has more to do at once."""
-        return bool(self._groups.fresh) or self._slots.is_behind
+        taken, fresh[:] = fresh[:OPENED], fresh[OPENED:]
+        for group in taken:
+            if self._groups.get(group.text) is group and not group.members:
+                self._open(self._unnamed(group))
+        return bool(fresh)
 
     def _unnamed(self, group: Group) -> Endpoint:
         """The unnamed endpoint of a group."""
@@ -493,6 +487,10 @@ class Webhooks(CommitHook):
             return await self._outlets.endpoints.post(WebhookRequest(endpoint.url, headers, body, timeout_s))
         finally:
             self._tries -= 1
+
+
+def _later(delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_s, call)
 
 
 def _name_of(group: Group) -> str:

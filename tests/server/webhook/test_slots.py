@@ -1,5 +1,8 @@
 """Who may post to a full URL, and who is next."""
 
+import random
+from collections.abc import Callable
+
 import pytest
 
 from server.webhook.slots import BEGINS, GRANT_S, Kind, Lane, Slots
@@ -7,15 +10,40 @@ from server.webhook.slots import BEGINS, GRANT_S, Kind, Lane, Slots
 CAPACITY, EACH = 400, 10
 
 
+class Planned:
+    """A call that the loop makes at its time."""
+
+    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+        self.at_s = at_s
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class World:
-    """Lanes of one bound, and a clock."""
+    """Lanes of one bound, and a loop with a clock."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.now_s = 0.0
-        self.slots = Slots(capacity, EACH, lambda: self.now_s)
+        self.planned: list[Planned] = []
+        self.slots = Slots(capacity, EACH, self._later)
         self.woken: list[Lane] = []
         self.idle: list[Lane] = []
         """Those that have nothing to post."""
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> Planned:
+        self.planned.append(Planned(self.now_s + delay_s, call))
+        return self.planned[-1]
+
+    def turn(self) -> None:
+        """A turn of the loop."""
+        due = [one for one in self.planned if one.at_s <= self.now_s]
+        self.planned = [one for one in self.planned if one.at_s > self.now_s]
+        for one in due:
+            if not one.is_cancelled:
+                one.call()
 
     def lane(self, owner: str = "", kind: Kind = Kind.UNKNOWN) -> Lane:
         made = Lane(self.slots, owner, lambda: self._wake(made))
@@ -26,17 +54,16 @@ class World:
         self.woken.append(lane)
         return lane not in self.idle
 
+    def fill(self, lane: Lane) -> list[Kind]:
+        """Begin as much as there is room for."""
+        taken = []
+        while lane.has_room:
+            taken.append(lane.take())
+            self.turn()
+        return taken
+
     def lanes(self, count: int, owner: str = "", kind: Kind = Kind.UNKNOWN) -> list[Lane]:
         return [self.lane(owner, kind) for _ in range(count)]
-
-
-def fill(lane: Lane) -> list[Kind]:
-    """Begin as much as there is room for."""
-    taken = []
-    while lane.has_room:
-        taken.append(lane.take())
-        lane._slots.step()
-    return taken
 
 
 def post(lane: Lane, took_ms: float) -> None:
@@ -45,11 +72,12 @@ def post(lane: Lane, took_ms: float) -> None:
 
 
 def test_an_origin_that_has_not_answered_has_one_and_its_bound_when_it_has() -> None:
-    lane = World().lane()
-    assert len(fill(lane)) == 1
+    world = World()
+    lane = world.lane()
+    assert len(world.fill(lane)) == 1
     lane.give(Kind.UNKNOWN, 20.0)
     assert lane.kind is Kind.QUICK
-    assert len(fill(lane)) == EACH
+    assert len(world.fill(lane)) == EACH
 
 
 def test_one_that_hangs_is_slow_and_one_that_fails_at_once_is_not() -> None:
@@ -63,43 +91,42 @@ def test_one_that_hangs_is_slow_and_one_that_fails_at_once_is_not() -> None:
 def test_however_many_hang_a_new_origin_and_a_quick_one_find_room() -> None:
     world = World()
     quick = world.lane(kind=Kind.QUICK)
-    taken = [fill(lane) for lane in world.lanes(2_000, kind=Kind.SLOW)]
+    taken = [world.fill(lane) for lane in world.lanes(2_000, kind=Kind.SLOW)]
     assert sum(map(len, taken)) <= CAPACITY // 2
-    assert len(fill(world.lane())) == 1
-    assert len(fill(quick)) == EACH
+    assert len(world.fill(world.lane())) == 1
+    assert len(world.fill(quick)) == EACH
 
 
 def test_so_many_begin_in_a_turn_and_the_others_in_the_next() -> None:
     world = World()
     begun = [lane for lane in world.lanes(BEGINS + 2) if lane.has_room and lane.take() is not None]
     assert len(begun) == BEGINS
-    assert world.slots.is_behind
-    world.slots.step()
-    assert not world.slots.is_behind
+    assert not world.woken
+    world.turn()
     assert len(world.woken) == 2
     assert all(lane.has_room for lane in world.woken)
 
 
 def test_200_that_are_asked_for_the_first_time_leave_room_for_one_more() -> None:
     world = World()
-    assert all(fill(lane) for lane in world.lanes(200))
-    assert fill(world.lane())
+    assert all(world.fill(lane) for lane in world.lanes(200))
+    assert world.fill(world.lane())
 
 
 def test_a_key_with_any_number_of_origins_leaves_room_for_another_key() -> None:
     for kind in Kind:
         world = World()
         for lane in world.lanes(2_000, "a", kind):
-            fill(lane)
+            world.fill(lane)
         for theirs in Kind:
-            assert fill(world.lane("b", theirs)), (kind, theirs)
+            assert world.fill(world.lane("b", theirs)), (kind, theirs)
 
 
 def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
     world = World(capacity=8)
-    hung = [lane for lane in world.lanes(8, "a") if fill(lane)]
+    hung = [lane for lane in world.lanes(8, "a") if world.fill(lane)]
     waiting = [*world.lanes(3, "a"), *world.lanes(2, "b"), *world.lanes(1, "c")]
-    taken = {id(lane) for lane in waiting if fill(lane)}
+    taken = {id(lane) for lane in waiting if world.fill(lane)}
     waiting = [lane for lane in waiting if id(lane) not in taken]
     assert [lane.owner for lane in waiting] == ["a", "a", "a", "b", "c"]
     for lane in hung:
@@ -107,14 +134,14 @@ def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
     served = [lane for lane in world.woken if lane not in hung]
     assert [lane.owner for lane in served] == ["b", "c", "a", "a", "a"]  # of a there are enough
     late = world.lane("a")
-    assert all(len(fill(lane)) == 1 for lane in served)
-    assert not fill(late) or world.slots.open <= 6
+    assert all(len(world.fill(lane)) == 1 for lane in served)
+    assert not world.fill(late) or world.slots.open <= 6
 
 
 def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     world = World(capacity=4)
-    hung = [lane for lane in world.lanes(4, kind=Kind.SLOW) if fill(lane)]
-    world.slots.step()
+    hung = [lane for lane in world.lanes(4, kind=Kind.SLOW) if world.fill(lane)]
+    world.turn()
     first, second = world.lanes(2, kind=Kind.SLOW)
     for lane in world.lanes(4, kind=Kind.SLOW):
         lane.close()
@@ -125,10 +152,10 @@ def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     hung[0].give(Kind.SLOW, 5_000.0)
     while first.granted is None:
         world.now_s += GRANT_S
-        world.slots.step()
+        world.turn()
     assert not second.has_room
     world.now_s += GRANT_S
-    world.slots.step()
+    world.turn()
     assert first.granted is None
     assert second.granted is Kind.SLOW
     post(second, 5_000.0)
@@ -137,7 +164,7 @@ def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
 def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None:
     world = World(capacity=40)
     lanes = world.lanes(60)
-    hung = [lane for lane in lanes if fill(lane)]
+    hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     for lane in hung:
         lane.give(Kind.UNKNOWN, 5_000.0)
@@ -149,7 +176,7 @@ def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None
 def test_one_with_nothing_to_post_takes_none() -> None:
     world = World(capacity=4)
     lanes = world.lanes(6)
-    hung = [lane for lane in lanes if fill(lane)]
+    hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     world.idle = waiting[:1]
     for lane in hung:
@@ -160,7 +187,7 @@ def test_one_with_nothing_to_post_takes_none() -> None:
 def test_one_that_is_closed_is_not_served_and_gives_back_what_it_had() -> None:
     world = World(capacity=4)
     lanes = world.lanes(6)
-    hung = [lane for lane in lanes if fill(lane)]
+    hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     for lane in waiting:
         lane.close()
@@ -175,11 +202,11 @@ def test_of_two_keys_each_has_its_oldest_served_too() -> None:
     """Though the queues of both, and of quick lanes, are served between one another."""
     world = World(capacity=40)
     lanes = [world.lane(owner) for _ in range(60) for owner in ("one", "two")]
-    hung = [lane for lane in lanes if fill(lane)]
+    hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [[one for one in lanes if one.is_waiting and one.owner == owner] for owner in ("one", "two")]
     for lane in hung[:16]:
         lane.give(Kind.UNKNOWN, 5_000.0)
-        world.slots.step()
+        world.turn()
     for own in waiting:
         served = [own.index(lane) for lane in world.woken if lane in own]
         assert served[:4] == [len(own) - 1, 0, len(own) - 2, 1]
@@ -188,7 +215,7 @@ def test_of_two_keys_each_has_its_oldest_served_too() -> None:
 def test_an_end_looks_at_few_queues_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     lanes = [world.lane(f"key-{number}", Kind.QUICK) for number in range(2_000)]
-    open_ = [(lane, kind) for lane in lanes for kind in fill(lane)]
+    open_ = [(lane, kind) for lane in lanes for kind in world.fill(lane)]
     assert world.slots.open == CAPACITY
     looks = list[str]()
     free = Slots._free
@@ -201,3 +228,28 @@ def test_an_end_looks_at_few_queues_however_many_wait(monkeypatch: pytest.Monkey
     open_[0][0].give(open_[0][1], 1.0)
     assert world.slots.open == CAPACITY
     assert len(looks) <= 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_none_waits_that_there_is_room_for(seed: int) -> None:
+    """However lanes begin, end, close and leave what they were granted."""
+    dice = random.Random(seed)
+    world = World(capacity=24)
+    lanes = [world.lane(dice.choice("abc"), dice.choice(list(Kind))) for _ in range(60)]
+    posts: list[tuple[Lane, Kind]] = []
+    for _ in range(2_000):
+        lane = dice.choice(lanes)
+        match dice.choice(("begin", "begin", "end", "turn", "wait", "close")):
+            case "begin" if lane.has_room:
+                posts.append((lane, lane.take()))
+            case "end" if posts:
+                lane, kind = posts.pop(dice.randrange(len(posts)))
+                lane.give(kind, dice.choice((1.0, 5_000.0)))
+            case "wait":
+                world.now_s += dice.choice((0.1, GRANT_S))
+            case "close" if not lane.open:
+                lane.close()
+            case _:
+                world.turn()
+        free = [kind for kind in Kind if world.slots._next(kind) is not None]
+        assert not free or world.slots._begun >= BEGINS, seed

@@ -187,7 +187,7 @@ async def test_what_an_older_version_left_to_one_group_is_finished_there_once(
     """What was due by then is of `$endpoint/*`; what is due now is its origin's."""
     data, store = tmp_path / "old", FailingMemory()
     async with running(data, config, clock, store=store) as server:
-        monkeypatch.setattr(server.app.webhooks, "step", lambda: None)  # no poster is opened
+        monkeypatch.setattr(server.app.webhooks, "open_fresh", lambda: False)  # no poster is opened
         for number in range(5):
             await server.schedule("a", number, deliver_to=receiver.url())
         await server.schedule("a", 5, deliver_to=receiver.url(), deliver_in="1m")
