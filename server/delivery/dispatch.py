@@ -271,8 +271,7 @@ class Dispatch(CommitHook):
                 if self._owners.cost:
                     cost += self._owners.take_cost()
                 if not may_have:
-                    # In its place on the timeline, for who reads it again when the owner may.
-                    self._tail.append(place, message, size)
+                    self._withhold(message, size)
                     continue
             if self._traces is not None and not message.is_usual:
                 cost += self._tell(self._traces, message, wall_ms)
@@ -388,9 +387,17 @@ class Dispatch(CommitHook):
                 self._put_off(subscriber, message)
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
-            elif isinstance(subscriber, Group) and subscriber.ahead is not None:
-                subscriber.ahead.note(message.position, message.shard)
+            elif subscriber.is_endpoint:
+                _note(subscriber, message)
         return len(targets) + MADE_COST * made
+
+    def _withhold(self, message: Message, size: int) -> None:
+        """Nobody gets the message now. Places that are behind read it, as its owner may be allowed again."""
+        record = message.record
+        self._tail.append(message.position, message, size)
+        for endpoint in self._router.posted(record.deliver_to, record.owner, message.position):
+            if not endpoint.session.tailing:
+                _note(endpoint, message)
 
     def _nobody(self, message: Message, count: int) -> None:
         """Count messages to one topic that nobody asks for: not the server's own, nor what is retained for
@@ -427,3 +434,9 @@ class Dispatch(CommitHook):
         """Let the session read this message and later ones from the store."""
         subscriber.session.fall_behind(Position(message.position - 1))
         self._ready.wake(subscriber)
+
+
+def _note(subscriber: Subscriber, message: Message) -> None:
+    """An endpoint that is behind has the message still to read."""
+    if isinstance(subscriber, Group) and subscriber.ahead is not None:
+        subscriber.ahead.note(message.position, message.shard)

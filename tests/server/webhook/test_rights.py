@@ -114,6 +114,22 @@ async def test_what_was_allowed_and_is_not_any_more_is_withheld(keyed: Keyed) ->
     assert got.headers["fasti-due"] == "2026-11-21T08:02:00.000Z"
 
 
+async def test_an_endpoint_that_is_behind_posts_what_is_allowed_again(keyed: Keyed) -> None:
+    """What is withheld when it falls due is read later, like anything that a place has not read."""
+    keyed.add("app", "schedule", publish=["a", "$deliver/billing"])
+    await keyed.call("ops", "POST", "/v1/endpoints/billing:pause")
+    await keyed.send("ops", topic="a", deliver_to="billing", deliver_in="1m")
+    withheld = await keyed.send("app", topic="a", deliver_to="billing", deliver_in="2m")
+    await keyed.send("ops", topic="a", deliver_to="billing", deliver_in="3m")
+    keyed.change("app", '"$deliver/billing"', '"$deliver/other"')
+    await keyed.server.pass_time(3 * MINUTE_MS)
+    assert keyed.server.app.core.owners.withheld == 1
+    keyed.change("app", '"$deliver/other"', '"$deliver/billing"')
+    await keyed.call("ops", "POST", "/v1/endpoints/billing:resume")
+    posts = await keyed.receiver.posts(3)
+    assert withheld["id"] in [one.headers["webhook-id"] for one in posts]
+
+
 async def test_a_key_does_not_see_where_others_have_things_delivered(keyed: Keyed) -> None:
     """The group of an endpoint belongs to nobody's key, so who is no admin is not told of it."""
     keyed.add("app", "schedule", "read")
