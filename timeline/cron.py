@@ -10,13 +10,17 @@ change of the clocks makes of one is decided in fires.py. So this file is plain 
 
 The rules are those of Vixie cron: 0 and 7 are Sunday; names of months and days in three letters; if both the
 day of the month and the day of the week are restricted (do not begin with `*`), a day that fits either is
-taken. APScheduler's CronTrigger counts days from Monday, joins the two by "and", and looks for a date that
-never comes (30 February) up to the year 9999; it is what the tests compare with where the rules are the same.
+taken. `?` is read as `*`, and Sunday ends a range of days: `mon-sun`. What else Quartz has (`L-3`, `LW`,
+`15W`, `6#3`, `6L`) is refused by that name, with the rrule that says the same. Quartz counts its days of the
+week from 1, Sunday, so beside a `?` a day has to be named: `2-6` would silently be other days. APScheduler's
+CronTrigger counts days from Monday, joins the two by "and", and looks for a date that never comes (30
+February) up to the year 9999; it is what the tests compare with where the rules are the same.
 
 The rarest date that there is comes after 40 years at most: a 29 February that has to be a certain weekday too
 (`0 0 29 2 */7`: every 28 years, more over a turn of the century without one). So the search ends there.
 """
 
+import re
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Iterator
@@ -54,6 +58,9 @@ _FIELDS = (
 LAST = 0
 """As a day of the month: the last one."""
 _SECOND = timedelta(seconds=1)
+_DAY_NUMBER = re.compile(r"(?<![/\d])\d", re.ASCII)
+_QUARTZ_DAY = re.compile(r"l-(\d\d?)|lw|wl|(\d\d?)w", re.ASCII)
+_QUARTZ_WEEKDAY = re.compile(r"(sun|mon|tue|wed|thu|fri|sat|[1-7])(?:#([1-5])|l)", re.ASCII)
 
 
 class CronError(ValueError):
@@ -140,7 +147,12 @@ def parse_cron(text: str) -> Cron:
         raise CronError(f"{text[:40]!r} is neither {known}{', '.join(MACROS)}")
     if len(fields) == 5:
         fields = ["0", *fields]
+    is_quartz = "?" in (fields[3], fields[5])
+    for index in (3, 5):
+        fields[index] = "*" if fields[index] == "?" else fields[index]
     values = [_values(field, *kind) for field, kind in zip(fields, _FIELDS, strict=True)]
+    if is_quartz and _DAY_NUMBER.search(fields[5]):
+        raise CronError("day of week: Quartz counts from 1, Sunday; beside ? name the days, as in mon-fri")
     weekdays = tuple(sorted({day % 7 for day in values[5]}))
     either_day = not fields[3].startswith("*") and not fields[5].startswith("*")
     cron = Cron(values[0], values[1], values[2], values[3], values[4], weekdays, either_day)
@@ -160,6 +172,7 @@ def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
         if name == "day" and part == "l":
             found.add(LAST)
             continue
+        _refuse_quartz(part, name)
         span, slash, step = part.partition("/")
         by = _number(step, name, 1, high) if slash else 1
         first, dash, last = span.partition("-")
@@ -168,10 +181,30 @@ def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
         else:
             start = _number(first, name, low, high)
             end = _number(last, name, low, high) if dash else high if slash else start
+        if start > end == 0 and name == "day of week":
+            end = high
         if start > end:
             raise CronError(f"{name}: {part!r} runs backwards")
         found.update(range(start, end + 1, by))
     return tuple(sorted(found))
+
+
+def _refuse_quartz(part: str, name: str) -> None:
+    """Raise CronError for what is Quartz's alone, with the rrule in its place."""
+    rule = ""
+    if name == "day" and (found := _QUARTZ_DAY.fullmatch(part)):
+        if found[1]:
+            rule = f"BYMONTHDAY=-{int(found[1]) + 1}"
+        elif found[2] is None:
+            rule = "BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1"
+    elif name == "day of week" and (found := _QUARTZ_WEEKDAY.fullmatch(part)):
+        days = _NAMES[name]
+        day = days[int(found[1]) - 1] if found[1].isdigit() else found[1]
+        rule = f"BYDAY={found[2] or -1}{day[:2].upper()}"
+    else:
+        return
+    instead = f"; use rrule: FREQ=MONTHLY;{rule}" if rule else ""
+    raise CronError(f"{name}: {part.upper()!r} is read by Quartz alone{instead}")
 
 
 def _number(text: str, name: str, low: int, high: int) -> int:

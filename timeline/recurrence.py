@@ -306,7 +306,11 @@ def _until(text: str) -> tuple[datetime | None, datetime | None]:
 def _lend(parts: dict[str, str], start: datetime) -> None:
     """Write into the rule which day it would take from its start: `_moved` keeps the time of day only."""
     freq = parts["FREQ"]
-    if any(name in parts for name in _BY_DAY):
+    by_day = [name for name in _BY_DAY if name in parts]
+    if freq == "YEARLY" and by_day == ["BYWEEKNO"]:
+        # dateutil takes all seven days of the week.
+        parts["BYDAY"] = _DAYS[start.weekday()]
+    if by_day:
         return
     if freq == "WEEKLY":
         parts["BYDAY"] = _DAYS[start.weekday()]

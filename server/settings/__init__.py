@@ -1,6 +1,7 @@
 """Settings: their definitions, and how values are read.
 
     durations.py  durations as text: to ms
+    zones.py   which time zone a wrong name means
     times.py   instants as text: to UTC ms and back
     kinds.py   kinds of values of config.toml: reading and showing
     memory.py  the parts of `limits.memory`

@@ -24,6 +24,7 @@ from typing import NoReturn
 from zoneinfo import ZoneInfo
 
 from .durations import TimeError
+from .zones import meant
 
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
@@ -138,7 +139,8 @@ def zone_of(name: str) -> ZoneInfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
             pass
-    raise TimeError(f"unknown time zone {name[:64]!r}")
+    zone = meant(name)
+    raise TimeError(f"unknown time zone {name[:64]!r}" + (f"; is {zone} meant?" if zone else ""))
 
 
 def format_ms(at_ms: int) -> str:

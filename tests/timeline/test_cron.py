@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.cron import MACROS, CronError, parse_cron
+from timeline.recurrence import parse_rule
 
 START = datetime(2027, 1, 30, 9, 15, 5)
 UTC = ZoneInfo("UTC")
@@ -30,7 +31,15 @@ def cron_times(text: str, after: datetime, count: int) -> list[str]:
         ("0 0 29 2 */7", ["2032-02-29 00:00:00", "2060-02-29 00:00:00"]),
         ("0 0 * * 0", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
         ("0 0 * * 7", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
-        ("0 0 * * FRI-SUN", None),
+        ("0 0 * * FRI-SUN", ["2027-01-31 00:00:00", "2027-02-05 00:00:00"]),
+        ("0 0 * * mon-sun", ["2027-01-31 00:00:00", "2027-02-01 00:00:00"]),
+        ("0 0 * * sun-mon", ["2027-01-31 00:00:00", "2027-02-01 00:00:00"]),
+        ("0 0 * * mon-sun/2", ["2027-01-31 00:00:00", "2027-02-01 00:00:00"]),
+        ("0 0 12 ? * MON-FRI", ["2027-02-01 12:00:00", "2027-02-02 12:00:00"]),
+        ("0 0 12 1/5 * ?", ["2027-01-31 12:00:00", "2027-02-01 12:00:00"]),
+        ("0 0 1 * ?", ["2027-02-01 00:00:00", "2027-03-01 00:00:00"]),
+        ("0 0 12 ? * mon/2", ["2027-01-31 12:00:00", "2027-02-01 12:00:00"]),
+        ("0 0 ? * ?", ["2027-01-31 00:00:00", "2027-02-01 00:00:00"]),
         ("0 0 * * 5-7", ["2027-01-31 00:00:00", "2027-02-05 00:00:00"]),
         ("0 0 1 * MON", ["2027-02-01 00:00:00", "2027-02-08 00:00:00"]),
         ("0 0 */2 * MON", ["2027-02-01 00:00:00", "2027-02-15 00:00:00"]),
@@ -40,12 +49,35 @@ def cron_times(text: str, after: datetime, count: int) -> list[str]:
         ("@Weekly", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
     ],
 )
-def test_cron(text: str, expected: list[str] | None) -> None:
-    if expected is None:
-        with pytest.raises(CronError, match="day of week"):
-            parse_cron(text)
-    else:
-        assert cron_times(text, START, 2) == expected
+def test_cron(text: str, expected: list[str]) -> None:
+    assert cron_times(text, START, 2) == expected
+
+
+def test_a_range_that_ends_on_sunday_is_the_whole_week() -> None:
+    assert parse_cron("0 0 * * mon-sun").weekdays == tuple(range(7))
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rule"),
+    [
+        ("0 0 L-3 * *", "day: 'L-3'", "BYMONTHDAY=-4"),
+        ("0 0 12 LW * ?", "day: 'LW'", "BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1"),
+        ("0 0 15W * *", "day: '15W'", ""),
+        ("0 0 12 ? * 6#3", "day of week: '6#3'", "BYDAY=3FR"),
+        ("0 0 12 ? * FRI#3", "day of week: 'FRI#3'", "BYDAY=3FR"),
+        ("0 0 * * 1L", "day of week: '1L'", "BYDAY=-1SU"),
+        ("0 0 * * friL", "day of week: 'FRIL'", "BYDAY=-1FR"),
+        ("0 0 12 ? * 2-6", "day of week: Quartz counts from 1", ""),
+        ("0 0 12 ? * mon/2,5", "day of week: Quartz counts from 1", ""),
+    ],
+)
+def test_what_quartz_alone_reads_is_refused_by_its_name(text: str, said: str, rule: str) -> None:
+    with pytest.raises(CronError, match="Quartz") as refused:
+        parse_cron(text)
+    assert str(refused.value).startswith(said)
+    assert str(refused.value).endswith(rule and f"use rrule: FREQ=MONTHLY;{rule}")
+    if rule:
+        assert parse_rule(f"FREQ=MONTHLY;{rule}", START)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +85,14 @@ def test_cron(text: str, expected: list[str] | None) -> None:
     [
         *[("61 * * * *", "minute"), ("* 24 * * *", "hour"), ("* * 0 * *", "day"), ("* * * 13 *", "month")],
         *[("* * * * 8", "day of week"), ("* * * foo *", "month"), ("60 * * * * *", "second")],
-        *[("*/0 * * * *", "minute"), ("5-1 * * * *", "minute"), ("1,,2 * * * *", "minute")],
+        *[
+            ("*/0 * * * *", "minute"),
+            ("5-1 * * * *", "minute"),
+            ("* * * * fri-mon", "backwards"),
+            ("* * ?/2 * *", "day"),
+            ("* * * ? *", "month"),
+            ("1,,2 * * * *", "minute"),
+        ],
         *[("* * * *", "neither"), ("", "neither"), ("@reboot", "neither"), ("* " * 200, "characters")],
         *[("0 0 30 2 *", "no month"), ("0 0 31 4,6 *", "no month"), ("1-2-3 * * * *", "minute")],
     ],

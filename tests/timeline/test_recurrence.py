@@ -197,3 +197,15 @@ def test_a_rule_that_is_searched_position_by_position_is_refused(text: str) -> N
 def test_as_many_positions_as_there_may_be_give_their_times() -> None:
     rule = parse_rule("FREQ=YEARLY;BYDAY=MO,TU,WE,TH,FR,SA,SU;BYSETPOS=" + ALL_POSITIONS, START)
     assert list(islice(rule.times(START), 800)) == [START + timedelta(days) for days in range(1, 801)]
+
+
+def test_a_rule_by_weeks_of_the_year_takes_the_weekday_of_its_start() -> None:
+    """RFC 5545, 3.3.10. dateutil takes all seven days."""
+    text = "FREQ=YEARLY;BYWEEKNO=20"
+    expected = list(islice(rrulestr(f"{text};BYDAY=SA", dtstart=START), 3))
+    assert START.strftime("%a") == "Sat"
+    assert list(islice(parse_rule(text, START).times(START), 3)) == expected
+    counted = parse_rule(f"{text};COUNT=2", START)
+    assert list(counted.times(START)) == expected[:2]
+    days = parse_rule(f"{text};BYDAY=MO,TU", START).times(START)
+    assert [at.weekday() for at in islice(days, 3)] == [0, 1, 0]
