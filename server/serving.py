@@ -20,6 +20,7 @@ from .engine.lease import Lease
 from .http.admission import Admission
 from .http.front import CLOSE_S, Front
 from .http.front import begin as begin_http
+from .http.routes.info import listener_view
 from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
 from .net.acceptor import Acceptor, Ports
@@ -137,10 +138,11 @@ class Server:
         if self._term is not None:
             await self._term.before_listening()
         http = self.config.http.listen
-        listening = await self._listeners.open()
+        opened = await self._listeners.open()
+        listening = [dict(listener_view(one)) for one in opened]
         admission = Admission(self.config, self.app.core.writer)
         self._runner = web.AppRunner(
-            build_site(self.app, admission, listening, () if self._term is None else self._term.routes),
+            build_site(self.app, admission, opened, () if self._term is None else self._term.routes),
             shutdown_timeout=HANDLERS_S,
         )
         await self._runner.setup()

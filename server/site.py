@@ -57,10 +57,12 @@ from .net.crowd import Crowd
 from .net.loop_time import LoopTime
 from .observe.metrics import Metrics
 from .rounds.app import App
+from .settings.kinds import Address
+from .settings.public import public_mqtt, public_url
 
 
 def build_site(
-    app: App, admission: Admission, listening: Sequence[dict[str, object]], more: Sequence[web.RouteDef] = ()
+    app: App, admission: Admission, listening: Sequence[Address], more: Sequence[web.RouteDef] = ()
 ) -> web.Application:
     """The application that serves `app`. `listening`: MQTT's listeners, for /v1/info. `more`: routes that are
     not the app's."""
@@ -146,7 +148,8 @@ def build_site(
             app.status,
             turns,
             node=core.node,
-            listening=listening,
+            url=partial(public_url, config),
+            mqtt=partial(public_mqtt, config, listening),
             is_ready=lambda: app.is_ready and app.has_lease,
         ),
         OpenApi(has_keys=app.keyring.has_keys),

@@ -60,7 +60,7 @@ from .reports import Reports
 from .routes import ClusterRoutes
 from .space import give_back
 from .swap import recover_swap
-from .view import Leader, NodeRow, View, places_in, urls_of
+from .view import Leader, NodeRow, Places, View
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Node:
         follower = self._follower = Follower(
             store,
             node=cluster.node,
-            urls=urls_of(*self._listeners.places),
+            urls=str(self._listeners.places),
             takeover_s=self._takeover_s,
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
@@ -363,14 +363,25 @@ class Node:
             return None
         if self._server is None and (follower is None or not follower.hears_leader):
             return None
-        url, mqtt = places_in(store.leader.url)
-        return {"node": store.leader.node, "url": url, "mqtt": mqtt}
+        places = Places.of(store.leader.url)
+        return {
+            "node": store.leader.node,
+            "url": places.http,
+            "mqtt": places.first_mqtt,
+            "mqtt_urls": list(places.mqtt),
+        }
 
     def _member(self) -> Member:
-        url, mqtt = self._listeners.places
+        places = self._listeners.places
         epoch = 0 if self._store is None else self._store.applied.epoch
         return Member(
-            self._config.cluster.node, url, mqtt, self._state, epoch, self._durable, server_version()
+            self._config.cluster.node,
+            places.http,
+            places.first_mqtt,
+            self._state,
+            epoch,
+            self._durable,
+            server_version(),
         )
 
     def view(self) -> View:

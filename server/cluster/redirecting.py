@@ -22,10 +22,11 @@ from ..net.proxies import proxies_of
 from ..net.tls import Certificates
 from ..observe.metrics import Metrics
 from ..settings.config import Config
-from ..settings.kinds import Address, where
+from ..settings.kinds import where
+from ..settings.public import public_mqtt, public_url, reference_for
 from ..settings.watch import Watch
 from .front import Front
-from .view import Leader
+from .view import Leader, Places
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +58,12 @@ class RedirectingListeners:
         self._is_bound = False
 
     @property
-    def places(self) -> tuple[str, str]:
-        """This node's URL and MQTT host:port, for others."""
+    def places(self) -> Places:
+        """Where clients and other nodes reach this one."""
         config = self.config
-        http, mqtt = config.http.listen, config.mqtt.listen[0]
-        scheme = "http" if self._tls[0] is None else "https"
-        return (
-            config.cluster.url or f"{scheme}://{_host(http)}:{http.port}",
-            config.cluster.mqtt or f"{_host(mqtt)}:{mqtt.port}",
-        )
+        listening = [replace(one, scheme=one.scheme or "mqtt") for one in config.mqtt.listen]
+        mqtt = public_mqtt(config, listening)
+        return Places(public_url(config, str(config.http.listen)), tuple(map(str, mqtt)))
 
     async def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Raises OSError."""
@@ -74,13 +72,13 @@ class RedirectingListeners:
         config, (http_tls, mqtt_tls) = self.config, self._tls
         pool, ports = pool_of(config), self.ports
         self._front = Front(
-            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url"), pool, ports
+            config, http_tls, self._keyring, self._metrics, routes, self._leader_url, pool, ports
         )
         metrics, proxies = self._metrics, proxies_of(config)
         crowd = Crowd[Redirecting](
             mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
         )
-        self._mqtt = redirecting_listeners(config, mqtt_tls, crowd, pool, lambda: self._where("mqtt"), ports)
+        self._mqtt = redirecting_listeners(config, mqtt_tls, crowd, pool, self._leader_mqtt, ports)
         await self._mqtt.open()
         await self._front.open()
         # A new one each time: while this node leads the server's watch handles the same certificates.
@@ -121,16 +119,14 @@ class RedirectingListeners:
         if self._watch is not None:
             self._watch.hurry()
 
-    def _where(self, what: str) -> str:
+    def _leader_url(self) -> str:
         leader = self._leader()
-        if leader is None:
-            return ""
-        return leader["url"] if what == "url" else leader["mqtt"]
+        return "" if leader is None else leader["url"]
+
+    def _leader_mqtt(self, scheme: str) -> str:
+        leader = self._leader()
+        return "" if leader is None else reference_for(scheme, leader["mqtt_urls"])
 
 
 def _nothing() -> None:
     """For the moment between two listeners: nothing to do."""
-
-
-def _host(address: Address) -> str:
-    return f"[{address.host}]" if ":" in address.host else address.host

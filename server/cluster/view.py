@@ -1,14 +1,15 @@
-"""Types of the answer of `/v1/cluster`."""
+"""Types of the answer of `/v1/cluster`, and the addresses of a node."""
 
-from typing import TypedDict
+from typing import NamedTuple, Self, TypedDict
 
 
 class Leader(TypedDict):
-    """Addresses of the leader. `mqtt`: host:port."""
+    """Addresses of the leader. `mqtt`: the first of `mqtt_urls`, as host:port where that is plain MQTT."""
 
     node: str
     url: str
     mqtt: str
+    mqtt_urls: list[str]
 
 
 class LogBounds(TypedDict):
@@ -59,12 +60,23 @@ class View(TypedDict):
     nodes: list[NodeRow]
 
 
-def urls_of(url: str, mqtt: str) -> str:
-    """The addresses in a claim: HTTP and MQTT."""
-    return f"{url} mqtt://{mqtt}"
+class Places(NamedTuple):
+    """Where clients reach a node: the base URL of HTTP, the URLs of MQTT."""
 
+    http: str
+    mqtt: tuple[str, ...]
 
-def places_in(urls: str) -> tuple[str, str]:
-    """The URL and MQTT host:port of a claim; empty where missing."""
-    http, _, mqtt = urls.partition(" mqtt://")
-    return http, mqtt
+    def __str__(self) -> str:
+        """As a claim has them."""
+        return " ".join((self.http, *self.mqtt))
+
+    @classmethod
+    def of(cls, claimed: str) -> Self:
+        """Those of a claim."""
+        http, *mqtt = claimed.split(" ")
+        return cls(http, tuple(mqtt))
+
+    @property
+    def first_mqtt(self) -> str:
+        """The first of MQTT, as host:port where it is plain."""
+        return self.mqtt[0].removeprefix("mqtt://") if self.mqtt else ""

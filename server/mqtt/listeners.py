@@ -8,6 +8,7 @@ for each at its accept, before TLS or HTTP: a link, or where this node does not 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,8 +25,6 @@ from .authenticator import Authenticator
 from .link import Links, MqttLink
 from .parts import Parts
 from .websocket import Inner, Websocket
-
-TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 
 Behind = Callable[[Caller], Inner]
 """Gives what is behind a listener's sockets."""
@@ -59,22 +58,22 @@ class Listeners:
             handshake_s=config.limits.connect_timeout_ms / 1000,
         )
 
-    async def open(self) -> list[dict[str, object]]:
-        """Start listening; where, as /v1/info tells it. Raises OSError."""
+    async def open(self) -> list[Address]:
+        """Start listening; where, with schemes and actual ports. Raises OSError."""
         return [await self._open(address) for address in self._config.mqtt.listen]
 
     def close(self) -> None:
         """Accept no more. Connections stay."""
         self._acceptor.close()
 
-    async def _open(self, address: Address) -> dict[str, object]:
+    async def _open(self, address: Address) -> Address:
         scheme = address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
         pages = websocket_pages(self._config, address) if scheme in ("ws", "wss") else None
         begin = partial(self._begin, self._behind(address, certificates), pages)
         context = None if certificates is None else certificates.context
         port = await self._acceptor.open(address, begin, context)
-        return {"transport": TRANSPORTS[scheme], "host": address.host, "port": port}
+        return replace(address, scheme=scheme, port=port)
 
     def _begin(self, behind: Behind, pages: Pages | None, caller: Caller) -> Opening:
         """`pages`: of a listener for websockets."""

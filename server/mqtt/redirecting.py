@@ -1,6 +1,7 @@
 """Redirecting listener: MQTT on a node that does not lead answers every CONNECT with the leader's address.
 
-    level 5     CONNACK 0x9C and a server reference, host:port of the node that leads;
+    level 5     CONNACK 0x9C and a server reference, host:port of the node that leads, or a URL where
+                that differs in more than the host (server/settings/public.py);
                 0x88 "server unavailable" while none is known
     3.1, 3.1.1  return code 3, "server unavailable"; the client tries its next address
 
@@ -14,6 +15,7 @@ incomplete CONNECTs. A connection lasts at most 10 s; only one CONNECT is read, 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import cast
 
@@ -34,7 +36,8 @@ from ..net.pool import Pool
 from ..net.tls import Certificates
 from ..observe.logs import by
 from ..settings.config import Config
-from .listeners import Listeners
+from ..settings.kinds import Address
+from .listeners import Behind, Listeners
 from .state import answer_to
 
 log = logging.getLogger(__name__)
@@ -45,15 +48,17 @@ def redirecting_listeners(
     certificates: Certificates | None,
     crowd: "Crowd[Redirecting]",
     pool: Pool,
-    where: Callable[[], str],
+    where: Callable[[str], str],
     ports: Ports,
 ) -> Listeners:
-    """Redirecting listeners. `where`: host:port of the leader's MQTT; empty: none is known."""
+    """Redirecting listeners. `where`: the server reference to the leader, for a listener's scheme; empty:
+    none is known."""
 
-    def behind(caller: Caller) -> Redirecting:
-        return Redirecting(config, crowd, pool, where, caller)
+    def behind(address: Address, _: Certificates | None) -> Behind:
+        there = partial(where, address.scheme or "mqtt")
+        return lambda caller: Redirecting(config, crowd, pool, there, caller)
 
-    return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), ports, lambda *_: behind)
+    return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), ports, behind)
 
 
 class Redirecting(Opening):

@@ -10,15 +10,15 @@ server are answered:
 
     listening on loopback       localhost, 127.0.0.1, [::1], with the port listened at or none
     listening elsewhere         any address, localhost, the name listened at: none that a stranger could own
-    and always                  those of http.hosts; "*": any
+    and always                  those of http.hosts, "*": any; that of http.public_url
 
 Beyond loopback, with a keys file and an empty http.hosts, any name is answered: a page without a key gets
 nothing there, and the names that proxies and clusters use are unknown.
 
 *Origin* says where a page is from, with scheme and port; a page cannot omit it in a request that changes
 something. So a request that changes something, or opens a websocket, must come from a program (neither Origin
-nor Sec-Fetch-Site), from this origin, or from one of http.origins. Reading needs no rule: a page sees only
-answers that CORS opens to it, which is done only for http.origins.
+nor Sec-Fetch-Site), from this origin, that of http.public_url, or from one of http.origins. Reading needs no
+rule: a page sees only answers that CORS opens to it, which is done only for the latter two.
 
 Source: RFC 6454; the Fetch standard, "CORS protocol" and "Sec-Fetch-Site".
 """
@@ -47,14 +47,24 @@ class Pages:
     """The rule for one listener."""
 
     def __init__(
-        self, listen: Address, *, hosts: Sequence[str], origins: Sequence[str], has_keys: bool
+        self,
+        listen: Address,
+        *,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+        has_keys: bool,
+        public_url: str = "",
     ) -> None:
-        """`hosts` are names, with a port or for any port; `has_keys`: nothing is served without a key."""
+        """`hosts` are names, with a port or for any port; `has_keys`: nothing is served without a key.
+        `public_url`: that of HTTP, if there is one."""
         own = f"[{listen.host}]" if ":" in listen.host else listen.host
         self._names = frozenset((*LOCAL, own.lower()))
         self._is_loopback = listen.is_loopback
-        self._hosts = frozenset(hosts)
-        self._origins = frozenset(origins)
+        scheme, _, rest = public_url.lower().partition("://")
+        public = rest.partition("/")[0]
+        self._hosts = frozenset((*hosts, public) if public else hosts)
+        own_origin = f"{scheme}://{public.removesuffix(DEFAULT_PORTS.get(scheme, ''))}"
+        self._origins = frozenset((*origins, own_origin) if public else origins)
         self._is_any = "*" in hosts or (has_keys and not hosts and not listen.is_loopback)
 
     def check(
@@ -99,16 +109,22 @@ class Pages:
 
 def http_pages(config: Config) -> Pages:
     """The rule for the HTTP listener."""
-    http = config.http
     has_keys = bool(config.auth.keys_file)
-    return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
+    return _pages(config, config.http.listen, has_keys=has_keys)
 
 
 def websocket_pages(config: Config, listen: Address) -> Pages:
     """The rule for an MQTT listener over websockets."""
     # If clients without a key are let in, a page gets much without one, even if there are keys.
     has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
-    return Pages(listen, hosts=config.http.hosts, origins=config.http.origins, has_keys=has_keys)
+    return _pages(config, listen, has_keys=has_keys)
+
+
+def _pages(config: Config, listen: Address, *, has_keys: bool) -> Pages:
+    http = config.http
+    return Pages(
+        listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys, public_url=http.public_url
+    )
 
 
 def _is_own(origin: str, host: str, transport: BaseTransport) -> bool:

@@ -22,6 +22,7 @@ from .kinds import (
     HOSTS,
     LISTENERS,
     LOG,
+    MQTT_URLS,
     MS,
     NAME,
     NETWORKS,
@@ -29,6 +30,7 @@ from .kinds import (
     SECONDS,
     SPARK,
     TEXT,
+    URL,
     Address,
     Kind,
     Network,
@@ -77,6 +79,10 @@ class Http:
     listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
     """Where HTTP listens: host:port; port 0 is any free one. An address that other machines can reach needs
     `auth.keys_file` or `auth.allow_open`."""
+    public_url: str = _key(URL, "")
+    """Where clients reach this server, as `/v1/info` and redirects say: "https://fasti.example.com", behind a
+    proxy that of the proxy. It is a name and an origin of this server too. In a cluster each node has its
+    own, and the other nodes use it. Empty: `http.listen`."""
     max_body: int = UNITS["http.max_body"].most
     max_batch: int = 10_000
     connections: int = UNITS["http.connections"].most
@@ -100,8 +106,8 @@ class Http:
     elsewhere every address, and every name if `auth.keys_file` is set and this is empty."""
     origins: tuple[str, ...] = _key(ORIGINS, [])
     """Origins whose pages may do everything that they have a key for, read the answers (CORS) and open
-    websockets: ["https://app.example.com"]; ["*"]: all. The server's own origin may, and programs, which send
-    none. Others get 403 for what changes something. Behind a proxy with TLS name the public origin."""
+    websockets: ["https://app.example.com"]; ["*"]: all. The server's own origins may (`http.public_url` is
+    one), and programs, which send none. Others get 403 for what changes something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,10 @@ class Mqtt:
     listen: tuple[Address, ...] = _key(LISTENERS, "127.0.0.1:1883")
     """Where MQTT 3.1.1 and 5 listen: host:port, or a list with schemes: "mqtt://…", "mqtts://…", "ws://…",
     "wss://…" (path /mqtt); port 0 is any free one."""
+    public_urls: tuple[Address, ...] = _key(MQTT_URLS, [])
+    """Where clients reach MQTT, as `/v1/info` and redirects say: ["mqtts://fasti.example.com:8883",
+    "wss://fasti.example.com/mqtt"], behind a proxy those of the proxy. In a cluster each node has its own.
+    Empty: `mqtt.listen`."""
     tls_cert: str = _key(TEXT, "")
     """Certificate chain (PEM) of the mqtts and wss listeners; empty: that of HTTP. Read again as that one is.
     """
@@ -396,10 +406,6 @@ class Cluster:
     """Name of the timeline in the log: small letters, digits, _."""
     node: str = _key(TEXT, "")
     """Name of this node, another on each. Needed with a log."""
-    url: str = _key(TEXT, "")
-    """Where others reach this node's HTTP: "http://a.example:8080"; empty: `http.listen`."""
-    mqtt: str = _key(TEXT, "")
-    """Where others reach its MQTT: "a.example:1883"; empty: the first of `mqtt.listen`."""
     peers: tuple[str, ...] = _key(ORIGINS, [])
     """HTTP of the other nodes, for a new one that has to find them: ["http://b.example:8080", ...]. Its own
     may be among them."""

@@ -44,15 +44,22 @@ def where(host: object, port: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address to listen at; port 0: any free one. `scheme` is mqtt, mqtts, ws or wss, or empty."""
+    """An address to listen at, port 0: any free one; or one that clients use. `scheme` is mqtt, mqtts, ws or
+    wss, or empty. `path`: of a websocket that clients use."""
 
     host: str
     port: int
     scheme: str = ""
+    path: str = ""
 
     def __str__(self) -> str:
-        at = where(self.host, self.port)
+        at = where(self.host, self.port) + self.path
         return f"{self.scheme}://{at}" if self.scheme else at
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it stands for every address of this machine."""
+        return self.host in ("0.0.0.0", "::")
 
     @property
     def is_loopback(self) -> bool:
@@ -225,6 +232,35 @@ def _read_listener(value: object) -> Address:
     return Address(address.host, address.port, scheme)
 
 
+def _read_url(value: object) -> str:
+    """Read the base URL of an HTTP server; empty: none."""
+    text = _read_text(value).strip()
+    if text and not _URL.fullmatch(text):
+        raise KindError('must be like "https://fasti.example.com", with its port if it has one')
+    return text.rstrip("/")
+
+
+def _read_mqtt_urls(value: object) -> tuple[Address, ...]:
+    """Read URLs of MQTT; in a variable as JSON, or separated by commas."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    if not isinstance(value, list) or len(value) > MQTT_URLS_MAX:
+        raise KindError(f"must be a list of at most {MQTT_URLS_MAX} URLs")
+    return tuple(_read_mqtt_url(item) for item in value)
+
+
+def _read_mqtt_url(value: object) -> Address:
+    found = _MQTT_URL.fullmatch(_read_text(value).strip())
+    scheme = found["scheme"] or "mqtt" if found else "mqtt"
+    if found is None or (found["path"] and scheme not in ("ws", "wss")):
+        raise KindError(
+            'must be URLs such as "mqtts://fasti.example.com:8883", "wss://fasti.example.com/mqtt"'
+        )
+    path = (found["path"] or WEBSOCKET_PATH) if scheme in ("ws", "wss") else ""
+    port = _bounded(int(found["port"] or MQTT_PORTS[scheme]), 1, 65_535)
+    return Address(found["host"].strip("[]"), port, scheme, path)
+
+
 def _read_anonymous(value: object) -> "bool | tuple[Address, ...] | None":
     """Read true, false, or listeners; None: the default rule."""
     if value == "auto":
@@ -313,7 +349,17 @@ def _read_backoff(value: object) -> tuple[int, ...]:
 
 BACKOFF_STEPS_MAX = 32
 LOGS = ("nats://", "tls://", "postgresql://", "postgres://")
-SCHEMES = ("mqtt", "mqtts", "ws", "wss")
+MQTT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+SCHEMES = tuple(MQTT_PORTS)
+MQTT_URLS_MAX = 16
+WEBSOCKET_PATH = "/mqtt"
+_HOST = r"(?:\[[0-9a-fA-F:.]{1,45}\]|[A-Za-z0-9._-]{1,253})"
+_URL = re.compile(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]{{0,200}})?", re.ASCII)
+_MQTT_URL = re.compile(
+    rf"(?:(?P<scheme>{'|'.join(SCHEMES)})://)?(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?"
+    r"(?P<path>/[A-Za-z0-9._~/-]{0,200})?",
+    re.ASCII,
+)
 ADDRESS = Kind(_read_address)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
 HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
@@ -323,6 +369,7 @@ BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step 
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
+MQTT_URLS = Kind(_read_mqtt_urls, lambda urls: json.dumps([str(one) for one in urls]))
 MS = Kind(_some_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)
 NETWORKS = Kind(_read_networks, lambda networks: json.dumps([str(one) for one in networks]))
@@ -330,3 +377,4 @@ ORIGINS = Kind(_read_origins, lambda origins: json.dumps(list(origins)))
 SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
 SPARK = Kind(_read_spark)
 TEXT = Kind(_read_text, json.dumps)
+URL = Kind(_read_url, json.dumps)

@@ -23,7 +23,6 @@ from .memory import Memory, automatic, bounds_of
 from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
-EVERYWHERE = ("0.0.0.0", "::", "")
 CLUSTER_KEY_MIN = 16
 """Minimum characters of the nodes' key."""
 
@@ -201,11 +200,12 @@ def _check_cluster(config: Config) -> None:
     cluster = config.cluster
     if not cluster.log:
         return
-    for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
-        if listener.host in EVERYWHERE and not getattr(cluster, key):
-            raise ConfigError(f"cluster.{key}", f"is required: others cannot use the address {listener}")
-    if cluster.url and not cluster.url.startswith(("http://", "https://")):
-        raise ConfigError("cluster.url", f"must begin with http:// or https://, got {cluster.url!r}")
+    for key, listener in (
+        ("http.public_url", config.http.listen),
+        *(("mqtt.public_urls", one) for one in config.mqtt.listen),
+    ):
+        if listener.is_everywhere and not _value(config, key):
+            raise ConfigError(key, f"is required in a cluster: others cannot use the address {listener}")
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
             raise ConfigError(f"cluster.{key}", "is required, because cluster.log is set")

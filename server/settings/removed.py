@@ -33,6 +33,8 @@ REMOVED = {
     "webhook.url_connections": "fixed at 400",
     "metrics.top": "fixed at 20",
     "cluster.clock_skew": "fixed at 5 s",
+    "cluster.url": "http.public_url took its place",
+    "cluster.mqtt": 'mqtt.public_urls took its place, a list of URLs: ["mqtt://a.example:1883"]',
     **{
         name: "limits.memory gives it its part"
         for name in UNITS

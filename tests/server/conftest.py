@@ -41,7 +41,7 @@ START_MS = 1_795_248_000_000
 START = "2026-11-21T08:00:00.000Z"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
-LISTENING: list[dict[str, object]] = [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}]
+LISTENING = [Address("127.0.0.1", 1883, "mqtt")]
 
 
 class Running:

@@ -62,7 +62,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     made = Served(
         app,
         listeners,
-        {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)},
+        {scheme: at.port for scheme, at in zip(SCHEMES, where, strict=True)},
         certificates,
     )
     try:

@@ -16,7 +16,7 @@ export async function open(root, { api, every }) {
     fill(root, h("h1", {}, "Node"), h("div", { class: "columns" },
       h("section", {}, h("h2", {}, "Server"), facts([
         ["Version", info.version], ["Build", info.build], ["Node", info.node], ["Clock", info.clock], ["Its time", instant(info.now)],
-        ["Ready", ready], ["MQTT", info.mqtt.map((one) => `${one.transport} ${String(one.host).includes(":") ? `[${one.host}]` : one.host}:${one.port}`).join(", ")],
+        ["Ready", ready], ["MQTT", info.mqtt.map((one) => one.url).join(", ")],
         ["The API", h("a", { href: "/docs" }, "described")],
         ...(metrics ? memory(metrics) : []),
       ])),

@@ -4,7 +4,7 @@ The process is live if its loop turns. It is ready if it has caught up with its 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,6 +14,7 @@ from ...engine.clock import Clock
 from ...engine.writer import Writer
 from ...observe.metrics import Metrics
 from ...observe.version import server_version
+from ...settings.kinds import Address
 from ...settings.times import format_ms
 from ..access import sees
 from ..answers import RETRY_AFTER, json_answer
@@ -22,6 +23,13 @@ from ..problems import Problem
 from ..turns import OneThread, Turn, Turns
 from ..values import shapes
 
+TRANSPORTS: dict[str, Literal["tcp", "tls", "ws", "wss"]] = {
+    "mqtt": "tcp",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
+
 
 class Looking(Protocol):
     """Takes measurements before `metrics.render`. `is_whole`: the caller may see single clients."""
@@ -29,6 +37,11 @@ class Looking(Protocol):
     is_whole: bool
 
     async def look(self, turn: Turn) -> None: ...
+
+
+def listener_view(address: Address) -> shapes.Listener:
+    """An address of MQTT with a scheme."""
+    return {"transport": TRANSPORTS[address.scheme], "host": address.host, "port": address.port}
 
 
 class Info:
@@ -43,18 +56,20 @@ class Info:
         turns: Turns,
         *,
         node: int,
-        listening: Sequence[dict[str, object]],
+        url: Callable[[str], str],
+        mqtt: Callable[[str], Sequence[Address]],
         is_ready: Callable[[], bool],
     ) -> None:
-        """`status`: takes costly measurements. `listening`: MQTT's addresses; `is_ready`: whether the
-        server has caught up."""
+        """`status`: takes costly measurements. `url`, `mqtt`: the addresses for a client with this
+        Host. `is_ready`: whether the server has caught up."""
         self._clock = clock
         self._writer = writer
         self._metrics = metrics
         self._status = status
         self._turns = turns
         self._node = node
-        self._listening = listening
+        self._url = url
+        self._mqtt = mqtt
         self._is_ready = is_ready
         self._thread = OneThread("metrics")
         self._version = server_version()
@@ -68,14 +83,15 @@ class Info:
         ]
 
     @described("Version, clock, build, MQTT listeners", ANY, Gives(200, shapes.Info))
-    async def info(self, _: web.Request) -> web.Response:
+    async def info(self, request: web.Request) -> web.Response:
         view: shapes.Info = {
             "version": self._version,
             "node": self._node,
             "clock": "simulated" if self._clock.is_simulated else "system",
             "build": form(),
             "now": format_ms(self._clock.wall_ms()),
-            "mqtt": list(self._listening),
+            "url": self._url(request.host),
+            "mqtt": [{**listener_view(one), "url": str(one)} for one in self._mqtt(request.host)],
         }
         return json_answer(view)
 

@@ -742,15 +742,25 @@ class Advanced(TypedDict):
     now: Instant
 
 
+class Listener(TypedDict):
+    """An address of MQTT. `url`: "mqtts://fasti.example.com:8883"; in `/v1/info` only."""
+
+    transport: Literal["tcp", "tls", "ws", "wss"]
+    host: str
+    port: int
+    url: NotRequired[str]
+
+
 class Info(TypedDict):
-    """The server, and MQTT's addresses."""
+    """The server, its addresses of HTTP and MQTT."""
 
     version: str
     node: int
     clock: str
     build: Literal["pure", "compiled"]
     now: Instant
-    mqtt: list[dict[str, Any]]
+    url: str
+    mqtt: list[Listener]
 
 
 class Status(TypedDict):

@@ -11,7 +11,7 @@ from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.offsets import RetainedOffsets
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
-from server.cluster.view import places_in, urls_of
+from server.cluster.view import Places
 from server.engine.lease import Lease
 from server.settings.config import Config, ConfigError
 
@@ -107,9 +107,11 @@ def test_a_lease_is_due_before_it_is_over() -> None:
 
 
 def test_where_a_node_is_goes_into_a_claim_and_back() -> None:
-    assert places_in(urls_of("http://a:8080", "a:1883")) == ("http://a:8080", "a:1883")
-    assert places_in("http://a:8080") == ("http://a:8080", "")
-    assert places_in("") == ("", "")
+    one = Places("http://a:8080", ("mqtt://a:1883", "wss://a/mqtt"))
+    assert Places.of(str(one)) == one
+    assert one.first_mqtt == "a:1883"
+    assert Places.of("http://a:8080") == ("http://a:8080", ())
+    assert Places.of("").first_mqtt == ""
 
 
 async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,8 @@ async def test_info(server: Running) -> None:
         "clock": "simulated",
         "build": form(),
         "now": START,
-        "mqtt": [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}],
+        "url": str(server.http.make_url("")).rstrip("/"),
+        "mqtt": [{"transport": "tcp", "host": "127.0.0.1", "port": 1883, "url": "mqtt://127.0.0.1:1883"}],
     }
 
 

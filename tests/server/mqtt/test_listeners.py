@@ -294,7 +294,7 @@ async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
     listeners = mqtt_listeners(app.core.mqtt, app.keyring, None, links, loop_time, Ports())
     try:
         (where,) = await listeners.open()
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))
+        reader, writer = await asyncio.open_connection("127.0.0.1", where.port)
         writer.write(
             b"GET /mqtt HTTP/1.1\r\nHost: rebound.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"

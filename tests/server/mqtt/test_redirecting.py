@@ -42,7 +42,12 @@ class Turning:
         self.bounded: Counter[str] = Counter()
         self.crowd = Crowd[Redirecting](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
         self.listeners = redirecting_listeners(
-            settings, mqtt_certificates(settings), self.crowd, pool_of(settings), lambda: self.where, Ports()
+            settings,
+            mqtt_certificates(settings),
+            self.crowd,
+            pool_of(settings),
+            lambda _: self.where,
+            Ports(),
         )
         self.ports: dict[str, int] = {}
 
@@ -54,7 +59,7 @@ class Turning:
 async def turning(settings: Config) -> AsyncIterator[Turning]:
     made = Turning(settings)
     listening = await made.listeners.open()
-    made.ports = {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, listening, strict=False)}
+    made.ports = {scheme: at.port for scheme, at in zip(SCHEMES, listening, strict=False)}
     try:
         yield made
     finally:

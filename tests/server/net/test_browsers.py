@@ -104,6 +104,19 @@ def test_origins(origin: str | None, site: str, allowed: bool) -> None:
     pages().check("localhost", origin, site, Link(), changes=False)
 
 
+@pytest.mark.parametrize("url", ["https://Fasti.example.com", "https://fasti.example.com:443/queue"])
+def test_the_public_url_is_a_name_and_an_origin(url: str) -> None:
+    rule = Pages(Address("127.0.0.1", 0), hosts=(), origins=(), has_keys=False, public_url=url)
+    assert is_ours(rule, "fasti.example.com:443")
+    assert not is_ours(rule, "other.example.com")
+    assert may(rule, "https://fasti.example.com", "same-origin")
+    assert rule.opens_to("https://fasti.example.com")
+    assert not may(rule, "https://other.example.com", "cross-site")
+    has_keys = Pages(Address("0.0.0.0", 0), hosts=(), origins=(), has_keys=True, public_url=url)
+    assert is_ours(has_keys, "10.0.0.7:8080"), "with keys and without http.hosts: any name"
+    assert is_ours(has_keys, "fasti.internal")
+
+
 def test_an_origin_has_the_scheme_and_its_port() -> None:
     assert may(pages(), "https://localhost:8080", is_secure=True)
     assert not may(pages(), "http://localhost:8080", is_secure=True)

@@ -140,10 +140,22 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
         ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from other machines"),
         (
-            '[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"\nurl = "127.0.0.1:8080"',
-            "cluster.url",
-            "must begin with http",
+            '[http]\nlisten = "0.0.0.0:1"\n[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"',
+            "http.public_url",
+            "is required in a cluster",
         ),
+        (
+            '[mqtt]\nlisten = ["mqtt://127.0.0.1:0", "ws://0.0.0.0:1"]\n'
+            '[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"',
+            "mqtt.public_urls",
+            "the address ws://0.0.0.0:1",
+        ),
+        ('[http]\npublic_url = "fasti.example.com"', "http.public_url", "must be like"),
+        ('[http]\npublic_url = "https://a/?b"', "http.public_url", "must be like"),
+        ('[mqtt]\npublic_urls = ["https://a:1883"]', "mqtt.public_urls", "must be URLs such as"),
+        ('[mqtt]\npublic_urls = ["mqtts://a/mqtt"]', "mqtt.public_urls", "must be URLs such as"),
+        ('[mqtt]\npublic_urls = ["mqtts://a:0"]', "mqtt.public_urls", "from 1 to 65535"),
+        ("[mqtt]\npublic_urls = 1", "mqtt.public_urls", "at most 16 URLs"),
     ],
 )
 def test_a_bad_setting_is_named(tmp_path: Path, text: str, key: str, said: str) -> None:
