@@ -58,6 +58,7 @@ MODULES = (
     "server.delivery.clients",
     "server.delivery.cursors",
     "server.delivery.dispatch",
+    "server.delivery.endpoint_rows",
     "server.delivery.settling.late",
     "server.delivery.settling.leases",
     "server.delivery.settling.settling",

@@ -17,6 +17,7 @@ from .delivery.burials import Burials
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
+from .delivery.endpoint_rows import EndpointRows
 from .delivery.floor import Floor
 from .delivery.membership import Membership
 from .delivery.message import Message
@@ -112,7 +113,7 @@ class Core:
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
-        self.replay.restore()
+        self.endpoint_rows.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
         self.settling.former.restore()
@@ -254,6 +255,7 @@ class Core:
         )
         self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
         self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
+        self.endpoint_rows = EndpointRows(self.reader, self.horizon, self.router, self.groups)
         self.replay = Replay(
             self.reader,
             self.horizon,
@@ -269,6 +271,7 @@ class Core:
             self.retries,
             self.sent,
             self.owners,
+            self.endpoint_rows,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
         )

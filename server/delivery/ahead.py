@@ -8,7 +8,7 @@ would read all of theirs: 2,000 origins with a message each, due at once, would 
     has read these    it tails again; beyond PLACES_MAX it reads on from there, all rows
 
 It is a note and no more: what is read is looked at as any row is. Kept in RAM, and made again at a start in
-one pass over the last rows (replay.py).
+one pass over the last rows (endpoint_rows.py).
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,6 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
@@ -30,7 +29,7 @@ from shards.fate import is_too_late
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.position import START, MessageId, Position, at_of, before
+from timeline.position import START, MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
@@ -38,6 +37,7 @@ from ..observe.logs import by, shown
 from .ahead import Ahead
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
+from .endpoint_rows import EndpointRows
 from .membership import Membership
 from .message import Message
 from .owners import Owners
@@ -75,9 +75,6 @@ COST_BYTES = 4_096
 """... one for each so many bytes of it, ..."""
 COST_SENT = 3
 """... so much for sending it, ..."""
-RESTORED_MS, RESTORED_ROWS, RESTORED_BYTES = 300_000, 200_000, 256 << 20
-"""How far back a start looks for what endpoints have still to read: so long, and so many rows or bytes, about
-a second."""
 COST_FILTER = 10
 """... and so much for each filter. Some 4 ms in all."""
 
@@ -111,6 +108,7 @@ class Replay:
         retries: Retries,
         sent: Sent,
         owners: Owners,
+        endpoint_rows: EndpointRows,
         *,
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
@@ -129,6 +127,7 @@ class Replay:
         self._retries = retries
         self._sent = sent
         self._owners = owners
+        self._endpoint_rows = endpoint_rows
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.lost = 0
@@ -515,28 +514,13 @@ class Replay:
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
-            return self._noted(subscriber, subscriber.ahead, read, horizon)
+            return self._endpoint_rows.after(subscriber, subscriber.ahead, read)
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         owed = self._spill.of(subscriber)
         if not owed:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
-
-    def _noted(self, group: Group, ahead: Ahead, read: Position, horizon: Position) -> Iterator[Row]:
-        """What an endpoint has to read: the rows that are noted, and behind them all that there are."""
-        for place, shard in ahead.after(read):
-            try:
-                value = self._reader.value_at(place, shard)
-            except Corrupt:
-                group.ahead, ahead.sure = None, Position(place - 1)
-                break
-            if value is not None:
-                yield place, shard, value
-        if ahead.sure < horizon:
-            structures = self._reader.structures.overlapping(group.filters)
-            start = Position(max(read, ahead.sure) + 1)
-            yield from self._reader.read(start, Position(horizon + 1), structures)
 
     def _join(self, subscriber: Subscriber) -> bool:
         """Tail if everything up to the horizon has been read. From then on what an endpoint falls behind of
@@ -545,32 +529,6 @@ class Replay:
         if is_tailing and isinstance(subscriber, Group) and subscriber.is_endpoint:
             subscriber.ahead = Ahead()
         return is_tailing
-
-    def restore(self) -> None:
-        """At start: note what endpoints have still to read of the last while, in one pass over it."""
-        horizon = self._horizon.position
-        start = max(self.floor, before(max(0, at_of(horizon) - RESTORED_MS)))
-        found: dict[Subscriber, Ahead] = {}
-        for group in self._groups:
-            if group.is_endpoint and start <= group.session.read:
-                group.ahead = found[group] = Ahead()
-        if not found:
-            return
-        last = Position(min(one.session.read for one in found))
-        rows = self._reader.read(
-            Position(last + 1), Position(horizon + 1), self._reader.structures.overlapping(())
-        )
-        looked = size = 0
-        for place, shard, value in rows:
-            last, looked, size = place, looked + 1, size + len(value)
-            with suppress(Corrupt):
-                for one in self._router.posted_in(value, place):
-                    if one in found and place > one.session.read:
-                        found[one].note(place, shard)
-            if looked == RESTORED_ROWS or size >= RESTORED_BYTES:
-                for ahead in found.values():
-                    ahead.sure = min(ahead.sure, last)
-                return
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """Which of its subscriptions match what is at this place; written for one, the usual case."""

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from server.delivery import replay
+from server.delivery import endpoint_rows
 from server.delivery.ahead import PLACES_MAX
-from server.delivery.replay import RESTORED_BYTES
+from server.delivery.endpoint_rows import RESTORED_BYTES
 from server.delivery.router import URLS
 from server.delivery.shared import Group, endpoint_text
 from server.engine.clock import SimulatedClock
@@ -267,7 +267,7 @@ async def test_what_is_read_late_is_posted_once_and_in_order(
     is_restarted: bool,
 ) -> None:
     """By the notes of dispatch, by a pass at the start, and by all rows if there are more than are noted."""
-    monkeypatch.setattr(replay, "RESTORED_BYTES", most)
+    monkeypatch.setattr(endpoint_rows, "RESTORED_BYTES", most)
     store, data = FailingMemory(), tmp_path / "late"
     async with running(data, config, clock, store=store) as server:
         await put(server, receiver, "late", concurrency=1)
