@@ -79,6 +79,7 @@ MODULES = (
     "server.delivery.subscriptions",
     "server.delivery.membership",
     "server.delivery.terms",
+    "server.delivery.url_groups",
     "server.delivery.settling.undone",
     "server.mqtt.acks",
     "server.mqtt.link",

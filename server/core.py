@@ -45,6 +45,7 @@ from .delivery.settling.undone import Undone
 from .delivery.shared import Group
 from .delivery.spill_buffer import SpillBuffer
 from .delivery.subscriptions import Subscriptions
+from .delivery.url_groups import UrlGroups
 from .delivery.wills import Wills
 from .engine.clock import Clock
 from .engine.errand import Errand
@@ -204,6 +205,7 @@ class Core:
             clock.mono,
             auth,
         )
+        self.url_groups = UrlGroups(self.groups, self.cursors, self.burials, self.horizon)
 
     def _build_dispatch(self) -> None:
         """Delivery to places when messages are due, or at once."""
@@ -217,7 +219,7 @@ class Core:
             self.ready,
             self.spill,
             self.retained,
-            self.groups,
+            self.url_groups,
             self.owners,
             writer,
             clock,
@@ -235,7 +237,9 @@ class Core:
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """Settling of deliveries, wills, and replay for returning places."""
         config, clock, writer = self.config, self.clock, self.writer
-        self.dead_letters = DeadLetters(self.opened.store, self.groups, self.retries, config.dead, node=NODE)
+        self.dead_letters = DeadLetters(
+            self.opened.store, self.groups, self.url_groups, self.retries, config.dead, node=NODE
+        )
         obituaries = Obituaries(self.owners, self.publishing)
         self.steering = Steering(self.opened.store, self.groups, self.retries, self.dead_letters, obituaries)
         self.undone = Undone(

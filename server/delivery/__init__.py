@@ -30,6 +30,7 @@ then who has what:
     retries.py       whose retries are due
     burials.py       what places that end, or are set forward, leave undone
     membership.py    who is in which shared subscription
+    url_groups.py    groups of full URLs: made and forgotten
 
 then what happens:
 

@@ -50,7 +50,6 @@ from ..engine.writer import Entry, Writer, entry
 from ..fair import Part
 from ..observe.trace_context import PARENT
 from ..observe.tracing import DISPATCH_COST, Traces
-from .membership import Membership
 from .message import Message
 from .owners import Owners
 from .ready import Ready
@@ -60,6 +59,7 @@ from .run import RUN_MAX, Run
 from .shared import Group
 from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
+from .url_groups import UrlGroups
 from .verdict import Answer, Verdict
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Dispatch(CommitHook):
         ready: Ready,
         spill: SpillBuffer,
         retained: Retained,
-        groups: Membership,
+        url_groups: UrlGroups,
         owners: Owners,
         writer: Writer,
         clock: Clock,
@@ -131,7 +131,7 @@ class Dispatch(CommitHook):
         self._ready = ready
         self._spill = spill
         self._retained = retained
-        self._groups = groups
+        self._url_groups = url_groups
         self._owners = owners
         self._writer = writer
         self._clock = clock
@@ -367,7 +367,7 @@ class Dispatch(CommitHook):
                 self.counts.expired += 1
                 return len(targets)
             if record.deliver_to:
-                made += self._groups.meet_url(record, message.position)
+                made += self._url_groups.meet(record, message.position)
                 targets = targets | self._router.posted(record.deliver_to, record.owner, message.position)
             if record.retain:
                 self._retain(message)

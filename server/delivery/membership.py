@@ -2,18 +2,12 @@
 
 A group belongs to the key that created it, and later to that of its last member. How many groups and
 endpoints there are is shared by owner (server/fair.py).
-
-The group of a URL's origin is made in dispatch, with the first message that falls due for it. It is forgotten
-when it has nothing undone. Its rows go with the next batch, and with each until one is durable: so no stored
-horizon is behind a message whose group is not stored. Where there is no room for one more group, the message
-belongs to the common one of its key.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from shards.commit import Commit, Refused
-from shards.fields import Record
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
@@ -29,18 +23,18 @@ from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
 from .rate_limit import RateLimited
 from .ready import Ready
-from .router import URLS, Router, endpoint_names
+from .router import Router
 from .session_rows import subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
-from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group, endpoint_text
+from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .spill_buffer import SpillBuffer
 from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
 RESERVED = 8
-"""One part in so many of `limits.groups` is for groups that somebody makes, not for the origins of URLs."""
+"""One part in so many of `limits.groups` is for groups that somebody asks for, not for origins of URLs."""
 END_MEMBERS = 500
 """Members that leave a group in one step when the group is deleted."""
 
@@ -97,8 +91,6 @@ class Membership:
         """Of all groups."""
         self._forms = Forms()
         self.refused = 0
-        self.fresh: list[Group] = []
-        """Groups of URLs without a poster yet; who opens one removes its group."""
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -244,64 +236,22 @@ class Membership:
         self._cursors.store(commit, group)
         return group
 
-    def meet_url(self, record: Record, place: Position) -> int:
-        """In dispatch, of a message that stands at `place`: whether a group had to be made for where it is
-        delivered to, which is so for URLs alone."""
-        if b"://" not in record.deliver_to:
-            return 0
-        before = len(self._by_text)
-        self.of_url(record, Position(place - 1))
-        return len(self._by_text) - before
-
-    def of_url(self, record: Record, since: Position | None = None) -> Group:
-        """The group that has what the owner of this message has delivered to its URL from now on: that of the
-        origin, or without room for one more the common one. A new one begins behind `since`; None: now."""
-        names, owner = endpoint_names(record.deliver_to, record.owner), record.owner.decode(errors="replace")
-        text = endpoint_text(names[0])
-        group = self._by_text.get(text)
-        if group is None and "://" in text and not self._has_room(text, owner):
-            text = endpoint_text(names[1])
-            group = self._by_text.get(text)
-        if group is None:
-            group = self._open(text, self._horizon.position if since is None else since)
-            self._give(group, owner, None, "")
-            group.agree(USUAL, LASTING)
-            self._cursors.store_next(group)
-            self.fresh.append(group)
+    def add(self, text: str, since: Position, owner: str) -> Group:
+        """A new group of that key without members, which nobody has asked for. The next batch stores it."""
+        group = self._open(text, since)
+        self._give(group, owner, None, "")
+        group.agree(USUAL, LASTING)
+        self._cursors.store_next(group)
         return group
 
-    def _has_room(self, text: str, owner: str) -> bool:
-        """Whether there may be one more group of an origin."""
+    def has_spare(self, text: str, owner: str) -> bool:
+        """Whether there may be one more group that nobody has asked for."""
         limits = self._limits
         return (
             self._share.taken < limits.groups - limits.groups // RESERVED
             and self._filter_bytes + len(text.encode()) <= limits.subscription_bytes
             and not self._share.refusal(owner)
         )
-
-    def forget_url(self, commit: Commit, group: Group) -> bool:
-        """In the writer: end the group of a URL if nothing of it is undone; False: it stays for now.
-
-        Not while a common group is behind: what it comes to would seem to be its own when the group that has
-        done it is gone. Nor may its stored position be behind after a kill: it goes with the same batch.
-        """
-        session, horizon = group.session, self._horizon.position
-        common = {f"{group.owner}@{URLS}", URLS} - {group.endpoint}
-        behind = [one for name in common if (one := self._by_text.get(endpoint_text(name))) is not None]
-        is_idle = (
-            self._by_text.get(group.text) is group
-            and all(one.session.read_at(horizon) >= horizon for one in (group, *behind))
-            and not (session.flights or session.finished or group.lent)
-        )
-        if is_idle and group in self._cursors.dirty:
-            self._cursors.store(commit, group)  # with it go the rows of retries that are over
-            return False
-        is_idle = is_idle and not self._burials.has_retries(group)
-        if is_idle:
-            for one in behind:
-                self._cursors.store(commit, one)
-            self.end(group, GROUP_EXPIRED)
-        return is_idle
 
     def enlist(
         self,

@@ -162,6 +162,7 @@ class App:
         self.webhooks = Webhooks(
             registry,
             core.groups,
+            core.url_groups,
             core.settling,
             core.writer,
             self.ask,
@@ -327,7 +328,7 @@ class App:
         more = self._read_on() or more
         core.pull.step()
         core.step()
-        if core.groups.fresh:
+        if core.url_groups.fresh:
             more = self.webhooks.open_fresh() or more
         if more or core.can_advance():
             self.plan()

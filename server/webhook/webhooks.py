@@ -5,7 +5,7 @@ the settings of posts. The group has what endpoints share with all subscribers: 
 messages in flight, pause, terms and rate. Row and group are written in one batch.
 
 Full URLs are unnamed endpoints, one for each origin and key. Delivery creates the group when a message for it
-is due (delivery/membership.py), and its poster posts each message to the message's own URL. It has no row,
+is due (delivery/url_groups.py), and its poster posts each message to the message's own URL. It has no row,
 and is deleted when it has been idle for a while.
 
     put, drop, pause, resume    decided in the writer, answered when durable; then posters are updated
@@ -37,6 +37,7 @@ from ..delivery.settling.settling import Settling
 from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
 from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
+from ..delivery.url_groups import UrlGroups
 from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook
 from ..engine.writer import Ask, Busy, Writer
@@ -113,6 +114,7 @@ class Webhooks(CommitHook):
         self,
         registry: Registry,
         groups: Membership,
+        url_groups: UrlGroups,
         settling: Settling,
         writer: Writer,
         ask: Ask,
@@ -125,6 +127,7 @@ class Webhooks(CommitHook):
         """`real`: the machine's clock, even if `clock` is simulated. Raises ConfigError."""
         self.registry = registry
         self._groups = groups
+        self._url_groups = url_groups
         self._settling = settling
         self._node = node
         self._ask = ask
@@ -227,7 +230,7 @@ class Webhooks(CommitHook):
 
     def open_fresh(self) -> bool:
         """Open posters for new origins; True if there are more."""
-        fresh = self._groups.fresh
+        fresh = self._url_groups.fresh
         taken, fresh[:] = fresh[:OPENED], fresh[OPENED:]
         for group in taken:
             if self._groups.get(group.text) is group and not group.members:
@@ -413,7 +416,7 @@ class Webhooks(CommitHook):
 
             def decide(commit: Commit, some: Sequence[Group] = over[start : start + OPENED]) -> None:
                 for group in some:
-                    if self._idle[group] == group.delivered and self._groups.forget_url(commit, group):
+                    if self._idle[group] == group.delivered and self._url_groups.forget(commit, group):
                         poster = self._posters.pop(group.endpoint, None)
                         if poster is not None:
                             poster.abort()

@@ -40,6 +40,7 @@ from ..message import Message
 from ..retries import Retries
 from ..shared import ENDPOINT_PREFIX
 from ..subscriber import Subscriber
+from ..url_groups import UrlGroups
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,18 @@ class DeadLetters:
     """The dead letters of one server. `buried`, `crowded_out`, `expired`: counts since the start."""
 
     def __init__(
-        self, store: Store, groups: Membership, retries: Retries, bounds: Bounds, *, node: int
+        self,
+        store: Store,
+        groups: Membership,
+        url_groups: UrlGroups,
+        retries: Retries,
+        bounds: Bounds,
+        *,
+        node: int,
     ) -> None:
         self._store = store
         self._groups = groups
+        self._url_groups = url_groups
         self._retries = retries
         self._bounds = bounds
         self._node = node
@@ -171,7 +180,7 @@ class DeadLetters:
         message, stored = keys.message_of(row.id), decode(row.record)
         is_of_url = b"://" in stored.deliver_to and row.group.startswith(ENDPOINT_PREFIX)
         if subscriber is None and is_of_url and may(row, None):
-            subscriber = self._groups.of_url(stored)
+            subscriber = self._url_groups.find(stored)
         if subscriber is None or self._groups.named(subscriber.session.client_id) is not subscriber:
             return False  # its place has ended, whatever has its name now
         if not may(row, subscriber):

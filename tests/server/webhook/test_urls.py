@@ -217,7 +217,7 @@ async def test_what_a_forgotten_group_has_done_is_not_done_again_after_a_kill(
     async with receiving() as other, running(tmp_path / "first", config, clock, store=store) as server:
         other.behave = answer(503, "Retry-After: 7200")
         with monkeypatch.context() as full:
-            full.setattr(server.app.core.groups, "_has_room", lambda *_: False)
+            full.setattr(server.app.core.groups, "has_spare", lambda *_: False)
             await server.schedule("a", "x", deliver_to=other.url())
             await other.posts(1)
             await settled(server)
