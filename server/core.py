@@ -186,7 +186,7 @@ class Core:
             share=Share("sessions", limits.sessions, "sessions", auth),
             max_in_flight=settings.max_in_flight,
             max_inflight_bytes=settings.max_inflight_bytes,
-            gate_bytes=limits.out_bytes,
+            barrier_bytes=limits.out_bytes,
             rights_of=auth.rights_of,
         )
         self.cursors = self.sessions.cursors

@@ -7,7 +7,9 @@ What stands lower here imports what stands higher. First what is handed about:
     run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish
     publish_request.py  a publish as it was read, and wills
-    subscriber.py    a session and its link, room, the gate; `Link`: implemented by protocols
+    link.py          a connection: implemented by protocols
+    write_barrier.py  deliveries at QoS 2, held until they are known to the disk
+    subscriber.py    a session and its link, room
     terms.py         what a subscription may ask for, and what holds where it says nothing
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
@@ -46,7 +48,7 @@ then what happens:
     clients.py       the life of a client's session: claim, begin, resume, leave, drop
 
 A protocol (server/mqtt, server/http, server/pull, server/webhook) calls the parts that it uses. It implements
-`Link` (subscriber.py), on which messages come back: `offer` gives them to `send`.
+`Link` (link.py), on which messages come back: `offer` gives them to `send`.
 
     clients          its session is opened, resumed, left, ended
     subscriptions    it subscribes, unsubscribes

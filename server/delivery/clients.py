@@ -16,13 +16,14 @@ from ..fair import Share
 from ..observe.logs import by, shown
 from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
+from .link import Closing, Link
 from .membership import Membership
 from .publish_request import Will
 from .replay import Replay
 from .sessions import Sessions, TooManySessions
 from .settling.settling import Settling
 from .shared import Group
-from .subscriber import Closing, Link, Rights, Subscriber
+from .subscriber import Rights, Subscriber
 from .subscriptions import Subscriptions
 from .wills import Wills
 

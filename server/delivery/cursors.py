@@ -5,8 +5,8 @@ Nothing here is a request of its own that the writer could refuse: what is to be
 class, and the writer asks for it (`write`) each time that it seals a batch.
 
     ended    names of sessions that are over: their rows go with the next batch
-    asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the gate): one row each in a
-             batch, however many ask
+    asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the write barrier): one row each
+             in a batch, however many ask
     dirty    the rest, in turns: everybody once before anybody twice, within a budget for each batch and a
              tenth of the time
 
@@ -39,7 +39,8 @@ from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Busy, Writer
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
-from .subscriber import Secured, Subscriber
+from .subscriber import Subscriber
+from .write_barrier import Secured
 
 log = logging.getLogger(__name__)
 
@@ -338,7 +339,7 @@ class Cursors(CommitHook):
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
                 cost += self._write_cursor(commit, subscriber, mono)
-            answers += [(done, len(subscriber.gate)) for done in waiting]
+            answers += [(done, len(subscriber.barrier or ())) for done in waiting]
         return cost, answers
 
     def _write_dirty(self, commit: Commit, cost: int) -> None:

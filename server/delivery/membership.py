@@ -21,6 +21,7 @@ from .ahead import Ahead
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
+from .link import Closing, Link
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router
@@ -29,7 +30,7 @@ from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .spill_buffer import SpillBuffer
-from .subscriber import Closing, Inside, Link, Rights, Subscriber
+from .subscriber import Inside, Rights, Subscriber
 from .terms import LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535

@@ -307,4 +307,5 @@ def _is_free(member: Subscriber) -> bool:
     link, session = member.link, member.session
     if link is None or not link.has_room or session.resends:
         return False
-    return session.has_room and not (member.gate and member.is_gate_full)
+    barrier = member.barrier
+    return session.has_room and (barrier is None or not barrier.is_full)

@@ -57,7 +57,7 @@ class Sessions:
         share: Share,
         max_in_flight: int,
         max_inflight_bytes: int,
-        gate_bytes: int,
+        barrier_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
         """`groups`: by their text; their owner's. `share`: of how many sessions there may be, empty.
@@ -72,7 +72,7 @@ class Sessions:
         self._share = share
         self._max_in_flight = max_in_flight
         self._max_inflight_bytes = max_inflight_bytes
-        self._gate_bytes = gate_bytes
+        self._barrier_bytes = barrier_bytes
         self.rights_of = rights_of
         self._by_id: dict[str, Subscriber] = {}
         self.unreadable = 0
@@ -99,7 +99,7 @@ class Sessions:
             session,
             self.cursors.dirty,
             self.cursors.secure,
-            self._gate_bytes,
+            self._barrier_bytes,
             owner=owner,
             rights=rights,
             incarnation=self._horizon.issue(),
@@ -208,7 +208,7 @@ class Sessions:
             session,
             self.cursors.dirty,
             self.cursors.secure,
-            self._gate_bytes,
+            self._barrier_bytes,
             will=Will(decode(row.will), row.will_delay_s) if row.will else None,
             will_id=keys.message_of(row.will_id) if row.will_id else 0,
             owner=row.owner,

@@ -1,14 +1,8 @@
-"""A session in the server: its read position on the timeline, and its current connection.
-
-QoS 2 to a session that outlives its connection must be known to the disk before it is on the wire: the
-packet id and the position. Such a delivery waits at the *gate* until a batch with the session's cursor is
-durable, and what comes after it waits behind it, so that order holds.
-"""
+"""A session in the server: its read position on the timeline, and its current connection."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum, auto
+from functools import partial
 from typing import Protocol
 
 from shards.fields import Record
@@ -18,10 +12,12 @@ from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
 from timeline.retained_queue import RetainedQueue
 from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
+from .link import PERHAPS, Closing, Link
 from .message import Message, publisher_of
 from .publish_request import Will
 from .run import Run
 from .tries import tries_of_flight
+from .write_barrier import Secured, WriteBarrier
 
 log = logging.getLogger(__name__)
 
@@ -48,87 +44,12 @@ class Rights(Protocol):
     def may_subscribe(self, topic_filter: str) -> bool: ...
 
 
-class Closing(Enum):
-    """Why the server ends a connection."""
-
-    TAKEN_OVER = auto()
-    """The client has connected again."""
-    DROPPED = auto()
-    """The session was deleted."""
-    STORE_FAILED = auto()
-    """A write that the client waits for cannot be made durable."""
-    FAILED = auto()
-    """Sending failed: a fault of the server."""
-    STOPPING = auto()
-    """The server stops."""
-    MOVED = auto()
-    """This server no longer leads; another one serves the client."""
-    TIMED_OUT = auto()
-    """Keep alive timeout."""
-    REVOKED = auto()
-    """The key is no longer valid."""
-
-
-PERHAPS = 0
-"""Which attempt a delivery is that the client may have had before the server was killed: sent with DUP."""
-GATE_MAX = 1_000
-"""Deliveries that may wait for a sync; beyond it, or `limits.out_bytes` of them, the session falls behind."""
-
-
-Waiting = tuple[Message, int, int, tuple[Subscription, ...], bool]
-"""(message, QoS, packet id, subscriptions, is retained): a delivery at the gate."""
-
-
-class Link(Protocol):
-    """A connection that messages can be sent on."""
-
-    @property
-    def has_room(self) -> bool:
-        """False while the socket is full: send nothing and wait for a wake-up."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the client limits the packet size."""
-
-    def takes(
-        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
-    ) -> bool:
-        """Whether the client takes a delivery of this size; `send` drops one that it does not."""
-
-    def close(self, why: Closing) -> None:
-        """Close the connection, and send the reason if the protocol has a way."""
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool = False,
-        is_first: bool = False,
-    ) -> None:
-        """`attempt`: counted from 1, or PERHAPS. `is_retained`: sent because of a SUBSCRIBE, not because it
-        was just published. `is_first`: to this client for the first time, whatever the attempt."""
-
-    def takes_run(self, run: Run, qos: int) -> bool:
-        """Whether all of a run goes out as it is, and there is room behind it. False: send one by one."""
-
-    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
-        """All of a run that it takes, for the first time; by no more than one subscription, one that says
-        nothing but the run's lease.
-
-        `flights`: one for each message, none at QoS 0.
-        """
-
-    def release(self, packet_id: int) -> None:
-        """Send PUBREL: the subscriber has said that the message is there."""
-
-
 class Subscriber:
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
+        "barrier",
+        "barrier_bytes",
         "connected_ms",
         "delivered",
         "dirty",
@@ -136,14 +57,10 @@ class Subscriber:
         "ended_ms",
         "even_at",
         "former_will",
-        "gate",
-        "gate_bytes",
-        "gate_bytes_max",
         "groups",
         "has_given_back",
         "incarnation",
         "is_entangled",
-        "is_gate_planned",
         "is_ready",
         "is_stored",
         "left_ms",
@@ -179,7 +96,7 @@ class Subscriber:
         session: Session,
         dirty: "set[Subscriber]",
         secure: "Secure",
-        gate_bytes_max: int = 1 << 20,
+        barrier_bytes: int = 1 << 20,
         *,
         will: Will | None = None,
         will_id: int = 0,
@@ -230,11 +147,10 @@ class Subscriber:
         self.has_given_back = False
         """Their cursors are next written with its own, though they may be before: a kill then takes nothing
         from what is known of how often something was tried."""
-        self.gate: deque[Waiting] = deque()
-        self.gate_bytes = 0
-        self.gate_bytes_max = gate_bytes_max
-        """From so many on the gate is full."""
-        self.is_gate_planned = False
+        self.barrier: WriteBarrier | None = None
+        """Of its connection, once a delivery has had to wait; never of a group."""
+        self.barrier_bytes = barrier_bytes
+        """Bytes that may wait at the barrier."""
         self.groups: dict[str, Subscriber] = {}
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will = will
@@ -249,7 +165,7 @@ class Subscriber:
         """When its last connection ended, by the wall clock and in running time; 0: it is there."""
         self.doubt = Position(0)
         """What the client may have had before the server was killed: due before its ms, placed up to its seq.
-        0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
+        0: nothing. At QoS 1 only: at QoS 2 the cursor says so."""
         self.connected_ms = 0
         self.ended_ms = 0
         """When its last connection ended, wall ms; 0: it has had none, or the server was killed meanwhile."""
@@ -331,11 +247,6 @@ class Subscriber:
         return self.rights is None or self.rights.may_receive(topic)
 
     @property
-    def is_gate_full(self) -> bool:
-        """Nothing more may wait for a sync; whoever is told so comes back when something was sent."""
-        return len(self.gate) >= GATE_MAX or self.gate_bytes >= self.gate_bytes_max
-
-    @property
     def can_resend(self) -> bool:
         """Whether there is room to resend one more message."""
         link, session = self.link, self.session
@@ -347,7 +258,7 @@ class Subscriber:
         """Send a message that these subscriptions match; False if there is no room for it now.
 
         Written for speed, as it runs for each delivery: the usual case, one subscription of QoS 0 or 1 that
-        nothing is peculiar about, is spelled out; it is `_send` without a gate.
+        nothing is peculiar about, is spelled out; it is `_send` without a write barrier.
         """
         link = self.link
         if link is None or not link.has_room:
@@ -356,7 +267,7 @@ class Subscriber:
         qos = message.qos
         if first.qos < qos:
             qos = first.qos
-        if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1 or self.doubt:
+        if qos == 2 or self.barrier or first.no_local or len(subscriptions) > 1 or self.doubt:
             return self._offer_peculiar(message, subscriptions)
         packet_id = 0
         if qos:
@@ -396,7 +307,7 @@ class Subscriber:
     def takes_run(self, run: Run, qos: int) -> bool:
         """Whether all of a run can be sent, and nothing is peculiar about this subscriber."""
         link, session = self.link, self.session
-        if link is None or qos == 2 or self.gate or self.doubt or not link.has_room:
+        if link is None or qos == 2 or self.barrier or self.doubt or not link.has_room:
             return False
         if qos and (session.max_bytes or len(session.flights) + len(run.spots) > session.window):
             return False
@@ -409,7 +320,7 @@ class Subscriber:
         self.link.send_run(run, qos, flights)
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
-        if self.is_gate_full:
+        if self.barrier is not None and self.barrier.is_full:
             return False
         if self.doubt and at_of(message.position) >= at_of(self.doubt) and not self.groups:
             self.doubt = Position(0)
@@ -423,7 +334,8 @@ class Subscriber:
     def can_take_retained(self) -> bool:
         """Whether it is worth while to load a retained message: a window that is full is seen only then."""
         link = self.link
-        return link is not None and link.has_room and not self.is_gate_full
+        is_full = self.barrier is not None and self.barrier.is_full
+        return link is not None and link.has_room and not is_full
 
     def offer_retained(self, message: Message, subscription: Subscription) -> bool:
         """Send a retained message to a subscription that asked; False if there is no room for it now.
@@ -469,14 +381,14 @@ class Subscriber:
                 session.flights[packet_id].is_retained = True
         self.delivered += 1
         self.dirty.add(self)
-        if self.gate or (qos == 2 and session.is_persistent):
-            self._wait(message, qos, packet_id, subscriptions, is_retained)
-            return True
+        attempt = 1 if is_retained else self._attempt(message, qos)
         assert self.link is not None
-        if is_retained:
-            self.link.send(message, qos, packet_id, subscriptions, 1, True)
+        if self.barrier or (qos == 2 and session.is_persistent):
+            self._hold(message, qos, packet_id, subscriptions, attempt, is_retained)
+        elif is_retained:
+            self.link.send(message, qos, packet_id, subscriptions, attempt, True)
         else:
-            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+            self.link.send(message, qos, packet_id, subscriptions, attempt)
         return True
 
     def borrow(self, message: Message, qos: int, loan: Loan) -> Flight:
@@ -512,8 +424,8 @@ class Subscriber:
         """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
         assert self.link is not None
         self.delivered += 1
-        if self.gate or (qos == 2 and self.session.is_persistent):
-            self._wait(message, qos, packet_id, subscriptions, False)
+        if self.barrier or (qos == 2 and self.session.is_persistent):
+            self._hold(message, qos, packet_id, subscriptions, self._attempt(message, qos), False)
             return
         is_first = not self.doubt or self._attempt(message, qos) != PERHAPS
         if attempt > 1:
@@ -548,49 +460,26 @@ class Subscriber:
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 
-    def _wait(
+    def _hold(
         self,
         message: Message,
         qos: int,
         packet_id: int,
         subscriptions: tuple[Subscription, ...],
+        attempt: int,
         is_retained: bool,
     ) -> None:
-        """Hold a delivery at the write barrier (gate)."""
-        self.gate.append((message, qos, packet_id, subscriptions, is_retained))
-        self.gate_bytes += message.body_bytes
-        self._plan_gate()
+        """Hold a delivery at the write barrier."""
+        if self.barrier is None:
+            assert self.link is not None
+            self.barrier = WriteBarrier(self.link, self.barrier_bytes, partial(self.secure, self))
+        self.barrier.hold(message, qos, packet_id, subscriptions, attempt, is_retained)
 
-    def clear_gate(self) -> None:
-        """The connection has ended: what waited is in flight, and is sent again on the next one."""
-        self.gate.clear()
-        self.gate_bytes = 0
-
-    def _plan_gate(self) -> None:
-        """Have the cursor made durable, then open the gate for what waited when it was written."""
-        if self.is_gate_planned:
-            return
-        self.is_gate_planned = True
-        link = self.link
-
-        def opened(waiting: int) -> None:
-            self.is_gate_planned = False
-            if self.link is not link or link is None:
-                if self.gate:
-                    self._plan_gate()
-                return
-            if waiting < 0:
-                link.close(Closing.STORE_FAILED)
-                return
-            for _ in range(min(waiting, len(self.gate))):
-                message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
-                self.gate_bytes -= message.body_bytes
-                attempt = 1 if is_retained else self._attempt(message, qos)
-                link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
-            if self.gate:
-                self._plan_gate()
-
-        self.secure(self, opened)
+    def drop_barrier(self) -> None:
+        """The connection has ended."""
+        barrier, self.barrier = self.barrier, None
+        if barrier is not None:
+            barrier.close()
 
 
 class Inside(Subscriber):
@@ -618,8 +507,5 @@ class Inside(Subscriber):
         self.keeps_overdue = keeps_overdue
 
 
-Secured = Callable[[int], None]
-"""Told that a cursor is durable, and how many deliveries waited at the gate when it was written; -1: the
-store has failed."""
 Secure = Callable[[Subscriber, Secured], None]
 """Makes a cursor durable, then calls back."""

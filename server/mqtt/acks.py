@@ -21,10 +21,11 @@ from ..codec import wire
 from ..codec.fields import Properties
 from ..codec.packets import Ack, AckRun, Packet
 from ..codec.reasons import Reason
+from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.settling.undone import NEVER, Nacked
-from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.subscriber import Subscriber
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "wrong kind of ack"

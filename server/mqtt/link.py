@@ -26,8 +26,8 @@ from functools import partial
 from typing import cast
 
 from ..codec.reasons import Reason
+from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
-from ..delivery.subscriber import Closing
 from ..net.crowd import Cause, Crowd
 from ..net.lingering import LINGER_S, Lingering, abort_socket
 from ..net.loop_time import KEY, LoopTime

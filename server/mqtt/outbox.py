@@ -20,10 +20,10 @@ from ..codec.fields import Properties
 from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
 from ..codec.publish import ack
 from ..codec.reasons import Reason
+from ..delivery.link import Closing
 from ..delivery.message import Message
 from ..delivery.publishing import Traffic
 from ..delivery.run import Run
-from ..delivery.subscriber import Closing
 from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
 from .peer import Peer
 

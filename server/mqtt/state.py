@@ -12,7 +12,7 @@ handed on: a queue of them is kept, and sent from the front as far as it is comp
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
 QoS 2 from the client: PUBREC leaves when message and packet id are durable, PUBCOMP when the release is. To
-the client: the session's cursor is durable before the PUBLISH leaves (server/delivery/subscriber, the gate)
+the client: the session's cursor is durable before the PUBLISH leaves (server/delivery/write_barrier)
 and again before PUBREL.
 """
 
@@ -44,8 +44,9 @@ from ..codec.packets import (
 from ..codec.properties import reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
+from ..delivery.link import Closing
 from ..delivery.owners import owner_of
-from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.subscriber import Subscriber
 from .acks import Acks
 from .authenticator import Authenticator
 from .backlog import Backlog

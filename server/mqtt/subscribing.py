@@ -22,8 +22,9 @@ from timeline.session import USUAL, Subscription, Terms
 from ..codec.packets import Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from ..codec.reasons import Reason
 from ..delivery.clients import Clients
+from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
-from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.subscriber import Subscriber
 from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
 from ..engine.clock import Clock

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from timeline.filters import parse_share
 from timeline.session import Flight, Subscription
 
+from ..delivery.link import Closing
 from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.settling.former import NAME
-from ..delivery.subscriber import Closing, Rights
+from ..delivery.subscriber import Rights
 from .call import ANSWER_BYTES, Call, Given
 
 

@@ -22,11 +22,12 @@ from yarl import URL
 from shards.errors import Corrupt
 from timeline.session import Flight, Subscription
 
+from ..delivery.link import Closing
 from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.settling.settling import Settling
-from ..delivery.subscriber import Closing, Inside
+from ..delivery.subscriber import Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
 from .failing import LastPosts

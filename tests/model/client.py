@@ -6,8 +6,9 @@ from typing import Protocol
 from server.codec import wire
 from server.codec.packets import Ack, Packet
 from server.codec.reasons import Reason
+from server.delivery.link import Closing
 from server.delivery.message import Message
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from tests.support.link import FakeLink
 
 

@@ -8,7 +8,7 @@ the *elder*, goes on for a while as if nothing had happened, with the clients th
 from collections.abc import Sequence
 from random import Random
 
-from server.delivery.subscriber import Closing
+from server.delivery.link import Closing
 from shards.commit import Control
 from shards.errors import StoreFailed
 from tests.support.logs import Lost

@@ -14,9 +14,10 @@ from typing import Any
 from server.codec import wire
 from server.codec.packets import Ack
 from server.core import Core
+from server.delivery.link import Closing
 from server.delivery.message import Message
 from server.delivery.publish_request import PublishRequest
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from server.delivery.verdict import Verdict
 from server.engine.writer import Busy
 from server.mqtt.acks import Acks
@@ -349,7 +350,8 @@ class Rig:
                 wanted.since = max(start, before(self.oracle.floor_ms))
                 watch.rewinds.append(Rewind(start, topic_filter, watch.turn + 1))
                 watch.last = min(watch.last, start)
-                watch.stragglers |= {waiting[0].position for waiting in subscriber.gate}
+                if subscriber.barrier is not None:
+                    watch.stragglers |= {waiting[0].position for waiting in subscriber.barrier.waiting}
                 watch.note_unsent({f.packet_id: f.position for f in subscriber.session.flights.values()})
         core.subscriptions.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 

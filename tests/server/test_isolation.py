@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from server.delivery.link import Closing
 from server.delivery.message import Message
-from server.delivery.subscriber import Closing
 from server.rounds.app import App
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt

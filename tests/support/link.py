@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from server.delivery.link import Closing
 from server.delivery.message import Message
 from server.delivery.run import Run
-from server.delivery.subscriber import Closing
 from timeline.session import Flight, Subscription
 
 Taken = Callable[[Message, int, int, int], None]

@@ -33,7 +33,7 @@ from server.codec.packets import (
 )
 from server.codec.publish import Decoder
 from server.core import Core
-from server.delivery.subscriber import Closing
+from server.delivery.link import Closing
 from server.mqtt.authenticator import Authenticator
 from server.mqtt.state import Connection
 from server.observe.tracing import Traces

@@ -320,7 +320,7 @@ class Settling:
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
-        subscriber.clear_gate()
+        subscriber.drop_barrier()
         left = self._groups.disconnected(subscriber)
         subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
         # It keeps flights of groups as its own.

@@ -206,19 +206,22 @@ def test_what_waits_for_a_sync_is_bounded_in_bytes(filter_: str) -> None:
     subscriber = _session(rig, "s")
     most = 0
     while rig.micro():
-        waiting = sum(len(one[0].record.payload) for one in subscriber.gate)
-        assert waiting <= subscriber.gate_bytes
+        waiting = 0
+        if subscriber.barrier is not None:
+            waiting = sum(len(one[0].record.payload) for one in subscriber.barrier.waiting)
+            assert waiting <= subscriber.barrier.bytes
         most = max(most, waiting)
     assert 100_000 < most < 125_000
-    assert subscriber.gate_bytes == 0
+    assert subscriber.barrier is not None
+    assert subscriber.barrier.bytes == 0
     peer.inbox.pop(0)
     assert [int(payload[:2]) for payload in peer.take_all()] == list(range(40))
-    # What is at the gate when the connection ends is counted no more.
+    # What is at the barrier when the connection ends is counted no more.
     publisher.publish("t", "x" * 20_000, 2, pump=False)
-    while not subscriber.gate:
+    while not subscriber.barrier:
         rig.micro()
     peer.drop(pump=False)
-    assert subscriber.gate_bytes == 0
+    assert subscriber.barrier is None
 
 
 # -- in turns
@@ -354,7 +357,7 @@ def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
     rig.compose()
     rig.settle()
     rig.turn()
-    assert rig.compose(), "a cursor for each, as x waits at the gate"
+    assert rig.compose(), "a cursor for each, as x waits at the barrier"
     rig.fail_sync()
     assert rig.recover()
     rig.pump()

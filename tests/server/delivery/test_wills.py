@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from server.codec.packets import Will
-from server.delivery.subscriber import Closing
+from server.delivery.link import Closing
 from server.engine.writer import Busy
 from server.settings.config import Config, Slices
 from shards.errors import StoreFailed

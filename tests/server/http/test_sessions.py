@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.delivery.subscriber import Closing
+from server.delivery.link import Closing
 from server.engine.clock import SimulatedClock
 from server.engine.commit_hook import Done
 from server.engine.writer import Decide

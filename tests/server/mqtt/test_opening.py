@@ -21,7 +21,7 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.delivery.subscriber import Closing
+from server.delivery.link import Closing
 from server.reports.figures import reason_name
 from tests.support.rig import LONG_S, Rig, config, props
 
