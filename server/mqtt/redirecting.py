@@ -10,6 +10,9 @@ server. Listeners, TLS and websockets are those of a server (listeners.py), and 
 `limits.connections` and those of an address, `limits.connect_rate`, the pool (server/net/pool.py) for
 incomplete CONNECTs. A connection lasts at most 10 s; only one CONNECT is read, and then it lingers
 (server/net/lingering.py).
+
+It is no state of the ordinary link (link.py), which has sessions, delivery and a writer behind it. This node
+has none of them, and to stand in for them would take more lines than this connection.
 """
 
 import asyncio
