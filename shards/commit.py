@@ -19,13 +19,13 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.position import HELD_SHARD, MessageId, Position, before, id_position, message_id
 from timeline.shares import may_take
 from timeline.slices import Slice
 
 from . import keys
-from .dedupe import Refused, keys_in_steps, woven
-from .draft import AS_EVER, Draft, Known, Terms
+from .dedupe import BATCH_MISMATCH, Refused, keys_in_steps, woven
+from .draft import AS_EVER, BatchKey, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
 from .kept import is_to_be_tried
@@ -45,7 +45,7 @@ from .record import (
 )
 from .steps import STEP, Bits, at_once
 from .store import Table
-from .tables import DedupeRow, RowAddress, dedupe_from, dedupe_value
+from .tables import BatchRow, DedupeRow, RowAddress, batch_from, batch_value, dedupe_from, dedupe_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -352,6 +352,33 @@ class Commit:
         """The message of a key; sees those that this group has placed. None: it is gone. Raises Corrupt."""
         self.open_batch.reveal(row.position)
         return self.find(row.id)
+
+    def batch_under(self, batch: BatchKey) -> BatchRow | None:
+        """The batch that has the key. Raises Refused if it is another one, or cannot be read."""
+        try:
+            value = self.open_batch.get(Table.DEDUPE, batch.key)
+            row = batch_from(value) if value is not None else None
+        except Corrupt as error:
+            raise Refused("unreadable", "the batch stored under the key cannot be read") from error
+        if row is None or row.position < self.directory.floor:
+            return None
+        if row.fingerprint != batch.fingerprint or len(row.ids) != batch.count:
+            raise Refused(BATCH_MISMATCH, "the Idempotency-Key was used for another batch")
+        return row
+
+    def note_batch(self, batch: BatchKey, ids: Sequence[MessageId], due_ms: int) -> None:
+        """Remember the messages of a batch (0: refused) until retention passes `due_ms`, its last time."""
+        place = before(max(due_ms, self.horizon.clock_ms))
+        self.row(Table.DEDUPE, batch.key, batch_value(BatchRow(batch.fingerprint, place, ids)))
+
+    def is_kept(self, name: MessageId) -> bool:
+        """Whether a message that was placed is still there; sees those that this group has placed."""
+        self.open_batch.reveal(id_position(name))
+        try:
+            found = self.find(name)
+        except Corrupt:
+            return True
+        return found is not None or is_to_be_tried(self.open_batch, name)
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
         """The row of a message's key, for `rehome`. Raises Refused, Corrupt."""

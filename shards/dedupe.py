@@ -9,6 +9,9 @@ A request may set other terms. With `key_only` the key alone decides that it is 
 `replace` a key whose message was cancelled is free. A key whose message is pending or dispatched is not: a
 replace that is sent again finds the message that it placed itself, and places nothing twice.
 
+A whole batch may have a key of its own. One row then has the ids of all its messages (commit.py). Items that
+such a batch placed get their ids again; those that were refused left nothing, and are decided again.
+
 With `while_undone` a key counts as taken only while its message is undone. The terms of the earlier request
 do not count, so no row stores them.
 """
@@ -23,6 +26,9 @@ from .draft import Draft, Known
 from .errors import ShardsError
 from .steps import STEP, Bits
 from .tables import DedupeRow
+
+BATCH_MISMATCH = "batch-mismatch"
+"""Why a batch is refused whose key another batch has used."""
 
 
 def key_of(user: str, key: bytes) -> bytes:

@@ -1,7 +1,10 @@
-"""A message that wants a place on the timeline, the terms of its key, and the answer for a known key.
+"""A message that wants a place on the timeline, the terms of its key, the key of a batch, and the answer for
+a known key.
 
 A separate file: its users may be compiled, and a Struct must not be.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -36,6 +39,18 @@ class Terms(msgspec.Struct, frozen=True):
     """A key whose message was cancelled is free."""
     while_undone: bool = False
     """`Draft.while_undone` for all drafts."""
+
+
+class BatchKey(msgspec.Struct, frozen=True):
+    """The idempotency key of a whole batch."""
+
+    key: bytes
+    """Its row key."""
+    fingerprint: bytes
+    count: int
+    """Items of the batch."""
+    places: Sequence[int] = ()
+    """For each draft, its item; empty: the drafts are the items."""
 
 
 AS_EVER = Terms()

@@ -4,7 +4,8 @@ them.
 An expired slice is gone at once: it leaves the directory and the retention floor lies behind it. Its rows
 stay for a while without an owner, because they are the only list of the names that it had given out: a record
 has the hash of its idempotency key and, if it was moved here, its id. So one read of the slice, in steps,
-finds the rows of `dedupe` and `moved` to delete, without scanning those tables. Then the rows go too.
+finds the rows of `dedupe` and `moved` to delete, without scanning those tables. Then the rows go too. Keys of
+batches are named by no message: a walk through the table finds them.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
@@ -17,7 +18,6 @@ against the current row, and skips one that it cannot read. After a crash the sa
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
@@ -28,7 +28,7 @@ from .errors import Corrupt
 from .kept import is_to_be_tried
 from .record import names_of
 from .store import Store, Table
-from .tables import dedupe_from
+from .tables import DedupeRow, key_row_of
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class Look(NamedTuple):
 
     names: list[Name]
     next: bytes | None
+    looked: int
+    """Rows read."""
 
 
 def leave(commit: Commit, start: bytes, end: bytes) -> None:
@@ -67,6 +69,7 @@ def clear(commit: Commit, start: bytes, end: bytes) -> None:
 def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
     """Read a step of an expired range: at most `rows` rows or `size` bytes. Blocks; raises Corrupt."""
     names: list[Name] = []
+    looked = 0
     for looked, (key, value) in enumerate(store.scan(Table.MESSAGES, start, end), 1):
         name, key_hash = names_of(value)
         if name:
@@ -75,15 +78,22 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
             names.append((Table.DEDUPE, key_hash))
         size -= len(value)
         if looked >= rows or size <= 0:
-            return Look(names, key + b"\0")
-    return Look(names, None)
+            return Look(names, key + b"\0", looked)
+    return Look(names, None, looked)
 
 
-def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Position) -> Look:
-    """Read a step of all of `dedupe` or `moved`, for rows expired without a note. Blocks."""
-    looked = list(islice(readable(store, table, start, keys.LAST), rows))
-    names = [(table, key) for key, value in looked if _is_gone(table, key, value, floor)]
-    return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
+def look_through(store: Store, table: Table, start: bytes, rows: int, size: int, floor: Position) -> Look:
+    """Read a step of all of `dedupe` or `moved`, for rows that no expired message names: at most `rows` rows
+    or `size` bytes. Blocks."""
+    names: list[Name] = []
+    looked = 0
+    for looked, (key, value) in enumerate(readable(store, table, start, keys.LAST), 1):
+        if _is_gone(table, key, value, floor):
+            names.append((table, key))
+        size -= len(value)
+        if looked >= rows or size <= 0:
+            return Look(names, key + b"\0", looked)
+    return Look(names, None, looked)
 
 
 def forget(commit: Commit, names: Iterable[Name]) -> int:
@@ -97,7 +107,8 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
             continue
         if value is None or not _is_gone(table, key, value, floor):
             continue
-        if table is Table.DEDUPE and is_to_be_tried(commit.open_batch, dedupe_from(value).id):
+        row = key_row_of(value) if table is Table.DEDUPE else None
+        if isinstance(row, DedupeRow) and is_to_be_tried(commit.open_batch, row.id):
             continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
         gone += 1
@@ -114,6 +125,6 @@ def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
 
 def _place(table: Table, value: bytes) -> Position:
     if table is Table.DEDUPE:
-        return dedupe_from(value).position
+        return key_row_of(value).position
     row = keys.message_of(value)
     return END if id_shard(row) == HELD_SHARD else id_position(row)

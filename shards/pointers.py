@@ -24,11 +24,12 @@ from .tables import (
     FORMAT,
     META_FORMAT,
     META_RETAINED,
+    BatchRow,
     KeptTotals,
     count_value,
-    dedupe_from,
     kept_row_of,
     kept_totals_value,
+    key_row_of,
 )
 from .unreadable import readable
 
@@ -90,8 +91,13 @@ def _moved_to(store: Store, directory: Directory, key: bytes, value: bytes) -> b
 
 
 def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
-    row = dedupe_from(value)
-    return row.position < directory.floor or find(store.get, directory, row.id) is not None
+    row = key_row_of(value)
+    if row.position < directory.floor:
+        return True
+    for name in row.ids if isinstance(row, BatchRow) else [row.id]:
+        if name and find(store.get, directory, name) is not None:
+            return True
+    return False
 
 
 def _has_expired(directory: Directory, row: MessageId) -> bool:

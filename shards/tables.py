@@ -17,12 +17,13 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
 retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
           in `retries`, per place: how many (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
+          of a batch: fingerprint (16) · position (12) · for each item its message id (16), zeros: refused
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
 sessions  MessagePack of `SessionRow`; of a group `GroupRow` · cursors  MessagePack of `CursorRow`
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -62,6 +63,7 @@ _RUN = Struct(">10sH")
 _COUNTED = 1
 _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
+_BATCH = Struct(">16s12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
 _OWNED_SIZED = Struct(">qqqq")
@@ -112,6 +114,16 @@ class DedupeRow(msgspec.Struct, frozen=True):
     fingerprint: bytes
     due_ms: int
     position: Position
+
+
+class BatchRow(msgspec.Struct, frozen=True):
+    """The first answers to a batch under a key of its own."""
+
+    fingerprint: bytes
+    position: Position
+    """Retention forgets the key when it passes this place."""
+    ids: Sequence[MessageId]
+    """The message of each item; 0: refused."""
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -403,6 +415,27 @@ def dedupe_from(value: bytes) -> DedupeRow:
     """Raises Corrupt."""
     message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value)
     return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place))
+
+
+def batch_value(row: BatchRow) -> bytes:
+    """Encode a `BatchRow`."""
+    ids = b"".join([name.to_bytes(ID_BYTES, "big") for name in row.ids])
+    return _BATCH.pack(row.fingerprint, row.position.to_bytes(POSITION_BYTES, "big")) + ids
+
+
+def batch_from(value: bytes) -> BatchRow:
+    """Raises Corrupt."""
+    fingerprint, place = _unpacked(_BATCH, value[: _BATCH.size])
+    ids = value[_BATCH.size :]
+    if len(ids) % ID_BYTES:
+        raise Corrupt(f"row of {len(value)} bytes, which is none of a key")
+    names = [keys.message_of(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES)]
+    return BatchRow(fingerprint, keys.place_of(place), names)
+
+
+def key_row_of(value: bytes) -> DedupeRow | BatchRow:
+    """Either row of `dedupe`: their lengths differ. Raises Corrupt."""
+    return dedupe_from(value) if len(value) == _DEDUPE.size else batch_from(value)
 
 
 def wall_value(wall_ms: int) -> bytes:

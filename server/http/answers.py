@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from shards.dedupe import Refused
+from shards.dedupe import BATCH_MISMATCH, Refused
 from shards.errors import StoreFailed
 from shards.state import CANCELLED
 
@@ -83,6 +83,8 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
     """The problem for a refused draft; `line`: its line in a batch."""
     if error.why == "over-quota":
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
+    if error.why == BATCH_MISMATCH:
+        return Problem(MISMATCH, str(error), errors=[{"field": "key", "detail": str(error)}])
     slug = error.why if error.why in (MISMATCH, "unreadable", "wrong-state") else "refused"
     detail, more = str(error), dict[str, Any]()
     if error.why == MISMATCH:

@@ -1,6 +1,6 @@
 """Answers to a batch, for the route and for the front, which reads small ones.
 
-Without keys every answer is a new id, so one join encodes the ids of a batch.
+Nearly every answer is a new id, so one join encodes the ids of a batch.
 """
 
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from shards.dedupe import Refused
-from shards.draft import Draft, Known
+from shards.draft import Known
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING
@@ -33,25 +33,15 @@ def _problem(result: Refused | FieldError | Problem) -> Problem:
     return result if isinstance(result, Problem) else problem_of(result)
 
 
-def accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
+def accepted(placed: Sequence[Placed]) -> bytes:
     """`{"accepted": n, "ids": [...]}`, by one join."""
-    if _have_keys(drafts):
-        ids = [id_text(p.id if isinstance(p, Known) else p) for p in placed]
-    else:
-        ids = [p.to_bytes(16, "big").hex() for p in placed]  # type: ignore[union-attr]
+    ids = [(p.id if isinstance(p, Known) else p).to_bytes(16, "big").hex() for p in placed]
     listed = '","'.join(ids)
     return b'{"accepted":%d,"ids":[%s]}' % (len(ids), f'"{listed}"'.encode() if ids else b"")
 
 
-def _have_keys(drafts: Sequence[Draft]) -> bool:
-    # A list: a generator costs twice as much; with keys everything is slower anyway.
-    return any([draft.key for draft in drafts])  # noqa: C419
-
-
-def fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
+def fresh(placed: Sequence[Placed]) -> int:
     """Number of new messages; the others already existed under their keys."""
-    if not _have_keys(drafts):
-        return len(placed)
     return len({p for p in placed if isinstance(p, int)})
 
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 import msgspec
 
 from shards.dedupe import Refused
-from shards.draft import Draft, Known
+from shards.draft import BatchKey, Draft, Known
 from shards.errors import Corrupt, StoreFailed
 
 from ..auth.rights import READ, SCHEDULE
@@ -51,7 +51,7 @@ from .timeline import Timeline
 from .usual import Kind, Request
 from .values.batch_body import line_of, whole
 from .values.bodies import RequestError
-from .values.drafts import late_ones
+from .values.drafts import batch_key, late_ones
 from .values.reader import Item, Reader
 from .written import Written
 
@@ -63,7 +63,7 @@ BATCH_ITEMS = 300
 LEASE_MAX = 100
 """Messages of one answer: 2 ms."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-DECIDE = (place, place_all, place_each)
+DECIDE: tuple[Callable[..., Any], ...] = (place, place_all, place_each)
 """Decisions by kind."""
 
 log = logging.getLogger(__name__)
@@ -163,6 +163,7 @@ class Desk:
             if rights is not None:
                 for topic in reader.topics.values():
                     check_send(rights, topic)
+            keyed = _keyed(request, user, body, len(items))
             size = self.admission.size(len(body))
             charge(rights, len(items))
         except (RequestError, Problem):
@@ -186,7 +187,7 @@ class Desk:
                 self._tell(kind, body, drafts, now_ms, answer, placed)
 
         try:
-            decide = partial(DECIDE[kind], drafts=drafts, late=late)
+            decide = partial(DECIDE[kind], drafts=drafts, late=late, **keyed)
             self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
         except (Busy, StoreFailed) as error:
             # Answered here: it has been charged for, and a full server need not repeat the work.
@@ -314,8 +315,8 @@ class Desk:
             status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
             self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
         else:
-            status, text = 201, accepted(placed, drafts)
-            self._metrics.accepted.inc(fresh(placed, drafts))
+            status, text = 201, accepted(placed)
+            self._metrics.accepted.inc(fresh(placed))
         self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
         return self._written.said(status, headers, text, media)
 
@@ -356,6 +357,13 @@ def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
         return []
     found = whole(body, True, most)
     return [] if found is None else reader.read(*found)
+
+
+def _keyed(request: Request, user: str, body: bytes, count: int) -> dict[str, BatchKey]:
+    """The key of a batch, if it has one. Raises FieldError."""
+    if not request.kind or request.key is None:
+        return {}
+    return {"key": batch_key(request.key, user, body, count)}
 
 
 def _is_quick(item: Item) -> bool:

@@ -16,7 +16,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from shards.draft import Draft, Terms
+from msgspec.structs import replace
+
+from shards.draft import BatchKey, Draft, Terms
 
 from ..delivery.retained import Retained
 from ..engine.requests import over_http
@@ -112,6 +114,8 @@ class Coming:
     """`place`, `place_all` or `place_each`."""
     refuse: Callable[[int, Wrong], None]
     """Called for each refused item; may raise."""
+    key: BatchKey | None = None
+    """The key of the batch."""
 
     @property
     def drafts(self) -> list[Draft] | None:
@@ -123,6 +127,14 @@ class Coming:
     def messages(self) -> list[Item]:
         """Items without an error."""
         return [item for item in self.items if isinstance(item, (Draft, ParsedMessage))]
+
+    @property
+    def terms_of_keys(self) -> dict[str, Any]:
+        """What `decide` has to know of keys."""
+        if self.key is None:
+            return {"terms": self.terms}
+        places = [at for at, item in enumerate(self.items) if isinstance(item, (Draft, ParsedMessage))]
+        return {"terms": self.terms, "key": replace(self.key, places=places)}
 
 
 class Intake:
@@ -149,7 +161,7 @@ class Intake:
         if drafts is not None:  # the usual case
             charge(coming.rights, len(drafts))
             return drafts, await self._asked(
-                partial(coming.decide, drafts=drafts, terms=coming.terms), drafts, coming
+                partial(coming.decide, drafts=drafts, **coming.terms_of_keys), drafts, coming
             )
         for index, why in await self._unretained(coming):
             coming.refuse(index, over_quota(why, 1.0))
@@ -164,7 +176,7 @@ class Intake:
     async def _place(self, messages: list[Item], coming: Coming) -> tuple[list[Draft], list[Any]]:
         if not messages:
             return [], []
-        trace, now_ms, terms = coming.trace, coming.now_ms, coming.terms
+        trace, now_ms, keys = coming.trace, coming.now_ms, coming.terms_of_keys
         user = "" if coming.rights is None else coming.rights.name
         trace.begin(messages)
         drafts = []
@@ -174,7 +186,7 @@ class Intake:
                 await coming.turn.begin()
         barred = await self._webhooks.barred(posted_ones(messages))
         late, names = late_ones(messages, now_ms), names_of(messages)
-        decide = partial(coming.decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
+        decide = partial(coming.decide, drafts=drafts, late=late, names=names, barred=barred, **keys)
         return drafts, await self._asked(decide, drafts, coming)
 
     async def _asked(self, decide: Decide, drafts: Sequence[Draft], coming: Coming) -> list[Any]:

@@ -7,19 +7,19 @@ answer even if its time has passed since, or its endpoint was deleted.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from aiohttp import web
 
 from shards.adopt import adopt, adopt_in_steps
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.draft import AS_EVER, Draft, Known, Terms
+from shards.draft import AS_EVER, BatchKey, Draft, Known, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
 from shards.steps import STEP, Bits, Steps, at_once
-from timeline.position import MessageId, id_text
+from timeline.position import MessageId, at_of, id_text
 
 from ..settings.times import format_ms
 from .requests import flag
@@ -29,7 +29,6 @@ from .values.message_body import ParsedMessage
 from .values.scalars import FLAG, KEPT, UNDONE, KeyScope, Query
 from .values.views import etag
 
-P = ParamSpec("P")
 Placed = MessageId | Known
 NOT_BARRED: Mapping[int, str] = MappingProxyType({})
 TERMS: Query = {"replace": FLAG, "key_only": FLAG, "key_scope": KeyScope}
@@ -148,14 +147,60 @@ def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
     return not draft.key or commit.taken_from(draft, terms) is None
 
 
-def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[Concatenate[Commit, P], Steps]:
-    """Wrap a decision as `Steps` for the writer; many rows are written in key order."""
+def _once(
+    commit: Commit,
+    decide: Callable[..., Bits[list[Any]]],
+    key: BatchKey,
+    drafts: Sequence[Draft],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
+) -> Bits[list[Any]]:
+    """`decide` for a batch with a key: what it has placed before gets its first answer, the rest is decided.
+    Raises Refused."""
+    before, places = commit.batch_under(key), key.places or range(key.count)
+    ids: list[MessageId] = [MessageId(0)] * key.count if before is None else list(before.ids)
+    answers: list[Any] = [None] * len(drafts)
+    rest: Sequence[int] = range(len(drafts))
+    if before is not None:
+        rest = left = list[int]()
+        for n, place in enumerate(places):
+            if n and not n % STEP:
+                yield
+            if ids[place] and commit.is_kept(ids[place]):
+                answers[n] = Known(ids[place], drafts[n].due_ms)
+            else:
+                left.append(n)
+        dropped = frozenset(late)
+        late = [at for at, n in enumerate(rest) if n in dropped]
+        names = [names[n] for n in rest] if names else ()
+        barred = {at: barred[n] for at, n in enumerate(rest) if n in barred}
+    try:
+        placed = yield from decide(commit, [drafts[n] for n in rest], late, names, terms, barred)
+    except Refused as error:
+        error.index = rest[error.index]
+        raise
+    due_ms, has_new = 0 if before is None else at_of(before.position), False
+    for n, answer in zip(rest, placed, strict=True):
+        answers[n] = answer
+        if not isinstance(answer, Refused):
+            ids[places[n]] = answer.id if isinstance(answer, Known) else answer
+            due_ms, has_new = max(due_ms, drafts[n].due_ms), True
+    if has_new:
+        commit.note_batch(key, ids, due_ms)
+    return answers
 
-    def begun(commit: Commit, /, *args: P.args, **kwargs: P.kwargs) -> Steps:
-        bits = decide(commit, *args, **kwargs)
-        drafts = kwargs.get("drafts")
-        are_few = isinstance(drafts, Sequence) and len(drafts) <= STEP
-        return Steps(bits if are_few else commit.open_batch.in_order(bits))
+
+def _in_steps(decide: Callable[..., Bits[list[Any]]]) -> Callable[..., Steps]:
+    """Wrap a decision as `Steps` for the writer. `key`: of the batch. Many rows are written in key order."""
+
+    def begun(commit: Commit, drafts: Sequence[Draft], key: BatchKey | None = None, **others: Any) -> Steps:
+        if key is None:
+            bits = decide(commit, drafts, **others)
+        else:
+            bits = _once(commit, decide, key, drafts, **others)
+        return Steps(bits if len(drafts) <= STEP else commit.open_batch.in_order(bits))
 
     return begun
 

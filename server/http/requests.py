@@ -20,6 +20,7 @@ from .values.bodies import Body, FieldError, NotReadable, check_json, decoded, i
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 from .values.unpack import TooLong, unpacked
 
+KEY_HEADER = "Idempotency-Key"
 UNPACKED = web.RequestKey("unpacked", bytes)
 UNPACKING: web.RequestKey[Callable[[Callable[[], bytes]], Awaitable[bytes]]] = web.RequestKey("unpacking")
 """Unpacks in a thread, in turns by client (admission.py)."""
@@ -32,6 +33,14 @@ def trace_of(request: web.Request) -> Headers:
     if len(parents) != 1:
         return NO_TRACE
     return context_of(parents[0], ",".join(request.headers.getall(STATE, ())))
+
+
+def key_of(request: web.Request) -> str | None:
+    """The idempotency key of a request. Raises FieldError for several."""
+    keys = request.headers.getall(KEY_HEADER, ())
+    if len(keys) > 1:
+        raise FieldError("key", f"The header {KEY_HEADER} must appear only once.")
+    return keys[0] if keys else None
 
 
 def check_escapes(raw: str) -> None:

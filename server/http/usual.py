@@ -116,7 +116,7 @@ def read_request(data: bytes) -> Request | None:
     try:
         if kind is Kind.ONE or kind is Kind.LEASES:
             check_json(content_type)
-        elif key is not None or not is_ndjson(content_type):
+        elif not is_ndjson(content_type):
             return None
     except RequestError:
         return None

@@ -5,9 +5,9 @@ call continues. It reads rows in a thread, 1,000 in a step; their names go throu
 request. After each request it rests several times as long as that took of the loop. So it can keep up with
 the highest rate of messages with keys without a noticeable load.
 
-In addition a slow walk goes through all of `dedupe`, `moved` and `retries`, for rows left without a note: by
-a damaged slice that could not be read, or by a version that wrote no notes. It continues at once while it
-finds much.
+In addition a slow walk goes through all of `dedupe` and `moved`, for rows that no expired message names: keys
+of batches, and what is left by a damaged slice that could not be read, or by a version that wrote no notes.
+It continues at once while a quarter of what it reads has expired.
 """
 
 import asyncio
@@ -67,11 +67,13 @@ class GarbageCollector:
             is_worth_it = True
             while is_worth_it and not self._is_stopping:
                 floor = self._directory.floor
-                step = partial(look_through, self._store, table, self._walk[table], LOOK_ROWS, floor)
+                step = partial(
+                    look_through, self._store, table, self._walk[table], LOOK_ROWS, LOOK_BYTES, floor
+                )
                 found = await self._workers.in_thread(step)
                 await self._forget(found.names)
                 self._walk[table] = found.next or b""
-                is_worth_it = found.next is not None and len(found.names) > LOOK_ROWS // 2
+                is_worth_it = found.next is not None and 4 * len(found.names) > found.looked
 
     async def _sweep_range(self, start: bytes, end: bytes) -> None:
         at: bytes | None = start

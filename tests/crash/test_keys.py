@@ -35,16 +35,18 @@ async def test_sent_again_after_a_kill_each_key_is_one_message(tmp_path: Path) -
             await round_of(calls, server.mqtt, f"{life}", known)
         assert {key: known[key] for key in before} == before, "the first answers"
         found = (await calls.call("GET", "/v1/messages?limit=1&count=true", status=200)).body
-        assert found["count"] == len(known) == KILLS * COUNT * 3
+        assert found["count"] == len(known) == KILLS * COUNT * 4
         assert len(set(known.values())) == len(known)
 
 
 async def round_of(calls: Http, mqtt: tuple[str, int], life: str, known: dict[str, str]) -> None:
-    """One by one, in batches and over MQTT, all at once; what is answered goes into `known`."""
+    """One by one, in batches with keys of items or one of their own, and over MQTT, all at once; what is answered
+    goes into `known`."""
     singles = [one(calls, f"{life}-http-{n}", known) for n in range(COUNT)]
     batches = [batch(calls, f"{life}-batch-{n}", known) for n in range(COUNT // 10)]
+    whole = [keyed(calls, f"{life}-keyed-{n}", known) for n in range(COUNT // 10)]
     ended = await asyncio.gather(
-        *singles, *batches, published(mqtt, f"{life}-mqtt", known), return_exceptions=True
+        *singles, *batches, *whole, published(mqtt, f"{life}-mqtt", known), return_exceptions=True
     )
     for error in ended:
         if isinstance(error, BaseException):
@@ -72,6 +74,21 @@ async def batch(calls: Http, name: str, known: dict[str, str]) -> None:
     )
     for key, result in zip(keys, answer.body["results"], strict=True):
         noted(known, key, result["id"])
+
+
+async def keyed(calls: Http, key: str, known: dict[str, str]) -> None:
+    """A batch with a key of its own."""
+    line = '{"topic":"b","payload":1,"deliver_at":"2035-01-01T00:00:00Z"}\n'
+    answer = await calls.call(
+        "POST",
+        "/v1/messages:batch?each=true",
+        (line * 10).encode(),
+        status=200,
+        Content_Type=NDJSON,
+        Idempotency_Key=key,
+    )
+    for n, result in enumerate(answer.body["results"]):
+        noted(known, f"{key}-{n}", result["id"])
 
 
 async def published(mqtt: tuple[str, int], name: str, known: dict[str, str]) -> None:

@@ -707,7 +707,7 @@ class Rig:
         known = {name for value in values for name in names_of(value)}
         floor = self.core.directory.floor
         for table in (Table.DEDUPE, Table.MOVED):
-            absent = look_through(self.store, table, b"", 1 << 20, floor).names
+            absent = look_through(self.store, table, b"", 1 << 20, 1 << 30, floor).names
             lost = [key.hex() for _, key in absent if key not in known]
             need(not lost, f"never forgotten in {table.value}: {lost}")
 

@@ -147,7 +147,7 @@ def test_what_was_left_without_a_note_is_found_by_and_by(it: Left, rows: int) ->
     for table, expected in ((Table.DEDUPE, [key_of(0), key_of(2)]), (Table.MOVED, None)):
         names, start = [], b""
         while True:
-            found = look_through(it.store, table, start, rows, floor)
+            found = look_through(it.store, table, start, rows, ALL_BYTES, floor)
             names += found.names
             if found.next is None:
                 break

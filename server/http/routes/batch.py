@@ -2,8 +2,8 @@
 
 All or nothing by default: if an item is bad or refused by the writer, the error names its line and nothing is
 stored. With `?each=true` every item stands for itself, and the answer has a result for each; for a known key
-also the message's state, which may be `cancelled`. With `?ids=true` an item may bring the id from the server
-that exported it.
+also the message's state, which may be `cancelled`. The header `Idempotency-Key` is a key of the whole batch.
+With `?ids=true` an item may bring the id from the server that exported it.
 
 This is the bulk path, hence one list of drafts, one request to the writer, one group commit, and an answer
 built by one join.
@@ -28,15 +28,16 @@ from ..calls import SCHEDULE, WRITES, Gives, described
 from ..intake import YIELD_EVERY, Coming, Intake, Trace, Wrong
 from ..posting import TERMS, place_all, place_each, terms_of
 from ..problems import Problem
-from ..requests import flag, trace_of, whole_body
+from ..requests import KEY_HEADER, flag, key_of, trace_of, whole_body
 from ..timeline import Timeline
 from ..turns import OneThread, Turn, Turns
 from ..values import shapes
 from ..values.batch_body import BatchError, LineError, Reading, is_ndjson, items_at_most, read_whole
 from ..values.bodies import FieldError
+from ..values.drafts import batch_key
 from ..values.message_body import Item
 from ..values.reader import Reader
-from ..values.scalars import FLAG
+from ..values.scalars import FLAG, Key
 
 PIECE = 250
 """Items read in one step: half a millisecond, so that other messages that fall due go out in between."""
@@ -91,6 +92,7 @@ class Batch:
             },
         ],
         as_lines=True,
+        headers={KEY_HEADER: Key},
         problems=("idempotency-mismatch", *WRITES),
     )
     async def post(self, request: web.Request) -> web.Response:
@@ -111,14 +113,18 @@ class Batch:
                 reader = Reader(now_ms, self._limits, user, trace.context, keep_ids=keep_ids)
                 reading = await self._read(body, lines, reader, turn)
                 items: list[Any] = list(reading.items)
+                shown = key_of(request)
+                key = None if shown is None else batch_key(shown, user, body, len(items))
                 topics = reader.topics.values()
                 if is_each:
                     refuse = items.__setitem__
-                    coming = Coming(items, topics, now_ms, terms, rights, turn, trace, place_each, refuse)
+                    coming = Coming(
+                        items, topics, now_ms, terms, rights, turn, trace, place_each, refuse, key
+                    )
                     return await self._each(coming)
                 check_all(reading)
                 refuse = partial(_refuse_all, reading)
-                coming = Coming(items, topics, now_ms, terms, rights, turn, trace, place_all, refuse)
+                coming = Coming(items, topics, now_ms, terms, rights, turn, trace, place_all, refuse, key)
                 return await self._all(coming, reading)
 
     async def _read(self, body: bytes, lines: bool, reader: Reader, turn: Turn) -> Reading:
@@ -139,11 +145,11 @@ class Batch:
     async def _all(self, coming: Coming, reading: Reading) -> web.Response:
         with refusals():
             try:
-                drafts, placed = await self._intake.take(coming)
+                _, placed = await self._intake.take(coming)
             except Refused as error:
                 raise refusal(error, reading.line_of(error.index)) from None
-        self._metrics.accepted.inc(fresh(placed, drafts))
-        return raw_answer(accepted(placed, drafts), 201)
+        self._metrics.accepted.inc(fresh(placed))
+        return raw_answer(accepted(placed), 201)
 
     async def _each(self, coming: Coming) -> web.Response:
         """Answer each item, in steps: known keys need a look-up of the message's state."""

@@ -48,7 +48,7 @@ from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
 from ..posting import TERMS, first_answer, place, terms_of
 from ..problems import Problem
-from ..requests import body_of, flag, id_of, trace_of, whole_body
+from ..requests import KEY_HEADER, body_of, flag, id_of, key_of, trace_of, whole_body
 from ..selection import visible
 from ..timeline import Timeline
 from ..turns import Turns
@@ -60,7 +60,6 @@ from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When
 from ..values.views import delivery_view, etag, message_view, time_text
 
-KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
 NAMED = "/v1/messages/by-key/{key:[^/]+}"
@@ -194,7 +193,7 @@ class Messages:
         trace = Trace(self._traces, trace_of(request), is_one=True)
         user, are_drafts = "" if rights is None else rights.name, self._traces is None
         reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=are_drafts)
-        item, terms = reader.one(body, _key(request)), terms_of(request)
+        item, terms = reader.one(body, key_of(request)), terms_of(request)
         with_claims = flag(request, "claims")
         topics = reader.topics.values()
         coming = Coming([item], topics, now_ms, terms, rights, turn, trace, place, _refuse)
@@ -453,13 +452,6 @@ def _by_key(request: web.Request) -> ByKey:
 
 def _refuse(_: int, error: Wrong) -> NoReturn:
     raise error
-
-
-def _key(request: web.Request) -> str | None:
-    keys = request.headers.getall(KEY_HEADER, ())
-    if len(keys) > 1:
-        raise FieldError("key", f"The header {KEY_HEADER} must appear only once.")
-    return keys[0] if keys else None
 
 
 def _tags(headers: Iterable[str]) -> frozenset[str] | None:

@@ -10,19 +10,21 @@ the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 
 from shards.dedupe import key_of
-from shards.draft import Draft
+from shards.draft import BatchKey, Draft
 from shards.fields import Record
 from shards.properties import properties_of
 from shards.record import ENCODINGS, encode, encode_fresh
 from timeline.position import MessageId
 
 from ...observe.trace_context import NO_TRACE, Headers, joined
-from .message_body import HEADERS_MAX, ParsedMessage
+from .message_body import HEADERS_MAX, KEY_CHARS_MAX, ParsedMessage, check_words
 
-HTTP, MQTT = "http", "mqtt"
-"""The protocols of idempotency keys. Keys of one are distinct from those of the other."""
+HTTP, MQTT, BATCH = "http", "mqtt", "batch"
+"""What idempotency keys are of: messages of a protocol, or whole batches. Keys of one are distinct from those
+of the others."""
 CONTENT_TYPES = 256
 
 NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
@@ -76,6 +78,12 @@ def draft_of(
 def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
     """The stored form of a user's idempotency key; `user` empty: shared by all, when no keys are needed."""
     return key_of(door, f"{user}\0{key}".encode() if user else key.encode())
+
+
+def batch_key(key: str, user: str, body: bytes, count: int) -> BatchKey:
+    """The key of a batch of `count` items, sent as `body`. Raises FieldError for an invalid key."""
+    check_words("key", key, KEY_CHARS_MAX)
+    return BatchKey(stored_key(key, user, BATCH), blake2b(body, digest_size=16).digest(), count)
 
 
 def late_ones(items: Sequence[ParsedMessage | Draft], now_ms: int) -> list[int]:

@@ -124,17 +124,18 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.parametrize("query", [b"", b"?each=true", b"?each=true&key_only=true"])
 @pytest.mark.parametrize("body", BATCHES)
-async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: bytes) -> None:
+@pytest.mark.parametrize("key", [b"", b"Idempotency-Key: @\r\n", b"Idempotency-Key: \r\n"])
+async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: bytes, key: bytes) -> None:
     at = server.http.server
     assert isinstance(at, Fronted)
     aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
-    head = b"POST /v1/messages:batch%s HTTP/1.1\r\nHost: localhost\r\n" % query + LINES
+    head = b"POST /v1/messages:batch%s HTTP/1.1\r\nHost: localhost\r\n" % query + LINES + key
     for _ in range(2):  # the second time its keys are known
         found = []
         for port, name in ((at.front_port, b"f"), (aiohttp_port, b"a")):
             named = body.replace(b"@", name)
             status, headers, said = await answered(
-                port, head + b"Content-Length: %d\r\n\r\n" % len(named) + named
+                port, head.replace(b"@", name) + b"Content-Length: %d\r\n\r\n" % len(named) + named
             )
             found.append((status, headers, plain(said)))
         assert found[0] == found[1]
