@@ -2,8 +2,8 @@
 
 The iterable is read as fast as the server takes: one batch is on its way while the next is encoded, so at
 most two are held (2 x 1,000 messages or 2 x 8 MiB). Batches go one after another, which keeps the order of
-messages with equal due times. Each is all or nothing on the server, and every message has a key, its own or
-one made here, so sending a batch again after a broken connection schedules nothing twice.
+messages with equal due times. Each is all or nothing on the server, and has a key made here, so sending it
+again after a broken connection schedules nothing twice.
 
 An item is a `NewMessage` or a mapping with the fields of `POST /v1/messages` (`key` among them); in a mapping
 `at`, `delay`, bytes, datetimes and timedeltas are understood too.
@@ -21,6 +21,7 @@ from .coalesce import MAX_BYTES, MAX_ITEMS
 from .errors import Error, Problem, error_of
 from .transport import NDJSON, Transport
 from .wire import (
+    KEY_HEADER,
     Json,
     KeyScope,
     NewMessage,
@@ -41,14 +42,14 @@ Items = Iterable[Item] | AsyncIterable[Item]
 
 
 def line_of(item: Item, key_scope: KeyScope | None = None) -> bytes:
-    """An NDJSON line without its end, with a key. Raises TypeError, ValueError for invalid values.
+    """An NDJSON line without its end. Raises TypeError, ValueError for invalid values.
 
-    `key_scope`: of the item's own key. A key made here is for resending, and stays taken.
+    `key_scope`: of the item's key, if it has one.
     """
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
     if not body.get("key"):
         check_scope(body.get("key_scope"))
-        body["key"] = new_key()
+        body.pop("key", None)
     elif key_scope is not None:
         body.setdefault("key_scope", key_scope)
     return message_line(body) if isinstance(item, NewMessage) else dumps(body)
@@ -178,7 +179,7 @@ class _Sender:
             params=self._params,
             body=body,
             content_type=NDJSON,
-            headers=self._headers,
+            headers={KEY_HEADER: new_key(), **self._headers},
         )
         return int(answer.object()["accepted"])
 

@@ -20,9 +20,10 @@ hears of it.
 Messages (`schedule()`): one travels as `POST /v1/messages`, several as one `POST
 /v1/messages:batch?each=true`, in which each succeeds or fails on its own. Example: `gather` over 2,500 calls
 makes three requests (1,000, 1,000, 500). What a call says of its key (`replace`, `key_only`) is said of a
-whole request: calls that say the same share. A message has its key in the body both ways. The server compares
-the requests of a repeated key byte by byte, so the bytes must not depend on who else was scheduling at that
-moment.
+whole request: calls that say the same share. A caller's key stands in the message. The server compares the
+requests of a repeated key byte by byte, so these bytes must not depend on who else was scheduling at that
+moment. Messages without a key share one that is made here for the request: sent again, the request is the
+same.
 
 Leases (`ack()`, `nack()`, `extend()` of what was pulled): see pull.py.
 """
@@ -38,7 +39,7 @@ from typing import Any, Generic, TypeVar
 
 from .errors import Error, error_of, problem_of
 from .transport import NDJSON, Transport
-from .wire import Json
+from .wire import KEY_HEADER, Json, new_key
 
 MAX_ITEMS = 1_000
 MAX_BYTES = 8 << 20
@@ -175,7 +176,7 @@ class Outbox(Generic[Kind, Item, Answer]):
 Terms = tuple[tuple[str, str], ...]
 """Parameters of a request, in order."""
 Line = tuple[bytes, str]
-"""A message as JSON with its key in it, and the key."""
+"""A message as JSON, and its caller's key, which is in it; empty: none."""
 
 
 def message_outbox(transport: Transport) -> Outbox[Terms, Line, Json]:
@@ -191,6 +192,7 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
         "&".join(["/v1/messages:batch?each=true", *[f"{name}={value}" for name, value in terms]]),
         body=b"\n".join([body for body, _ in lines]) + b"\n",
         content_type=NDJSON,
+        headers={} if all(key for _, key in lines) else {KEY_HEADER: new_key()},
     )
     results: list[Any] = answer.object().get("results", [])
     if len(results) != len(lines):
@@ -200,7 +202,7 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
 
 async def send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
     """Send one message in its own request; returns the server's object."""
-    headers = {"Idempotency-Key": key} if key.isascii() else {}
+    headers = {KEY_HEADER: key or new_key()} if key.isascii() else {}
     answer = await transport.call("POST", "/v1/messages", params=dict(terms), body=body, headers=headers)
     was_known = answer.headers.get("Idempotent-Replayed") == "true"
     return {**answer.object(), "replayed": was_known}

@@ -36,7 +36,6 @@ from .wire import (
     key_text,
     message_body,
     message_line,
-    new_key,
     parse_instant,
     parsed,
 )
@@ -222,7 +221,7 @@ class Messages:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
         `key` makes the call idempotent over processes (the same key with another message is Refused); without
-        one, a key of our own making covers the retries. `replayed` of the answer says that the key was known,
+        one, a key made here covers the retries. `replayed` of the answer says that the key was known,
         `state` what has become of its message. Raises KeyCancelled if that was cancelled.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
@@ -241,7 +240,6 @@ class Messages:
             if replace or key_only:
                 raise BadArgument("key", "is needed with replace and key_only")
             check_scope(options.get("key_scope"))
-        key = options["key"] = own or new_key()
         terms = tuple(key_terms(replace=replace, key_only=key_only).items()) if replace or key_only else ()
         body = message_body(topic, payload, options)
         headers = joined(body.get("headers"))
@@ -250,11 +248,11 @@ class Messages:
         line = message_line(body)
         try:
             if claims:
-                answer = await send_one(self._transport, (*terms, ("claims", "true")), line, key)
+                answer = await send_one(self._transport, (*terms, ("claims", "true")), line, own)
             else:
                 if self._outbox.is_full:
                     await self._outbox.room()
-                answer = await self._outbox.submit(terms, (line, key), len(line))
+                answer = await self._outbox.submit(terms, (line, own), len(line))
         except Refused as error:
             if own:
                 raise of_key(own, error) from None

@@ -552,7 +552,7 @@ class Messages(Facade[_messages.Messages]):
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
         `key` makes the call idempotent over processes (the same key with another message is Refused); without
-        one, a key of our own making covers the retries. `replayed` of the answer says that the key was known,
+        one, a key made here covers the retries. `replayed` of the answer says that the key was known,
         `state` what has become of its message. Raises KeyCancelled if that was cancelled.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.

@@ -35,6 +35,7 @@ KeyScope = Literal["kept", "pending"]
 Spell = Callable[[Any], Any]
 """From an option to the value in the body, None where there is nothing to say."""
 
+KEY_HEADER = "Idempotency-Key"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -135,7 +136,7 @@ def instant_of_id(message_id: str) -> datetime:
 
 
 def new_key() -> str:
-    """An idempotency key of our own making."""
+    """A new idempotency key."""
     return os.urandom(16).hex()
 
 

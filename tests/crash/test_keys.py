@@ -40,7 +40,7 @@ async def test_sent_again_after_a_kill_each_key_is_one_message(tmp_path: Path) -
 
 
 async def round_of(calls: Http, mqtt: tuple[str, int], life: str, known: dict[str, str]) -> None:
-    """One by one, in batches with keys of items or one of their own, and over MQTT, all at once; what is answered
+    """One by one, in batches with keys of items or of their own, and over MQTT, all at once; what is answered
     goes into `known`."""
     singles = [one(calls, f"{life}-http-{n}", known) for n in range(COUNT)]
     batches = [batch(calls, f"{life}-batch-{n}", known) for n in range(COUNT // 10)]

@@ -229,7 +229,7 @@ class Fake:
         if "topic" not in body or "#" in body["topic"]:
             return problem(422, "bad-message", errors=[{"field": "topic", "detail": "no wildcards"}])
         key = request.headers["Idempotency-Key"]
-        assert body.pop("key") == key
+        assert body.pop("key", key) == key
         seen = key in self.keys
         headers = {"Idempotent-Replayed": "true"} if seen else {}
         made = self.add(body, key)
@@ -238,7 +238,12 @@ class Fake:
         return web.json_response(made, status=200 if seen else 201, headers=headers)
 
     async def batch(self, request: web.Request) -> web.Response:
-        items = [json.loads(line) for line in (await request.text()).splitlines()]
+        key = request.headers.get("Idempotency-Key", "")
+        items = [
+            {"key": f"{key}-{n}" if key else None, **json.loads(line)}
+            for n, line in enumerate((await request.text()).splitlines())
+        ]
+        assert all(item["key"] for item in items)
         bad = [n for n, item in enumerate(items, 1) if "#" in item["topic"]]
         if "each" in request.query:
             return web.json_response({"results": [self.one(i) for i in items]})

@@ -206,7 +206,7 @@ async def test_keys_of_our_own_making_are_never_spoken_of(
     c: fasti.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody cancels what a call has scheduled before that has had its answer, and it is sent again."""
-    monkeypatch.setattr(fasti.messages, "new_key", lambda: "ours")
+    monkeypatch.setattr(fasti.coalesce, "new_key", lambda: "ours")
     first = await c.messages.schedule("a/b", 1, delay=60)
     await first.cancel()
     again = await c.messages.schedule("a/b", 1, delay=60)
