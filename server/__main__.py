@@ -9,7 +9,8 @@
     fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order; 1 the data is damaged or the server could not continue; 2 wrong usage or
-configuration, or a data directory that is in use, of another format or of a cluster.
+configuration, an address that cannot be listened at, or a data directory that is in use, of another format,
+of a cluster or not ours.
 
 Imports for a single command are made where it begins: most of a start is imports.
 """
@@ -22,7 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
+from shards.errors import NotOurs, ShardsError, SharedData, StoreLocked, WrongFormat
 from shards.private import private
 
 from .auth.keys_file import KeysFileError
@@ -31,6 +32,7 @@ from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError
 from .settings.durations import TimeError
+from .settings.kinds import CannotListen
 from .settings.memory import told
 from .settings.reading import load, remarks, table
 from .settings.times import parse_deliver_at
@@ -73,6 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{config.store.dir}: {error}"
         print(f"fasti-server: {where}; see docs/failures.md, A node's data", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+    except CannotListen as error:
+        setting = "http.listen" if error.address == config.http.listen else "mqtt.listen"
+        print(f"fasti-server: {setting}: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    except NotOurs as error:
+        print(f"fasti-server: store.dir: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
     except (ConfigError, StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -107,10 +116,14 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
     # Imported modules contain no garbage, and collecting takes a seventh of the start.
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
+    from shards.ours import check_ours
+
     from .run import serve
 
     gc.freeze()
     gc.enable()
+    named = (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
+    check_ours(Path(config.store.dir), [Path(one) for one in (options.config, *named) if one])
     is_simulated = options.clock == "simulated"
     return serve(config, is_simulated=is_simulated, start_ms=options.clock_start, umask=umask)
 

@@ -80,6 +80,7 @@ class Server:
     ) -> None:
         """`term`: while it leads a cluster; None: standalone. `traces`: as for the core."""
         self.config = config
+        self._data = Path(config.store.dir).absolute()
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self._term = term
@@ -171,16 +172,17 @@ class Server:
             log.warning(text, key, address)
         has_keys = self.app.keyring.has_keys
         self._told_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
-        _announce(where(http.host, http_port), listening, has_tls=tls is not None, has_keys=has_keys)
+        at = where(http.host, http_port)
+        _announce(at, listening, self._data, has_tls=tls is not None, has_keys=has_keys)
 
     def _told_start(self, listening: Sequence[dict[str, object]]) -> None:
         """Log version, listeners and whether keys are needed, in one line."""
         at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
-        version, data = server_version(), Path(self.config.store.dir).absolute()
-        is_open = not self.app.keyring.has_keys
+        version, is_open = server_version(), not self.app.keyring.has_keys
         asks = "no keys required" if is_open else "keys required"
-        told = telling(version=version, data=data, listening=at, open=is_open)
-        log.info("started: version %s, data in %s, listening on %s; %s", version, data, at, asks, extra=told)
+        told = telling(version=version, data=self._data, listening=at, open=is_open)
+        text = "started: version %s, data in %s, listening on %s; %s"
+        log.info(text, version, self._data, at, asks, extra=told)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
@@ -266,13 +268,16 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool, has_keys: bool) -> None:
-    """Print the listeners and a command to try, for people and for scripts."""
+def _announce(
+    http: str, listening: list[dict[str, object]], data: Path, *, has_tls: bool, has_keys: bool
+) -> None:
+    """Print the listeners, where the data is and a command to try, for people and for scripts."""
     first, *more = listening
     key = "-H 'authorization: Bearer KEY' " if has_keys else ""
     others = "".join(f" {at['transport']}={where(at['host'], at['port'])}" for at in more)
     lines = (
         f"listening http={http} mqtt={where(first['host'], first['port'])}{others}",
+        f"data in {data}",
         f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages {key}"
         "-H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',

@@ -7,6 +7,7 @@ The store
     sectors.py       a few bytes in a file of their own, twice, each with a checksum
     mark.py          a time that can be written even on a full disk: the bound of dispatch
     synced.py        how much was synced: tells a log that was cut off later from one torn by a kill
+    ours.py          whether a data directory may be ours
     private.py       file modes of the data directory
     scan.py          the guarded iterators over a RocksDB column family
     errors.py        StoreFailed, Corrupt and others

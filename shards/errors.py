@@ -17,6 +17,10 @@ class StoreLocked(ShardsError):
     """Another process has the data directory open."""
 
 
+class NotOurs(ShardsError):
+    """The data directory is another program's or another user's, or is none."""
+
+
 class SharedData(ShardsError):
     """The data belongs to a cluster's log: only records of that log may change it."""
 

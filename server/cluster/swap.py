@@ -16,28 +16,22 @@ Old and new data exist at the same time: the disk needs room for both.
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from shards.errors import StoreFailed, StoreLocked
+from shards.ours import COPIED, OF_THE_STORE
 
 FOLDER = "copy"
 """In the data directory, so on its file system, also if that is a mount."""
 IN, READY, MOVING = "in", "ready", "moving"
-_COPIED = re.compile(
-    r"CURRENT|IDENTITY|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log)|rocksdict-config\.json",
-    re.ASCII,
-)
-_OF_THE_STORE = re.compile(rf"{_COPIED.pattern}|[\w-]+\.dbtmp|bound(\.new)?|synced|jobs|beside", re.ASCII)
-"""Deleted with the old rows. Other files stay: last uses of keys, the operator's files, `lost+found`."""
 
 
 def is_copied(name: str) -> bool:
     """Whether a copy may contain a file of this name."""
-    return _COPIED.fullmatch(name) is not None
+    return COPIED.fullmatch(name) is not None
 
 
 def recover_swap(data: Path) -> None:
@@ -52,7 +46,7 @@ def recover_swap(data: Path) -> None:
         if (folder / READY).is_dir():
             sync_folder(data)
             for path in list(data.iterdir()):
-                if _OF_THE_STORE.fullmatch(path.name):
+                if OF_THE_STORE.fullmatch(path.name):
                     _delete(path)
             sync_folder(data)
             (folder / READY).rename(folder / MOVING)

@@ -225,11 +225,11 @@ class Outbox:
             self.say_why(Reason.PACKET_TOO_LARGE)
         self.end()
 
-    def put_with_why(self, packet: Suback, why: str) -> None:
-        """The same with a reason string, if the client wants that and takes a packet of any size."""
+    def with_why(self, packet: Suback, why: str) -> Suback:
+        """It with a reason string, if the client wants that and takes a packet of any size."""
         if self.level == 5 and self._tells_more and not self._max_packet:
-            packet = msgspec.structs.replace(packet, properties=Properties(reason_string=why[:200]))
-        self.put(packet)
+            return msgspec.structs.replace(packet, properties=Properties(reason_string=why[:200]))
+        return packet
 
     def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
         """PUBACK or PUBREC; `more`, encoded properties, only if the client wants them and they fit."""

@@ -28,6 +28,7 @@ from ..delivery.subscriber import Subscriber
 from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
 from ..engine.clock import Clock
+from ..observe.logs import shown
 from ..settings.config import Config
 from ..settings.durations import TimeError, parse_delay
 from ..settings.times import parse_deliver_at
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 PORTION_BYTES = 32 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
 FILTER_OVERHEAD = 32
+FAULT_CHARS = 200
+"""Of what is said about a filter that is none."""
 _REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
 Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""
@@ -154,21 +157,26 @@ class Subscribing:
             self._refuse_all(packet, f"{error.name.replace('_', '-')} {error.detail}")
             return
 
+        invalid: list[str] = []
+
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
+            for why in invalid:
+                log.info("subscription refused: %s, %s", self._peer, why, extra=self._peer.cause)
+                answer = self._outbox.with_why(answer, why)
             texts = [text for text, _ in packet.filters]
             self._put_stored(answer, subscriber, texts, lambda: self._subscriptions.send_retained(subscriber))
 
         self._subscriptions.hold_retained(subscriber)
         self._work_off(
-            subscribe(self._subscriptions, self._config, subscriber, packet, properties), taken_all
+            subscribe(self._subscriptions, self._config, subscriber, packet, properties, invalid), taken_all
         )
 
     def _refuse_all(self, packet: Subscribe, why: str) -> None:
         """What goes with all of its filters is not as it should be."""
         log.info("subscription refused: %s, %s", self._peer, why, extra=self._peer.cause)
         reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
-        self._outbox.put_with_why(Suback(packet.packet_id, reasons), why)
+        self._outbox.put(self._outbox.with_why(Suback(packet.packet_id, reasons), why))
 
     def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
         if self._is_in_use(packet.packet_id):
@@ -242,19 +250,26 @@ def subscribe(
     subscriber: Subscriber,
     packet: Subscribe,
     properties: SubscribeProperties,
+    invalid: list[str],
 ) -> Reasons:
-    """Take every filter that can be taken. Of one that is there twice the last options count."""
-    granted: dict[str, int] = {}
+    """Take every filter that can be taken, one after the other: of one that is there twice the last options
+    stay. `invalid` gets what is wrong with the last filter that is none."""
+    reasons: list[int] = []
     left = PORTION_BYTES
-    for text, options in dict(packet.filters).items():
+    for text, options in packet.filters:
         left -= len(text) + FILTER_OVERHEAD
         if left < 0:
             left = PORTION_BYTES
             yield
-        granted[text], asking = _subscribe_one(subscriptions, config, subscriber, text, options, properties)
+        try:
+            reason, asking = _subscribe_one(subscriptions, config, subscriber, text, options, properties)
+        except TopicError as error:
+            invalid[:] = [shown(error, FAULT_CHARS)]
+            reason, asking = int(Reason.TOPIC_FILTER_INVALID), None
+        reasons.append(reason)
         if asking is not None:
             subscriptions.ask_retained(subscriber, asking)
-    return tuple(granted[text] for text, _ in packet.filters)
+    return tuple(reasons)
 
 
 def bridged(packet: Subscribe) -> Subscribe:
@@ -304,12 +319,11 @@ def _subscribe_one(
     options: SubscribeOptions,
     properties: SubscribeProperties,
 ) -> Granted:
-    try:
-        group, topic_filter = parse_share(text)
-    except TopicError:
-        return Reason.TOPIC_FILTER_INVALID, None
-    if levels_of(topic_filter.encode()) > config.limits.topic_levels:
-        return Reason.TOPIC_FILTER_INVALID, None
+    """Raises TopicError."""
+    group, topic_filter = parse_share(text)
+    levels, levels_max = levels_of(topic_filter.encode()), config.limits.topic_levels
+    if levels > levels_max:
+        raise TopicError(f"a filter has at most {levels_max} levels, this one has {levels}")
     denied = subscriptions.denial(text, topic_filter, subscriber)
     if denied is not None:
         return _REASONS[denied], None

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..observe.logs import by
-from ..settings.kinds import Address
+from ..settings.kinds import Address, CannotListen
 from .crowd import Crowd
 from .loop_time import LoopTime, Paced
 from .opening import Caller, Opening
@@ -55,6 +55,12 @@ HEADER = "mqtt.proxy_protocol"
 """Counts connections whose proxy has not named its client."""
 INTRODUCING_MAX = 1_024
 ROOM_TURNS = 8
+
+_REASONS = {
+    errno.EADDRINUSE: "another program uses this port; stop it, or name another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.EACCES: "the system does not allow it (ports below 1024 are for root)",
+}
 
 Begin = Callable[[Caller], Opening]
 """Makes the protocol of an admitted connection."""
@@ -290,21 +296,23 @@ def _files_max() -> float:
 
 
 async def _bound(address: Address) -> list[socket.socket]:
-    """Listening sockets for all addresses of the host. Raises OSError."""
+    """Listening sockets for all addresses of the host. Raises CannotListen."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
     opened: list[socket.socket] = []
     port = address.port
     try:
+        found = await loop.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
             listening = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
             port = port or int(listening.getsockname()[1])
             listening.setblocking(False)
             opened.append(listening)
-    except BaseException:
+    except BaseException as error:
         for listening in opened:
             listening.close()
+        if isinstance(error, OSError):
+            raise CannotListen(address, _REASONS.get(error.errno or 0, str(error))) from error
         raise
     return opened

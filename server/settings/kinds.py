@@ -72,6 +72,14 @@ class Address:
             return False
 
 
+class CannotListen(OSError):
+    """An address that cannot be listened at."""
+
+    def __init__(self, address: Address, reason: str) -> None:
+        super().__init__(f"cannot listen at {address}: {reason}")
+        self.address = address
+
+
 _SIZE = re.compile(r"(\d{1,15}) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MS_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}

@@ -22,6 +22,10 @@ def test_ports_are_printed_and_answer(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:
         assert server.http[1]
         assert server.mqtt[1]
+        said = [line for line in server.output.splitlines() if line[:4] in ("list", "data", "try:")]
+        assert said[0].startswith("listening http=127.0.0.1:")
+        assert said[1] == f"data in {tmp_path / 'data'}"
+        assert said[2].startswith(f"try: curl -s {server.url}/v1/messages ")
         for address in (server.http, server.mqtt):
             socket.create_connection(address, 5).close()
         assert server.stop() == 0
@@ -103,9 +107,28 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         failed = run("--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{port}", "--mqtt", "127.0.0.1:0")
-    assert failed.returncode in (1, 2)
+    assert failed.returncode == 2
     assert "Traceback" not in failed.stderr, failed.stderr
-    assert str(port) in failed.stderr
+    assert f"http.listen: cannot listen at 127.0.0.1:{port}: another program uses this port" in failed.stderr
+
+
+def test_an_mqtt_address_that_is_not_here(tmp_path: Path) -> None:
+    there = "192.0.2.1:1883"
+    settings = {"auth.allow_open": "true"}
+    given = ("--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--mqtt", there)
+    failed = run(*given, settings=settings)
+    assert failed.returncode == 2
+    assert f"mqtt.listen: cannot listen at {there}: this machine has no such address" in failed.stderr
+
+
+def test_data_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "letter.txt").write_text("dear")
+    failed = run("--data", str(tmp_path), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
+    assert failed.returncode == 2
+    assert f"store.dir: {tmp_path} has no store of fasti, but other files (letter.txt)" in failed.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize(

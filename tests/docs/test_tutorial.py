@@ -32,6 +32,7 @@ SHAPES = (
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d{3}\b"), "<time>"),
     (re.compile(r"\+\d+\.\d ms"), "<late>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "<address>"),
+    (re.compile(r"^data in \S+"), "data in <folder>"),
     (re.compile(r"in \d+\.\d\ds"), "in <s>"),
     (re.compile(r" +"), " "),
 )

@@ -137,6 +137,18 @@ def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
     assert quiet.take(Suback).properties is None
 
 
+def test_a_filter_that_is_none_is_refused_and_the_reason_says_why() -> None:
+    rig = Rig()
+    peer = rig.connected("c")
+    options = SubscribeOptions(1)
+    peer.send(Subscribe(7, (("a/#/b", options), ("a", options), ("a" + "/b" * 128, options))))
+    answer = peer.take(Suback)
+    assert answer.reasons == (0x8F, 1, 0x8F)
+    assert answer.properties.reason_string == "a filter has at most 128 levels, this one has 129"
+    peer.send(Subscribe(8, (("x+/" + "y" * 1_000, options),)))
+    assert peer.take(Suback).properties.reason_string == "a wildcard must be a whole level, level 1 is 'x+'"
+
+
 def test_settings_of_retries_are_checked_together() -> None:
     assert config(max_attempts=None).sessions.group_attempts == 20
     assert Limits().groups == 10_000
