@@ -16,11 +16,12 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .entries import Entries, Entry
+from .errors import Refused, renamed
 from .options import DeadSelection
 from .ranges import BulkResult
 from .signatures import check, unfolded
 from .transport import PAGE_MAX, Transport
-from .wire import Json, Span, parse_instant, span
+from .wire import DUE_NAMES, Json, Span, parse_instant, span
 
 _OPTIONS = DeadSelection.__optional_keys__
 
@@ -82,7 +83,10 @@ class Dead:
         body: Json = {} if delay is None else {"deliver_in": span(delay)}
         if to is not None:
             body["to"] = to
-        return await self._entries.change("requeue", ids, {**body, "dry_run": dry_run}, chosen)
+        try:
+            return await self._entries.change("requeue", ids, {**body, "dry_run": dry_run}, chosen)
+        except Refused as error:
+            raise renamed(error, DUE_NAMES) from None
 
     async def drop(
         self,

@@ -155,6 +155,14 @@ def error_of(problem: Problem) -> Error:
     return Refused(text, problem=problem)
 
 
+def renamed(error: Refused, names: Mapping[str, str]) -> Refused:
+    """The error of a call, whose text names the arguments of that call, not the fields of the wire."""
+    field, colon, rest = str(error).partition(": ")
+    if not colon or field not in names:
+        return error
+    return Refused(f"{names[field]}: {rest}", problem=error.problem, reason_code=error.reason_code)
+
+
 def of_key(key: str, error: Refused) -> Refused:
     """The error of a call whose key another message has: the key, the difference, and what to do."""
     said = error.problem.raw or {}

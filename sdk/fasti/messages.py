@@ -15,13 +15,14 @@ from typing import Any, Self, Unpack
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .entries import Try, tries_of
-from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key
+from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key, renamed
 from .options import Door, Due, Listed, MessageOptions, Selection, State
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
 from .wire import (
+    DUE_NAMES,
     Json,
     Key,
     KeyScope,
@@ -254,9 +255,8 @@ class Messages:
                     await self._outbox.room()
                 answer = await self._outbox.submit(terms, (line, own), len(line))
         except Refused as error:
-            if own:
-                raise of_key(own, error) from None
-            raise
+            told = renamed(error, DUE_NAMES)
+            raise (of_key(own, told) if own else told) from None
         if answer.get("replayed") is True:
             if "state" not in answer:
                 answer = await self._looked_up(answer)
@@ -369,9 +369,12 @@ class Messages:
     ) -> BulkResult:
         """Move every pending message that matches by a duration, which may be negative; each once."""
         found, shift = selection(**chosen), signed_span(by)
-        return await sweep(
-            self._transport, "reschedule", found, shift=shift, dry_run=dry_run, on_progress=on_progress
-        )
+        try:
+            return await sweep(
+                self._transport, "reschedule", found, shift=shift, dry_run=dry_run, on_progress=on_progress
+            )
+        except Refused as error:
+            raise renamed(error, {"shift": "by"}) from None
 
     async def export(self, *, ids: bool = False, **chosen: Unpack[Selection]) -> AsyncIterator[Json]:
         """Pending messages in order of time as `schedule_many` takes them, with their ids if asked."""
@@ -400,7 +403,10 @@ class Messages:
         body = due(**when)
         if not body:
             raise ValueError("give `at` or `delay`")
-        answer = await self._transport.call("PATCH", path, body=dumps(body))
+        try:
+            answer = await self._transport.call("PATCH", path, body=dumps(body))
+        except Refused as error:
+            raise renamed(error, DUE_NAMES) from None
         return self._handle(answer.object())
 
     async def _looked_up(self, answer: Json) -> Json:

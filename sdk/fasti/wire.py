@@ -279,6 +279,10 @@ def where(topic: str, deliver_to: str | None) -> Json:
     return {"topic": topic} if topic else {}
 
 
+DUE_NAMES = {"deliver_at": "at", "deliver_in": "delay"}
+"""Field -> argument."""
+
+
 def due(at: When | None = None, delay: Span | None = None) -> Json:
     """`deliver_at` or `deliver_in`. Raises ValueError when both are given."""
     if at is not None and delay is not None:

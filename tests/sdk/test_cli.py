@@ -100,6 +100,18 @@ async def test_message_life(url: str, fake: Fake) -> None:
     assert (code, "already dispatched" in err) == (1, True)
 
 
+async def test_an_error_of_json_says_which_text(tmp_path: Path) -> None:
+    (file := tmp_path / "body").write_text("{")
+    for given, shown in [
+        (("a/b", "{id:17}"), "'{id:17}' is not JSON: Expecting property name"),
+        (("a/b", "x" * 80), f"'{'x' * 60}...' is not JSON"),
+        (("a/b", "--file", str(file)), f"{file} is not JSON"),
+        (("--deliver-to", "api", "hello"), "'hello' is not JSON"),
+    ]:
+        code, _, err = await fasti_cli("message", "schedule", *given, "--json")
+        assert (code, f"--json: {shown}" in err) == (2, True), err
+
+
 async def test_exit_codes(url: str, fake: Fake) -> None:
     assert (await fasti_cli("message", "get", "0" * 32, "--url", url))[0] == 1
     code, _, err = await fasti_cli("message", "schedule", "a/#", "--url", url)

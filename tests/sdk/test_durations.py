@@ -17,13 +17,13 @@ def test_a_duration_is_read(value: str | float, expected_ms: int) -> None:
     if isinstance(value, str):
         assert seconds("lease", value) == expected_ms / 1_000
         if expected_ms:
-            assert span_of(value) == timedelta(milliseconds=expected_ms)
+            assert span_of("next", value) == timedelta(milliseconds=expected_ms)
 
 
 @pytest.mark.parametrize(("value", "said"), [(value, said) for value, said in REFUSED if type(value) is str])
 def test_the_refusal_names_the_argument_and_the_value(value: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        span_of(value)
+        span_of("next", value)
     with pytest.raises(BadArgument, match=said) as refused:
         seconds("lease", value)
     assert refused.value.argument == "lease"
@@ -31,4 +31,4 @@ def test_the_refusal_names_the_argument_and_the_value(value: str, said: str) -> 
 
 def test_a_bar_is_not_of_no_width() -> None:
     with pytest.raises(ValueError, match="zero"):
-        span_of("0s")
+        span_of("next", "0s")

@@ -157,3 +157,57 @@ async def test_each_says_that_nobody_is_there(tmp_path: Path) -> None:
     more = [("slice split", ("1",)), ("slice expire", ()), ("job ls", ()), ("job show", ("a",))]
     for command, arguments in (steps + more + [("server backup", ("/b",))])[::6]:
         assert (await fasti_cli(*command.split(), *arguments, "--url", nowhere))[0] == 3, command
+
+
+async def test_with_deliver_to_one_text_alone_is_the_payload(server: Server, tmp_path: Path) -> None:
+    (file := tmp_path / "body").write_text("of a file")
+    at = ("--deliver-to", "https://example.com/hook", "--in", "1h", "--url", server.url)
+    for given in (
+        *(("hello",), ("a/b", "hello"), ("a/b", ""), ("a/b", "--file", str(file))),
+        *(('{"a": 1}', "--json"), ()),
+    ):
+        await ok("message", "schedule", *given, *at)
+    await ok("schedule", "put", "n", "hello", *(*at[:2], "--every", "1h", *at[4:]))
+    async with fasti.Client(server.url) as c:
+        sent = [(m.topic, m.payload) async for m in c.messages.list()]
+    own = "$deliver/*"
+    assert sent[:4] == [(own, "hello"), ("a/b", "hello"), ("a/b", ""), ("a/b", b"of a file")]
+    assert sent[4:] == [(own, {"a": 1}), (own, ""), (own, "hello")]
+
+
+TYPED = {
+    ("message", "schedule", "t", "--in", "5 moons"): "--in: '5 moons' is not a delay",
+    ("message", "schedule", "t", "--in=5 moons"): "--in: '5 moons' is not a delay",
+    ("message", "schedule", "t", "--in", "1h", "--expires-in", "ever"): "--expires-in: 'ever' is not a delay",
+    ("message", "schedule", "t/#"): "TOPIC: ",
+    ("message", "move", "0" * 32, "--at", "9", "--in", "9"): "give --at or --in, not both",
+    ("message", "ls", "--from", "noon"): "--from: ",
+    ("message", "ls", "--due-from", "noon"): "--due-from: ",
+    ("message", "shift", "moons", "--topic", "#"): "BY: 'moons' is not a delay",
+    ("schedule", "put", "n", "t", "--every", "now"): "--every: 'now' is not a delay",
+    ("schedule", "put", "n", "t", "--cron", "@daily", "-zNowhere"): "-z: ",
+    ("endpoint", "put", "e", "https://example.com", "--backoff", "1s,x"): "--backoff: ",
+    ("dead", "requeue", "--topic", "#", "--in", "soon"): "--in: 'soon' is not a delay",
+    ("timeline", "density", "--next", "moons"): "--next 'moons' is not a delay",
+}
+
+
+async def test_an_error_names_the_option_as_it_was_typed(server: Server) -> None:
+    for given, shown in TYPED.items():
+        code, _, err = await fasti_cli(*given, "--url", server.url)
+        assert code in (1, 2)
+        assert err.startswith(f"fasti: {shown}")
+
+
+async def test_an_error_of_the_sdk_names_its_argument(server: Server) -> None:
+    async with fasti.Client(server.url) as c:
+        for call, said in [
+            (c.messages.schedule("t", "x", delay="5 moons"), "delay: '5 moons' is not"),
+            (c.messages.schedule("t", "x", delay="5 moons", key="k"), "delay: '5 moons' is not"),
+            (c.messages.schedule("t", "x", at="noon"), "at: "),
+            (c.messages.reschedule("0" * 32, delay="soon"), "delay: 'soon' is not"),
+            (c.messages.shift("moons", topic="#"), "by: 'moons' is not"),
+            (c.dead.requeue(topic="#", delay="soon"), "delay: 'soon' is not"),
+        ]:
+            with pytest.raises(fasti.Refused, match=f"^{said}"):
+                await call

@@ -105,7 +105,7 @@ def root(
         raise typer.BadParameter(str(error), param_hint="--profile") from error
     named = Profile(url, key, mqtt)
     settled = (named if profile else named.over(Profile.of_environment())).over(found)
-    context.obj = Settings(settled.url, settled.key, settled.mqtt, output, wide)
+    context.obj = Settings(settled.url, settled.key, settled.mqtt, output, wide, context.obj or ())
 
 
 def hoisted(arguments: list[str]) -> list[str]:
@@ -131,7 +131,7 @@ def start(arguments: list[str]) -> None:
     """Run and exit."""
     ordered = hoisted(arguments)
     try:
-        code = app(ordered, prog_name="fasti", standalone_mode=False)
+        code = app(ordered, prog_name="fasti", standalone_mode=False, obj=tuple(ordered))
     except typer.Abort:
         sys.exit(130)
     except _WRONG_USAGE as error:

@@ -21,6 +21,10 @@ from .run import REFUSED
 
 app = typer.Typer(no_args_is_help=True)
 
+Topic = Annotated[
+    str | None, typer.Argument(help="Optional with --deliver-to: one text alone is then the payload.")
+]
+Payload = Annotated[str | None, typer.Argument(help="Text, or JSON with --json.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Keys = Annotated[
     list[str] | None,
@@ -33,6 +37,8 @@ KeyOnly = Annotated[
 ]
 
 DELIVERY_COLUMNS = ("to", "filter", "state", "attempts", "retry_at", "reason")
+_SHOWN = 60
+"""Characters of a text that an error repeats."""
 COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
 
@@ -41,8 +47,8 @@ COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 async def schedule(
     client: fasti.Client,
     out: Printer,
-    topic: Annotated[str, typer.Argument(help="Optional with --deliver-to.")] = "",
-    payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
+    topic: Topic = None,
+    payload: Payload = None,
     file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
     replace: Replace = False,
@@ -50,7 +56,7 @@ async def schedule(
     **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
-    content = payload_of(payload, file, as_json)
+    topic, content = sent_of(topic, payload, file, as_json, options.get("deliver_to"))
     made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
     replayed = {"replayed": True} if made.replayed else {}
     out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
@@ -194,8 +200,13 @@ def _said(out: Printer, moved: fasti.Message) -> None:
     out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
 
 
-def payload_of(text: str, file: Path | None, as_json: bool) -> Any:
-    data: str | bytes = text
+def sent_of(
+    topic: str | None, text: str | None, file: Path | None, as_json: bool, deliver_to: str | None
+) -> tuple[str, Any]:
+    """Topic and payload. With --deliver-to a text that stands alone is the payload. Raises ValueError."""
+    if deliver_to is not None and text is None and file is None:
+        topic, text = None, topic
+    data: str | bytes = text or ""
     if file is not None:
         if text:
             raise ValueError("give a payload or --file, not both")
@@ -203,4 +214,12 @@ def payload_of(text: str, file: Path | None, as_json: bool) -> Any:
             data = file.read_bytes()
         except OSError as error:
             raise ValueError(f"--file: {error}") from error
-    return json.loads(data) if as_json else data
+    return topic or "", _json_of(data, file) if as_json else data
+
+
+def _json_of(data: str | bytes, file: Path | None) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        which = file or repr(data if len(data) <= _SHOWN else f"{str(data)[:_SHOWN]}...")
+        raise ValueError(f"--json: {which} is not JSON: {error}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import typer
@@ -21,15 +22,22 @@ _OWN = {
 """Maps exit codes to a problem's slug and title, for errors raised on the client."""
 
 
+_NAME = re.compile(r"(?:\w+\.)?(\w+)(?=:? )")
+_QUOTED = re.compile(r"`(\w+)`")
+_FIELDS = {"deliver_in": "delay", "deliver_at": "at", "shift": "by", "from": "since"}
+"""Names of the server's fields that are not those of the SDK."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Global options combined with the profile."""
+    """Global options combined with the profile; the command line as it was given."""
 
     url: str | None
     key: str | None
     mqtt: str | None
     output: Format
     wide: bool = False
+    arguments: Sequence[str] = ()
 
 
 Work = Callable[[fasti.Client, Printer], Awaitable[None]]
@@ -43,11 +51,11 @@ def run(context: typer.Context, work: Work) -> None:
     try:
         asyncio.run(_with_client(settings, work, printer))
     except fasti.Unreachable as error:
-        raise _failed(printer, error, UNREACHABLE) from error
+        raise _failed(printer, context, error, UNREACHABLE) from error
     except fasti.Error as error:
-        raise _failed(printer, error, REFUSED) from error
+        raise _failed(printer, context, error, REFUSED) from error
     except (ValueError, TypeError) as error:
-        raise _failed(printer, error, USAGE) from error
+        raise _failed(printer, context, error, USAGE) from error
     except BrokenPipeError as error:  # `| head`
         raise typer.Exit(0) from error
 
@@ -58,9 +66,39 @@ async def _with_client(settings: Settings, work: Work, printer: Printer) -> None
         await work(client, printer)
 
 
-def _failed(printer: Printer, error: Exception, code: int) -> typer.Exit:
-    printer.failed(str(error), problem_document(error, code))
+def _failed(printer: Printer, context: typer.Context, error: Exception, code: int) -> typer.Exit:
+    printer.failed(as_typed(context, str(error)), problem_document(error, code))
     return typer.Exit(code)
+
+
+def as_typed(context: typer.Context, text: str) -> str:
+    """The text of an error, with what was typed in place of the arguments that it opens with or quotes.
+
+    `deliver_in: '5 moons' is not a delay` becomes `--in: '5 moons' is not a delay`.
+    """
+    named = _NAME.match(text)
+    source = context.get_parameter_source(_FIELDS.get(named[1], named[1])) if named else None
+    if named and source and source.name == "COMMANDLINE":
+        text = _typed(context, named[1]) + text[named.end() :]
+    return _QUOTED.sub(lambda quoted: _typed(context, quoted[1]), text)
+
+
+def _typed(context: typer.Context, name: str) -> str:
+    """The option for that argument or field, as it was typed; its first name if it was not."""
+    name = _FIELDS.get(name, name)
+    settings = context.find_object(Settings)
+    option = next((each for each in context.command.params if each.name == name), None)
+    if settings is None or option is None:
+        return name
+    typed = (one for argument in settings.arguments for one in option.opts if _is_option(argument, one))
+    return next(typed, option.opts[0] if option.opts[0].startswith("-") else name.upper())
+
+
+def _is_option(argument: str, option: str) -> bool:
+    """Whether an argument as it was typed is that option: `--in`, `--in=5m`, `-z`, `-zUTC`."""
+    if option.startswith("--"):
+        return argument.partition("=")[0] == option
+    return argument.startswith(option) and not argument.startswith("--")
 
 
 def problem_document(error: Exception, code: int) -> Row:

@@ -12,7 +12,7 @@ import fasti
 from fasti.options import ScheduleOptions, Timing
 
 from .complete import schedule_names
-from .message import payload_of
+from .message import Payload, Topic, sent_of
 from .nouns import Noun, Verb, option
 from .options import with_client
 from .output import Format, Printer, Row
@@ -61,14 +61,14 @@ async def put(
     client: fasti.Client,
     out: Printer,
     name: Name,
-    topic: Annotated[str, typer.Argument(help="Optional with --deliver-to.")] = "",
-    payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
+    topic: Topic = None,
+    payload: Payload = None,
     file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """Make a schedule, or change it in place."""
-    content = payload_of(payload, file, as_json)
+    topic, content = sent_of(topic, payload, file, as_json, options.get("deliver_to"))
     made = await client.schedules.put(name, topic=topic, payload=content, **options)
     out.one(made.raw)
 

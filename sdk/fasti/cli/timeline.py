@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fasti
-from fasti.durations import parse_delay
+from fasti.wire import seconds
 
 from .options import with_client
 from .output import Format, Printer
@@ -37,8 +37,8 @@ async def density(
     topic: Annotated[str | None, typer.Option(help="Topic filter.")] = None,
 ) -> None:
     """Show how many messages are pending when, as a bar chart."""
-    length = span_of(ahead)
-    width = fitting(length) if bucket is None else span_of(bucket)
+    length = span_of("ahead", ahead)
+    width = fitting(length) if bucket is None else span_of("bucket", bucket)
     now = (await client.info()).now
     start = datetime.fromtimestamp(now.timestamp() // width.total_seconds() * width.total_seconds(), UTC)
     found = await client.timeline.density(start=start, end=now + length, bucket=width, topic=topic)
@@ -49,11 +49,11 @@ async def density(
         out.line(found.raw)
 
 
-def span_of(text: str) -> timedelta:
-    """`1d12h` as a timedelta. Raises ValueError."""
-    found = timedelta(milliseconds=parse_delay(text))
+def span_of(argument: str, text: str) -> timedelta:
+    """`1d12h` as a timedelta. Raises BadArgument."""
+    found = timedelta(seconds=seconds(argument, text))
     if not found:
-        raise ValueError("a duration must not be zero")
+        raise fasti.BadArgument(argument, "must not be zero")
     return found
 
 
