@@ -1,14 +1,19 @@
 """What a reader is told to install: the name `fasti` on the package index is somebody else's.
 
-Import and command are `fasti`; the distributions are `fasti-client` and `fasti-server`.
+Import and command are `fasti`; the distributions are `fasti-client` and `fasti-server`. The README begins
+with the command and with five lines of code, which are run.
 """
 
+import asyncio
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from fasti.testing import FastiServer, until
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = (ROOT / "pyproject.toml", ROOT / "sdk" / "pyproject.toml")
@@ -71,3 +76,33 @@ def test_each_extra_that_is_told_of_is_there() -> None:
     assert {name for _, name, _ in told} == NAMES
     for where, name, wanted in told:
         assert set(wanted.split(",")) <= set(extras[name]), where
+
+
+async def test_the_five_lines_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "pip install fasti-server 'fasti-client[cli]'" in " ".join(text.split())
+    (commands,) = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert commands == "pip install . './sdk[cli]'\nfasti-server --data data &\n"
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len([line for line in code.splitlines() if line]) == 5
+    with FastiServer([sys.executable, "-m", "server"], tmp_path) as server:
+        reader = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-u", "-c", code.replace("http://127.0.0.1:8080", server.url)),
+            env={**os.environ, "PYTHONPATH": str(ROOT / "sdk")},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with server.client() as client:
+
+                async def is_there() -> bool:
+                    return bool([one async for one in client.sessions.list()])
+
+                await until(is_there)
+                await server.advance(seconds=5)
+            assert reader.stdout is not None
+            async with asyncio.timeout(30):
+                said = await reader.stdout.readline()
+            assert re.fullmatch(rb"\{'order': 17\} late by 0:00:00\S* acked: True\n", said), said
+        finally:
+            reader.kill()
+            await reader.wait()

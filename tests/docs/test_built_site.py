@@ -1,0 +1,51 @@
+"""The site as it is built, where mkdocs is installed (`make site` installs it)."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from .test_docs import HEADING, without_code
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(find_spec("material") is None, reason="mkdocs-material is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_heading_is_one(site: Path) -> None:
+    """A block of code that its reader does not know ends somewhere else, and hides what is between."""
+    for page in (ROOT / "docs").glob("*.md"):
+        text = re.sub(r"(?ms)^<!--.*?-->$", "", page.read_text(encoding="utf-8"))
+        written = [line for line in without_code(text) if HEADING.fullmatch(line)]
+        shown = re.findall(r"<h[1-6] id=", (site / page.stem / "index.html").read_text(encoding="utf-8"))
+        assert len(shown) == len(written), page.name
+
+
+def test_the_first_page_has_install_comparison_and_figures(site: Path) -> None:
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r"<title>(.*?)</title>", page) == ["fasti"]
+    parts = ("fasti-client[cli]", "<h2", 'id="compared"', 'id="figures"', 'id="read-on"')
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_colours_are_the_consoles(site: Path) -> None:
+    console = (ROOT / "server" / "console" / "static" / "console.css").read_text(encoding="utf-8")
+    colours = (site / "colours.css").read_text(encoding="utf-8")
+    for name in ("default", "slate"):
+        (block,) = re.findall(rf'\[data-md-color-scheme="{name}"\] \{{(.*?)\}}', colours, re.DOTALL)
+        assert "--accent" in block
+        assert block in console
