@@ -427,12 +427,12 @@ class Session:
         flights[packet_id] = flight = Flight(packet_id, position, shard, qos)
         return flight
 
-    def launch_run(self, spots: Iterable[tuple[Position, int]], qos: int) -> list[Flight]:
+    def launch_run(self, addresses: Iterable[tuple[Position, int]], qos: int) -> list[Flight]:
         """`launch` of several, by (position, shard)."""
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
         launched: list[Flight] = []
-        for place, shard in spots:
+        for place, shard in addresses:
             while True:
                 packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
                 if packet_id not in flights and packet_id not in retired:

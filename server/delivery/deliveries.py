@@ -107,10 +107,10 @@ class Deliveries:
 
         For one that dispatch has passed. Raises Corrupt, StoreFailed.
         """
-        standing, is_cut = self._standing(message)
+        retries, is_cut = self._retries(message)
         dead, is_cut_too = self._dead(message, may)
         dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
-        named = {*standing, *dead, *dropped}
+        named = {*retries, *dead, *dropped}
         told: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, record, named):
@@ -123,7 +123,7 @@ class Deliveries:
             letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
-            found = self._one(subscriber, place, standing.get(name), letter, drop, lent)
+            found = self._one(subscriber, place, retries.get(name), letter, drop, lent)
             if found is not None:
                 told.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
@@ -181,15 +181,15 @@ class Deliveries:
     def _posted(self, record: Record, place: Position) -> Targets:
         return self._router.posted(record.deliver_to, record.owner, place)
 
-    def _standing(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
+    def _retries(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
         """The retry of a message by addressee, and whether there are more."""
         found = RETRIES.of_message(self._store, message)
-        standing = {
+        retries = {
             one[1].addressee: one
             for one in islice(found, ROWS_MAX)
             if self._groups.place_of(one[1]) is not None
         }
-        return standing, next(found, None) is not None
+        return retries, next(found, None) is not None
 
     def _dead(self, message: MessageId, may: May) -> tuple[dict[str, KeptRow], bool]:
         """The last dead letter of a message by addressee, and whether there are more."""
@@ -217,14 +217,14 @@ class Deliveries:
         self,
         subscriber: Subscriber,
         place: Position,
-        standing: Letter | None,
+        waiting: Letter | None,
         dead: KeptRow | None,
         dropped: KeptRow | None,
         lent: list[dict[int, Flight]],
     ) -> Delivery | None:
         """None: a session with which there is nothing left of it."""
-        retry = None if standing is None else standing[1]
-        places = {place: 0} if standing is None else {place: 0, standing[0]: standing[1].attempts}
+        retry = None if waiting is None else waiting[1]
+        places = {place: 0} if waiting is None else {place: 0, waiting[0]: waiting[1].attempts}
         flight = _flight(subscriber, places, lent)
         reason, tries = ("", ()) if retry is None else (retry.reason, retry.tries)
         if flight is not None:
@@ -234,8 +234,8 @@ class Deliveries:
             attempts = places[flight.position] + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
             return _delivery(subscriber, state, attempts, None, reason, by, until_ms, known)
-        if standing is not None and retry is not None and standing[0] not in subscriber.retrying:
-            ms = at_of(standing[0])
+        if waiting is not None and retry is not None and waiting[0] not in subscriber.retrying:
+            ms = at_of(waiting[0])
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"
             return _delivery(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)

@@ -339,7 +339,7 @@ class Dispatch(CommitHook):
         """`_give` of usual messages that are not stored, all to the same subscribers: order holds for each
         of these."""
         run = Run(messages)
-        self._tail.extend([place for place, _ in run.spots], messages, sizes)
+        self._tail.extend([place for place, _ in run.addresses], messages, sizes)
         if not targets:
             self._nobody(messages[0], len(messages))
         for subscriber, subscriptions in targets.items():

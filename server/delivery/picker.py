@@ -1,12 +1,13 @@
 """Picker: chooses a member of a shared subscription for each message or run, by least outstanding requests.
 
-The member that has the least in proportion to what it has *shown* it can take: SHOWN_FIRST at first, one more
-with each ack, its window at most. More than that nobody is given, so that one that has stalled, however large
-its window, keeps that much and no more from the others. Among equals it is the one that waited longest.
+The next member is the one with the fewest outstanding messages in proportion to its *capacity*, which is
+proven by acks: CAPACITY_FIRST at first, one more with each ack, its window at most. Nobody is given more, so
+that a member that has stalled holds no more than it has proven, however large its window. Among equals the
+one that has waited longest is next.
 
-Four things decide, in this order: whether a member has *room*, its *share* of what it has shown, whether its
+Four things decide, in this order: whether a member has *room*, its *share* of its capacity, whether its
 client takes a message of this *size*, and whose *turn* it is. Members that may have room stand in two lines,
-each a heap by share and turn: those whose clients take everything, and those who may have to be passed over.
+each a heap by share and turn: those whose clients take everything, and those that may have to be passed over.
 So the next one is the first of its line, in 0.9 us with four members and 1.8 with a thousand; a look at
 eight of them for each message took 2.5.
 
@@ -37,7 +38,7 @@ from timeline.session import Flight, Subscription
 from .message import Message
 from .subscriber import Subscriber
 
-SHOWN_FIRST = 16
+CAPACITY_FIRST = 16
 LOOKED_AT = 8
 UNABLE_MAX = 100
 """Members that are asked for one message whether their clients take its size, where nobody takes all."""
@@ -107,7 +108,7 @@ class Line:
 class Picker:
     """The members of one group that are connected, and which of them is next."""
 
-    __slots__ = ("_lent", "_members", "_picky", "_shown", "_turn", "_unlimited", "_usual", "present")
+    __slots__ = ("_capacities", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual", "present")
 
     def __init__(
         self,
@@ -121,8 +122,8 @@ class Picker:
         """Members that are connected."""
         self._unlimited: set[Subscriber] = set()
         """Of these, whose clients take messages of any size, and may have all."""
-        self._shown: dict[Subscriber, int] = {}
-        """How much each member has shown that it can take."""
+        self._capacities: dict[Subscriber, int] = {}
+        """Messages that each member has proven it can take."""
         self._usual = Line()
         """Those of the unlimited ones that may have room."""
         self._picky = Line()
@@ -136,7 +137,7 @@ class Picker:
             return
         self.present.add(member)
         if member.is_inside:
-            self._shown[member] = member.session.window
+            self._capacities[member] = member.session.window
         if link.is_limited or member.is_restricted:
             self._line_up(member, self._picky)
         else:
@@ -144,17 +145,18 @@ class Picker:
             self._line_up(member, self._usual)
 
     def remove(self, member: Subscriber) -> None:
-        """The member's connection has ended: the next one must show again what it can take."""
+        """The member's connection has ended: the next one must prove its capacity again."""
         self.present.discard(member)
         self._unlimited.discard(member)
         self._usual.discard(member)
         self._picky.discard(member)
-        self._shown.pop(member, None)
+        self._capacities.pop(member, None)
 
     def acked(self, member: Subscriber, count: int) -> None:
-        """The member has shown that it can take so many more, and has room for them."""
+        """The member has proven that it can take so many more, and has room for them."""
         if member in self.present:
-            self._shown[member] = min(self._shown.get(member, SHOWN_FIRST) + count, member.session.window)
+            proven = self._capacities.get(member, CAPACITY_FIRST) + count
+            self._capacities[member] = min(proven, member.session.window)
             self._line_up(member, self._line_of(member))
 
     def find_room(self, most: int) -> int:
@@ -188,17 +190,17 @@ class Picker:
         places = self._sharing(count)
         if not all(self._has_in_flight(place, qos) for place in places):
             return 0.0
-        lent, shown = count, 0
+        lent, capacity = count, 0
         for share, _, member in sorted(places):
-            if share * shown >= lent:
+            if share * capacity >= lent:
                 break
             lent += self._lent_to(member)
-            shown += self._shown_by(member)
-        return lent / shown if shown else 0.0
+            capacity += self._capacity(member)
+        return lent / capacity if capacity else 0.0
 
     def portion(self, member: Subscriber, level: float) -> int:
         """How many messages in a row the next one gets, to reach the level; 0: it has reached it."""
-        wanted = level * self._shown_by(member) - self._lent_to(member)
+        wanted = level * self._capacity(member) - self._lent_to(member)
         return min(max(1, int(wanted + ROUNDING)), self._room(member)) if wanted > ROUNDING else 0
 
     def gave(self, member: Subscriber) -> None:
@@ -259,17 +261,17 @@ class Picker:
             line.put((share, place[1], member))
 
     def _share(self, member: Subscriber) -> float:
-        """How much of what it has shown that it can take it has."""
+        """Which part of its capacity it has in flight."""
         lent = self._lent.get(member)
-        return 0.0 if lent is None else len(lent) / self._shown_by(member)
+        return 0.0 if lent is None else len(lent) / self._capacity(member)
 
     def _lent_to(self, member: Subscriber) -> int:
         lent = self._lent.get(member)
         return 0 if lent is None else len(lent)
 
-    def _shown_by(self, member: Subscriber) -> int:
-        """How much it has shown that it can take."""
-        return self._shown.get(member) or min(SHOWN_FIRST, member.session.window)
+    def _capacity(self, member: Subscriber) -> int:
+        """Messages that it has proven it can take."""
+        return self._capacities.get(member) or min(CAPACITY_FIRST, member.session.window)
 
     def _sharing(self, count: int) -> list[Place]:
         """Members that may share `count` messages; none if each would get very few."""
@@ -283,7 +285,7 @@ class Picker:
 
     def _room(self, member: Subscriber) -> int:
         """How many more it may be given, as far as that is known."""
-        left = self._shown_by(member) - self._lent_to(member)
+        left = self._capacity(member) - self._lent_to(member)
         return min(left, member.session.window - len(member.session.flights))
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:

@@ -124,7 +124,7 @@ class Retained(CommitHook):
             del self._promised[first]
             self._share.add(promised, -1)
         try:
-            if topic in self._promised or self._standing(topic) is not None:
+            if topic in self._promised or self._current(topic) is not None:
                 return ""
         except (Corrupt, StoreFailed):
             return ""  # told when it fires
@@ -140,7 +140,7 @@ class Retained(CommitHook):
         """A message with the retain flag has fired. Raises Corrupt, StoreFailed: what was there before cannot
         be read."""
         topic, owner = message.record.topic, message.record.owner.decode()
-        last = self._standing(topic)
+        last = self._current(topic)
         if last is not None and last[0] >= message.position:
             return
         promised = self._promised.pop(topic, None)
@@ -292,7 +292,7 @@ class Retained(CommitHook):
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
         return Message(place, shard, None, self._wall_ms(), value[14:])
 
-    def _standing(self, topic: bytes) -> tuple[Position, str] | None:
+    def _current(self, topic: bytes) -> tuple[Position, str] | None:
         """Where the retained message of a topic stands, and its owner; None if there is none."""
         fresh = self._fresh.get(topic)
         if fresh is not None:

@@ -22,14 +22,14 @@ RUN_MAX = 128
 class Run:
     """Messages that are all usual and of one QoS, in position order."""
 
-    __slots__ = ("lease_ms", "messages", "qos", "spots", "wire")
+    __slots__ = ("addresses", "lease_ms", "messages", "qos", "wire")
 
     def __init__(self, messages: Sequence[Message], lease_ms: int = 0) -> None:
         """`lease_ms`: ack timeout that a member of a group is told; 0: none."""
         self.messages = messages
         self.lease_ms = lease_ms
         self.qos = messages[0].qos
-        self.spots: list[tuple[Position, int]] = [(one.position, one.shard) for one in messages]
+        self.addresses: list[tuple[Position, int]] = [(one.position, one.shard) for one in messages]
         """(position, shard) of each."""
         self.wire: dict[int, tuple[list[bytes], int]] = {}
         """By form: what is sent, with room for packet ids, and its size in bytes (server/mqtt/forms)."""

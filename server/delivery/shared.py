@@ -470,7 +470,7 @@ class Group(Subscriber):
             self.rate_limiter.spend(len(messages))
         flights: Sequence[Flight] = ()
         if qos:
-            launched = self.session.launch_run(run.spots, 1)
+            launched = self.session.launch_run(run.addresses, 1)
             flights = member.borrow_run(run, self.text, launched, 0.0 if term_ms else self._leases.turn_s)
             self.lent.setdefault(member, {}).update([(lent.packet_id, lent) for lent in flights])
             if own.lease_ms != term_ms:

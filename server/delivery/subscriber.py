@@ -297,26 +297,26 @@ class Subscriber:
         if not first.is_plain or first.no_local or len(subscriptions) > 1 or not self.takes_run(run, qos):
             return 0
         self.dirty.add(self)
-        flights = self.session.launch_run(run.spots, 1) if qos else ()
+        flights = self.session.launch_run(run.addresses, 1) if qos else ()
         try:
             self.send_run(run, qos, flights)
         except Exception:
             self.close_failed()  # they are in flight, and are sent again on the next connection
-        return len(run.spots)
+        return len(run.addresses)
 
     def takes_run(self, run: Run, qos: int) -> bool:
         """Whether all of a run can be sent, and nothing is peculiar about this subscriber."""
         link, session = self.link, self.session
         if link is None or qos == 2 or self.barrier or self.doubt or not link.has_room:
             return False
-        if qos and (session.max_bytes or len(session.flights) + len(run.spots) > session.window):
+        if qos and (session.max_bytes or len(session.flights) + len(run.addresses) > session.window):
             return False
         return link.takes_run(run, qos)
 
     def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
         """Send a run that it takes. `flights`: its own, none at QoS 0."""
         assert self.link is not None
-        self.delivered += len(run.spots)
+        self.delivered += len(run.addresses)
         self.link.send_run(run, qos, flights)
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
@@ -405,7 +405,7 @@ class Subscriber:
 
     def borrow_run(self, run: Run, share: str, lent: Sequence[Flight], since_s: float) -> Sequence[Flight]:
         """`borrow` of a run at QoS 1 that it takes. `lent`: the group's own flights."""
-        flights = self.session.launch_run(run.spots, 1)
+        flights = self.session.launch_run(run.addresses, 1)
         for flight, own in zip(flights, lent, strict=True):
             flight.loan = loan = Loan(share, own)
             loan.since_s = since_s
@@ -485,8 +485,8 @@ class Subscriber:
 class Inside(Subscriber):
     """A member of a group that is a part of the server and acks for somebody else.
 
-    What its link has room for it is given at once; it has shown that it can take that. A stored message it is
-    sent at QoS 1 at least, so that whoever takes it can be waited for.
+    It is given at once what its link has room for: that is its capacity. It is sent a stored message at QoS 1
+    at least, so that whoever takes it can be waited for.
     """
 
     __slots__ = ("keeps_overdue",)

@@ -1,6 +1,6 @@
 """Terms of a subscription: what it may ask for, and the settings that apply otherwise.
 
-    said by a client      ack-timeout 30s, backoff 1s,5s      Terms(30_000, None, (1_000, 5_000))
+    a client asks for     ack-timeout 30s, backoff 1s,5s      Terms(30_000, None, (1_000, 5_000))
     sessions.*            ack_timeout 0, max_attempts "auto"
     in force, a group     30 s, 20 attempts, 1 s and then 5 s on and on
     in force, a session   the same, but attempts without end
@@ -41,7 +41,7 @@ class TermsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What only a group has. None: not said, as it was or as the settings have it."""
+    """Terms of groups alone. None: not given, so as before or as the settings have it."""
 
     expiry_s: int | None = None
     """How long it keeps its place with nobody there; NEVER_S: until it is deleted; 0: as long as the sessions
@@ -49,11 +49,11 @@ class Keeping:
     rate: float | None = None
     """Messages that it is given a second at most; 0: any number."""
 
-    def changed_by(self, said: "Keeping") -> "Keeping":
-        """These, but for what `said` says."""
+    def changed_by(self, changes: "Keeping") -> "Keeping":
+        """These with the changes."""
         return Keeping(
-            self.expiry_s if said.expiry_s is None else said.expiry_s,
-            self.rate if said.rate is None else said.rate,
+            self.expiry_s if changes.expiry_s is None else changes.expiry_s,
+            self.rate if changes.rate is None else changes.rate,
         )
 
 
@@ -84,13 +84,13 @@ def in_force(terms: Terms, settings: Sessions, *, is_group: bool) -> InForce:
 
 
 Value = str | float | list[str | float]
-Said = Callable[[str], Value | None]
-"""What was said under a name, steps as a list or with commas between; None: nothing."""
+Requested = Callable[[str], Value | None]
+"""The requested value of a term, steps as a list or with commas between; None: not given."""
 
 
-def read_terms(said: Said, config: Config) -> Terms:
+def read_terms(requested: Requested, config: Config) -> Terms:
     """Raises TermsError for what is not understood or beyond a bound."""
-    timeout, attempts, backoff = said("ack_timeout"), said("max_attempts"), said("backoff")
+    timeout, attempts, backoff = requested("ack_timeout"), requested("max_attempts"), requested("backoff")
     return Terms(
         None if timeout is None else _timeout(timeout, config.sessions),
         None if attempts is None else _attempts(attempts, config.sessions),
@@ -98,26 +98,26 @@ def read_terms(said: Said, config: Config) -> Terms:
     )
 
 
-def read_keeping(said: Said, config: Config) -> Keeping:
+def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise."""
-    expiry, rate = said("expiry"), said("rate")
+    expiry, rate = requested("expiry"), requested("rate")
     return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate(rate),
     )
 
 
-def _duration(name: str, said: Value) -> int:
-    if isinstance(said, list):
+def _duration(name: str, value: Value) -> int:
+    if isinstance(value, list):
         raise TermsError(name, "must be a duration, not a list")
     try:
-        return parse_delay(said)
+        return parse_delay(value)
     except TimeError as error:
         raise TermsError(name, f"must be a duration: {error}") from None
 
 
-def _timeout(said: Value, settings: Sessions) -> int:
-    timeout_ms = _duration("ack_timeout", said)
+def _timeout(value: Value, settings: Sessions) -> int:
+    timeout_ms = _duration("ack_timeout", value)
     if timeout_ms > ACK_MS_MAX:
         raise TermsError("ack_timeout", f"must be at most {ACK_MS_MAX // 1_000} s")
     if not timeout_ms and settings.ack_timeout_ms:
@@ -125,8 +125,8 @@ def _timeout(said: Value, settings: Sessions) -> int:
     return timeout_ms
 
 
-def _attempts(said: Value, settings: Sessions) -> int:
-    text = str(said)
+def _attempts(value: Value, settings: Sessions) -> int:
+    text = str(value)
     if not _NUMBER.fullmatch(text) or int(text) > ATTEMPTS_MAX:
         raise TermsError("max_attempts", f"must be a whole number from 0 to {ATTEMPTS_MAX:,}")
     attempts, most = int(text), settings.max_attempts or 0
@@ -135,9 +135,9 @@ def _attempts(said: Value, settings: Sessions) -> int:
     return attempts
 
 
-def _backoff(said: Value, max_ms: int) -> tuple[int, ...]:
+def _backoff(value: Value, max_ms: int) -> tuple[int, ...]:
     """From `1s,5s,30s`, or a list."""
-    steps = said if isinstance(said, list) else [step.strip() for step in str(said).split(",")]
+    steps = value if isinstance(value, list) else [step.strip() for step in str(value).split(",")]
     if not 0 < len(steps) <= BACKOFF_STEPS_MAX:
         raise TermsError("backoff", f"must have 1 to {BACKOFF_STEPS_MAX} steps")
     backoff_ms = tuple(_duration("backoff", step) for step in steps)
@@ -146,18 +146,18 @@ def _backoff(said: Value, max_ms: int) -> tuple[int, ...]:
     return backoff_ms
 
 
-def _expiry_s(said: Value, most_ms: int) -> int:
-    if said == NEVER_TEXT:
+def _expiry_s(value: Value, most_ms: int) -> int:
+    if value == NEVER_TEXT:
         return NEVER_S
-    expiry_ms = _duration("expiry", said)
+    expiry_ms = _duration("expiry", value)
     if expiry_ms > most_ms:
         raise TermsError("expiry", f"must be at most {most_ms // 1_000:,} s, or never")
     return -(-expiry_ms // 1_000)
 
 
-def _rate(said: Value) -> float:
-    is_number = not isinstance(said, list) and (not isinstance(said, str) or _RATE.fullmatch(said))
-    rate = float(said) if is_number and not isinstance(said, list) else -1.0
+def _rate(value: Value) -> float:
+    is_number = not isinstance(value, list) and (not isinstance(value, str) or _RATE.fullmatch(value))
+    rate = float(value) if is_number and not isinstance(value, list) else -1.0
     if rate and not RATE_MIN <= rate <= RATE_MAX:
         least = f"0 or from {RATE_MIN:f}".rstrip("0")
         raise TermsError("rate", f"must be a number, {least} to {RATE_MAX:,.0f}, in messages a second")

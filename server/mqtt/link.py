@@ -237,7 +237,7 @@ class MqttLink(Opening):
             return
         if self._is_flush_planned:
             self.flush()
-        self.end()
+        self.linger()
 
     def pause_writing(self) -> None:
         assert self._connection is not None
@@ -382,7 +382,7 @@ class MqttLink(Opening):
 
     # -- the end
 
-    def end(self) -> None:
+    def linger(self) -> None:
         """Leave the session now; close when the client has had time to read why."""
         transport, connection = self._transport, self._connection
         if self._is_ending or transport is None or connection is None:
@@ -449,7 +449,7 @@ class MqttLink(Opening):
                 if self._is_lent:
                     self._borrow(transport, connection)
             if connection.is_closed:
-                self.end()
+                self.linger()
             elif out:
                 connection.drained()
         if self._is_held:

@@ -196,16 +196,18 @@ class Outbox:
             pieces[1::3] = [flight.packet_id.to_bytes(2, "big") for flight in flights]
         self._out += pieces
         self._out_bytes += size
-        self._traffic.sent += len(run.spots)
+        self._traffic.sent += len(run.addresses)
 
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))
 
-    def close(self, why: Closing) -> None:
-        """Send the reason, at level 5, and close."""
+    def close(self, why: Closing | None = None) -> None:
+        """Send the reason, if any, at level 5. Close once the queued output has been sent."""
         if not self.is_closed:
-            self.say_why(_REASONS[why])
-            self.end()
+            if why is not None:
+                self.say_why(_REASONS[why])
+            self.abort()
+            self._wake()
 
     # -- answers
 
@@ -223,7 +225,7 @@ class Outbox:
         )
         if not isinstance(packet, Disconnect | Connack):
             self.say_why(Reason.PACKET_TOO_LARGE)
-        self.end()
+        self.close()
 
     def with_why(self, packet: Suback, why: str) -> Suback:
         """It with a reason string, if the client wants that and takes a packet of any size."""
@@ -275,11 +277,6 @@ class Outbox:
         self._out_bytes += len(data)
         if self._out_bytes >= self.out_max:
             self.has_room = False
-
-    def end(self) -> None:
-        """Close once the queued output has been sent."""
-        self.abort()
-        self._wake()
 
     def abort(self) -> None:
         """Discard further output: the connection is gone."""

@@ -156,7 +156,7 @@ class Redirecting(Opening):
 
     # -- the end
 
-    def end(self) -> None:
+    def linger(self) -> None:
         """Nothing more is said; close when the client has had time to read what was."""
         transport = self._transport
         if self._is_over or transport is None:
@@ -191,7 +191,7 @@ class Redirecting(Opening):
         assert self._transport is not None
         if data:
             self._transport.write(data)
-        self.end()
+        self.linger()
 
     def _answer(self, packet: Connect) -> bytes:
         where = self._where()

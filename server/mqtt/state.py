@@ -489,7 +489,7 @@ class Connection:
         )
         self._publishing.traffic.answer(reason)
         self.put(Connack(False, reason))
-        self._outbox.end()
+        self._outbox.close()
 
     def _refuse_bytes(self, error: MqttError) -> None:
         """Refuse bytes that are not a CONNECT."""
@@ -500,7 +500,7 @@ class Connection:
         answer = answer_to(error)
         if answer:
             self._outbox.write(answer)
-        self._outbox.end()
+        self._outbox.close()
 
     # -- what the inbound and the outbox ask for
 
@@ -540,7 +540,7 @@ class Connection:
         asked = packet.properties.session_expiry if packet.properties is not None else None
         if self._clients.farewell(subscriber, asked, keeps_will=packet.reason != 0):
             self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
-            self._outbox.end()
+            self._outbox.close()
         else:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT sets an expiry for a session that had none")
 
@@ -552,7 +552,7 @@ class Connection:
         if not self.is_closed:
             self._inbound.flush()
             self._outbox.say_why(reason, why)
-            self._outbox.end()
+            self._outbox.close()
 
     def close(self, why: Closing) -> None:
         """Send the reason, at level 5, and close."""

@@ -348,16 +348,16 @@ def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribePr
     if properties is None:
         return NOTHING
 
-    def said(name: str) -> str | None:
+    def requested(name: str) -> str | None:
         return properties.user(name.replace("_", "-"))
 
-    terms, keeping = read_terms(said, config), read_keeping(said, config)
+    terms, keeping = read_terms(requested, config), read_keeping(requested, config)
     shared = [text.startswith(SHARE_PREFIX) for text, _ in packet.filters]
     if keeping != UNSAID and not all(shared):
         name = "rate" if keeping.expiry_s is None else "expiry"
         raise TermsError(name, "is only for groups: use it with $share/group/filter")
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
-    return SubscribeProperties(identifier, _replay_from(said("replay_from"), now_ms), terms, keeping)
+    return SubscribeProperties(identifier, _replay_from(requested("replay_from"), now_ms), terms, keeping)
 
 
 def _replay_from(text: str | None, now_ms: int) -> Position | None:

@@ -39,7 +39,7 @@ class Inner(Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
-    def end(self) -> None: ...
+    def linger(self) -> None: ...
 
     def hear(self, head: bytes) -> None:
         """This has come before the frames."""
@@ -187,7 +187,7 @@ class Websocket(Opening):
         )
         self._raw.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self._head = b""
-        self._link.end()
+        self._link.linger()
 
     # -- frames
 
@@ -258,7 +258,7 @@ class Websocket(Opening):
         self._frames = Frames()
         self._say_close(error.code)
         self._is_open = False
-        self._link.end()
+        self._link.linger()
 
     def _leave(self) -> None:
         """The client has said that it goes. What it sent before is handled first."""

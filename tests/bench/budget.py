@@ -113,12 +113,12 @@ async def _looked_at(
 ) -> Counter[str]:
     """How often each stage was seen."""
     file = env.folder / "stacks"
-    wish = [spy, "record", "--pid", str(server.pid), "--format", "raw", "--output", str(file)]
-    wish += ["--rate", str(RATE), "--duration", "600", "--nonblocking"]
+    command = [spy, "record", "--pid", str(server.pid), "--format", "raw", "--output", str(file)]
+    command += ["--rate", str(RATE), "--duration", "600", "--nonblocking"]
     running: list[subprocess.Popen[bytes]] = []
 
     def begin() -> None:
-        running.append(subprocess.Popen(wish, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     await work(server, count, begin)
     running[0].send_signal(signal.SIGINT)

@@ -25,7 +25,7 @@ from .peers import redis as rd
 from .process import Address, Listens, Running, Server, peering
 from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
-from .workload import BATCH, Wish, batches, item, next_month, now_ms, payload, wishes
+from .workload import BATCH, Draft, batches, drafts, item, next_month, now_ms, payload
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -89,8 +89,8 @@ def _batches_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Aw
 
 
 def _pipelines_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Awaitable[None]]:
-    some = wishes(per_s * seconds, PAYLOAD)
-    commands = [rd.scheduled(wish, n + DISTINCT) for n, wish in enumerate(some)]
+    some = drafts(per_s * seconds, PAYLOAD)
+    commands = [rd.scheduled(draft, n + DISTINCT) for n, draft in enumerate(some)]
     step = min(BATCH, len(some))
     pipelines = [b"".join(commands[first : first + step]) for first in range(0, len(some), step)]
 
@@ -154,7 +154,7 @@ def _polled(env: Env, redis: Running, per_s: int) -> Entry:
     async def polled(run: int, beside: Callable[[int], Awaitable[None]] | None) -> Sample:
         start, dues = _dues(env, run)
         rest = payload(PAYLOAD - 13)
-        commands = [rd.scheduled(Wish("bench/late", f"{due}{rest}", due), n) for n, due in enumerate(dues)]
+        commands = [rd.scheduled(Draft("bench/late", f"{due}{rest}", due), n) for n, due in enumerate(dues)]
         lines = await Lines.open(redis.at, 1, rd.lines(2 * len(dues)))
         await lines.send_all((b"".join(commands),))
         lines.close()
@@ -258,8 +258,8 @@ def _leased(env: Env, redis: Running) -> Entry:
 
     async def round_(run: int) -> Sample:
         due = _due(env)
-        some = [Wish(f"bench/{run}/{n % TOPICS}", payload(PAYLOAD), due) for n in range(count)]
-        commands = [rd.scheduled(wish, n) for n, wish in enumerate(some)]
+        some = [Draft(f"bench/{run}/{n % TOPICS}", payload(PAYLOAD), due) for n in range(count)]
+        commands = [rd.scheduled(draft, n) for n, draft in enumerate(some)]
         step = min(BATCH, count)
         pipelines = [b"".join(commands[at : at + step]) for at in range(0, count, step)]
         lines = await Lines.open(redis.at, IN_FLIGHT, rd.lines(2 * step))

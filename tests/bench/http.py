@@ -37,11 +37,11 @@ async def send_all(at: Address, requests: Iterable[bytes], in_flight: int) -> li
         lines.close()
 
 
-async def ask(at: Address, wish: bytes) -> bytes:
+async def ask(at: Address, request: bytes) -> bytes:
     """One request, the body of its answer. Raises Failed, OSError."""
     line = await line_to(at, taken_end)
     try:
-        answer = await line.ask(wish)
+        answer = await line.ask(request)
         return answer[answer.index(b"\r\n\r\n") + 4 :]
     finally:
         line.close()

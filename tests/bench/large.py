@@ -67,7 +67,7 @@ class Ids:
 def requests(count: int, seed: int) -> Iterator[bytes]:
     """So many messages, in batches; made as they are sent."""
     chance = random.Random(seed)
-    pool = [wish.text for wish in documents(POOL, SIZE)]
+    pool = [draft.text for draft in documents(POOL, SIZE)]
     choose, number = chance.choice, chance.random
     for _ in range(count // BATCH):
         lines = [

@@ -125,8 +125,8 @@ class Client(asyncio.Protocol):
 
     async def subscribe(self, filter_: str, qos: int, *, replay_from: str = "") -> None:
         properties = Properties(user_properties=(("replay-from", replay_from),)) if replay_from else None
-        wish = Subscribe(1, ((filter_, SubscribeOptions(qos)),), properties)
-        self.transport.write(encode(wish, LEVEL))
+        packet = Subscribe(1, ((filter_, SubscribeOptions(qos)),), properties)
+        self.transport.write(encode(packet, LEVEL))
         suback = cast("Suback", await self.answer(Suback))
         if suback.reasons != (qos,):
             raise ConnectionError(f"{filter_} was answered by {suback.reasons}")

@@ -21,7 +21,7 @@ from .http import ask, get, send_all
 from .peers import redis as rd
 from .process import Process, Server, answering, free_port
 from .results import Env, Result
-from .workload import BATCH, Wish, batches, bytes_item, documents, item, wishes
+from .workload import BATCH, Draft, batches, bytes_item, documents, drafts, item
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -29,11 +29,11 @@ STEP = 10_000
 SETTLE_S = 5.0
 MIB = 1 << 20
 
-Make = Callable[[int, int, int], list[Wish]]
+Make = Callable[[int, int, int], list[Draft]]
 """So many, of that size, from that seed."""
-KINDS: tuple[tuple[str, Make], ...] = (("chance", wishes), ("JSON", documents))
+KINDS: tuple[tuple[str, Make], ...] = (("chance", drafts), ("JSON", documents))
 ITEMS: dict[str, Callable[..., bytes]] = {"chance": bytes_item, "JSON": item}
-"""What is sent for a wish."""
+"""What is sent for a draft."""
 
 
 async def ram(env: Env) -> list[Result]:
@@ -106,7 +106,7 @@ def _result(
 def _requests(kind: str, make: Make, first: int, end: int) -> Iterator[bytes]:
     """Batches, made as they are sent: ten million do not fit."""
     for at in range(first, end, STEP):
-        yield from batches([ITEMS[kind](*wish) for wish in make(min(STEP, end - at), PAYLOAD, at)])
+        yield from batches([ITEMS[kind](*draft) for draft in make(min(STEP, end - at), PAYLOAD, at)])
 
 
 async def _ready(server: Server) -> float:
@@ -144,7 +144,7 @@ async def _redis(env: Env, program: str, make: Make, count: int) -> tuple[float,
 def _pipelines(make: Make, count: int, step: int) -> Iterator[bytes]:
     for start in range(0, count, STEP):
         some = make(min(STEP, count - start), PAYLOAD, start)
-        commands = [rd.scheduled(wish, start + n) for n, wish in enumerate(some)]
+        commands = [rd.scheduled(draft, start + n) for n, draft in enumerate(some)]
         for at in range(0, len(commands), step):
             yield b"".join(commands[at : at + step])
 

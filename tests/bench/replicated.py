@@ -29,7 +29,7 @@ from .process import cpu_s
 from .race import Entry, Sample, contenders, race
 from .results import Env, Result
 from .scheduling import IN_FLIGHT, PAYLOAD, SYNCED, entry, timed
-from .workload import batches, item, wishes
+from .workload import batches, drafts, item
 
 ALONE = "embedded"
 JETSTREAM, POSTGRESQL = "JetStream", "PostgreSQL"
@@ -105,7 +105,7 @@ async def rows(env: Env) -> list[Result]:
 
 
 async def _beside(env: Env, kind: str, singles: Sequence[int]) -> list[Result]:
-    items = [item(*wish) for wish in wishes(env.sizes.batch, PAYLOAD)]
+    items = [item(*draft) for draft in drafts(env.sizes.batch, PAYLOAD)]
     loads = [("batch", batches(items), IN_FLIGHT, len(items))]
     for in_flight in singles:
         part = min(env.sizes.single, 10_000) // (10 if in_flight == 1 else 1)

@@ -31,7 +31,7 @@ from .peers import redis as rd
 from .process import Address, Server, Spends, peering
 from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
-from .workload import BATCH, Wish, batches, bodies, item, wishes
+from .workload import BATCH, Draft, batches, bodies, drafts, item
 
 IN_FLIGHT = 4
 SINGLES = (1, 16)
@@ -44,9 +44,9 @@ Send = Callable[[], Awaitable[list[float]]]
 
 
 async def batch(env: Env) -> list[Result]:
-    some = wishes(env.sizes.batch, PAYLOAD)
+    some = drafts(env.sizes.batch, PAYLOAD)
     with ExitStack() as stack:
-        requests = batches([item(*wish) for wish in some])
+        requests = batches([item(*draft) for draft in some])
         entries = []
         for name, server in stack.enter_context(contenders(env)):
             lines = await Lines.open(server.http, IN_FLIGHT, taken_end)
@@ -54,7 +54,7 @@ async def batch(env: Env) -> list[Result]:
         found = peer(env, stack, "Redis", rd.redis)
         if found is not None:
             lines = await Lines.open(found.at, IN_FLIGHT, rd.lines(2 * min(BATCH, len(some))))
-            pipelines = _cut([rd.scheduled(wish, n) for n, wish in enumerate(some)])
+            pipelines = _cut([rd.scheduled(draft, n) for n, draft in enumerate(some)])
             entries.append(entry("Redis", rd.ACK, found.process, lines, pipelines, len(some)))
         found = peer(env, stack, "PostgreSQL", pg.postgres)
         if found is not None:
@@ -62,7 +62,7 @@ async def batch(env: Env) -> list[Result]:
             lines = await Lines.open(found.at, IN_FLIGHT, pg.answer_end, pg.hello(pg.PUT_ALL))
             rows = [pg.put_all(some[at : at + BATCH]) for at in range(0, len(some), BATCH)]
             entries.append(entry("PostgreSQL", pg.ACK, found.process, lines, rows, len(some)))
-        entries.append(_log(env.folder / "log", bodies([item(*wish) for wish in some]), len(some)))
+        entries.append(_log(env.folder / "log", bodies([item(*draft) for draft in some]), len(some)))
         return await race(env, "batch", "msg/s", entries, target="150 k")
 
 
@@ -108,8 +108,8 @@ def _log(path: Path, pieces: Sequence[bytes], count: int) -> Entry:
 
 
 async def single(env: Env) -> list[Result]:
-    some = wishes(min(env.sizes.single, 10_000), PAYLOAD)
-    requests = [post("/v1/messages", item(*wish)) for wish in some]
+    some = drafts(min(env.sizes.single, 10_000), PAYLOAD)
+    requests = [post("/v1/messages", item(*draft)) for draft in some]
     with ExitStack() as stack:
         servers = stack.enter_context(contenders(env))
         echo = stack.enter_context(peering(env.folder, "echo"))
@@ -136,13 +136,13 @@ async def _http(name: str, server: Server, requests: Sequence[bytes], in_flight:
     return entry(name, SYNCED, server, lines, requests, len(requests))
 
 
-def _sdk(name: str, server: Server, some: Sequence[Wish]) -> Entry:
+def _sdk(name: str, server: Server, some: Sequence[Draft]) -> Entry:
     """So many callers, each awaiting one `schedule()` after another."""
 
-    async def call(client: fasti.Client, mine: Sequence[Wish]) -> None:
-        for wish in mine:
-            at = datetime.fromtimestamp(wish.due_ms / 1000, UTC)
-            await client.messages.schedule(wish.topic, wish.text, at=at)
+    async def call(client: fasti.Client, mine: Sequence[Draft]) -> None:
+        for draft in mine:
+            at = datetime.fromtimestamp(draft.due_ms / 1000, UTC)
+            await client.messages.schedule(draft.topic, draft.text, at=at)
 
     async def send() -> list[float]:
         async with fasti.Client(f"http://{server.http[0]}:{server.http[1]}") as client:
@@ -155,18 +155,18 @@ def _sdk(name: str, server: Server, some: Sequence[Wish]) -> Entry:
     return Entry(name, round_, SYNCED)
 
 
-def _mqtt(name: str, server: Server, some: Sequence[Wish]) -> Entry:
+def _mqtt(name: str, server: Server, some: Sequence[Draft]) -> Entry:
     """One connection, as many publishes in flight."""
     packets = [
         publish_parts(
             LEVEL,
-            f"$delayed/{wish.due_ms // 1000}/{wish.topic}".encode(),
-            wish.text.encode(),
+            f"$delayed/{draft.due_ms // 1000}/{draft.topic}".encode(),
+            draft.text.encode(),
             1,
             False,
             False,
         )
-        for wish in some
+        for draft in some
     ]
 
     async def round_(number: int) -> Sample:
@@ -183,19 +183,19 @@ def _mqtt(name: str, server: Server, some: Sequence[Wish]) -> Entry:
     return Entry(name, round_, SYNCED)
 
 
-async def _peers(env: Env, stack: ExitStack, some: Sequence[Wish]) -> list[Entry]:
+async def _peers(env: Env, stack: ExitStack, some: Sequence[Draft]) -> list[Entry]:
     entries = []
     redis = peer(env, stack, "Redis", rd.redis)
     if redis is not None:
         lines = await Lines.open(redis.at, CALLERS, rd.lines(2))
-        commands = [rd.scheduled(wish, n) for n, wish in enumerate(some)]
+        commands = [rd.scheduled(draft, n) for n, draft in enumerate(some)]
         entries.append(entry("Redis", rd.ACK, redis.process, lines, commands, len(some)))
     postgres = peer(env, stack, "PostgreSQL", pg.postgres)
     if postgres is not None:
         await pg.prepare(postgres)
         lines = await Lines.open(postgres.at, CALLERS, pg.answer_end, pg.hello(pg.PUT))
         entries.append(
-            entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(wish) for wish in some], len(some))
+            entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(draft) for draft in some], len(some))
         )
     return entries
 

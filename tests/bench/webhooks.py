@@ -94,8 +94,8 @@ async def _posted(env: Env, server: Server, run: int) -> tuple[float, float]:
         async with session.put(url, json=body) as answer:
             assert answer.status == 201, await answer.text()
         due = now_ms() + int((env.sizes.lead_s + env.sizes.webhook / 40_000) * 1000)
-        wish = {"payload": payload(200), "deliver_to": f"bench-{run}", "deliver_at": instant(due)}
-        item = json.dumps(wish).encode()
+        message = {"payload": payload(200), "deliver_to": f"bench-{run}", "deliver_at": instant(due)}
+        item = json.dumps(message).encode()
         await send_all(server.http, batches([item] * env.sizes.webhook), IN_FLIGHT)
         left_s = due / 1000 - time.time()
         assert left_s > 0, "scheduling took until due"

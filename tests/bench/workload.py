@@ -53,7 +53,7 @@ def bytes_item(topic: str, text: str, due_ms: int = 0) -> bytes:
     return item(topic, chance, due_ms, ',"encoding":"base64"')
 
 
-class Wish(NamedTuple):
+class Draft(NamedTuple):
     """A message to come, in nobody's words."""
 
     topic: str
@@ -61,7 +61,7 @@ class Wish(NamedTuple):
     due_ms: int
 
 
-def wishes(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[Wish]:
+def drafts(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[Draft]:
     """Payloads of `size` B on so many topics, due at random over the next 30 days."""
     chance = random.Random(seed)
     start = now_ms() + 3_600_000
@@ -70,7 +70,7 @@ def wishes(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[Wi
     for _ in range(count):
         at = chance.randrange(POOL_BYTES - size)
         due_ms = start + chance.randrange(30 * DAY_MS)
-        found.append(Wish(f"bench/orders/{chance.randrange(topics)}", pool[at : at + size], due_ms))
+        found.append(Draft(f"bench/orders/{chance.randrange(topics)}", pool[at : at + size], due_ms))
     return found
 
 
@@ -89,10 +89,10 @@ NAMES = (
 )
 
 
-def documents(count: int, size: int, seed: int = 1) -> list[Wish]:
+def documents(count: int, size: int, seed: int = 1) -> list[Draft]:
     """The same with small JSON documents of about `size` B: keys that repeat, values that do partly."""
     chance = random.Random(seed)
-    return [wish._replace(text=_document(chance, size)) for wish in wishes(count, 0, seed)]
+    return [draft._replace(text=_document(chance, size)) for draft in drafts(count, 0, seed)]
 
 
 def _document(chance: random.Random, size: int) -> str:
@@ -106,7 +106,7 @@ def _document(chance: random.Random, size: int) -> str:
 
 def next_month(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[bytes]:
     """The same as message requests."""
-    return [item(*wish) for wish in wishes(count, size, seed, topics)]
+    return [item(*draft) for draft in drafts(count, size, seed, topics)]
 
 
 def bodies(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:

@@ -30,7 +30,7 @@ from rich.text import Text
 Row = Mapping[str, Any]
 
 
-class Told(Protocol):
+class Advance(Protocol):
     """Moves a progress bar. `total` None: as it was."""
 
     def __call__(self, count: int, total: int | None = None, /) -> None: ...
@@ -142,7 +142,7 @@ class Printer:
 
 
 @contextmanager
-def progress(out: Printer, doing: str, total: int | None) -> Iterator[Told]:
+def progress(out: Printer, doing: str, total: int | None) -> Iterator[Advance]:
     """A bar on stderr if that is a terminal; tell it how much is done, and of how much if that is news."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:

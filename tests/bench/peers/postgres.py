@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..exchange import Failed, line_to
 from ..process import Process, Running, answering, cpu_s, free_port
-from ..workload import Wish
+from ..workload import Draft
 
 ACK = "fsynced, write-ahead log"
 USER = "bench"
@@ -130,18 +130,18 @@ def hello(statement: str) -> tuple[bytes, ...]:
     return startup(), parse + _SYNC
 
 
-def put_all(wishes: Sequence[Wish]) -> bytes:
+def put_all(drafts: Sequence[Draft]) -> bytes:
     """A batch, one commit."""
     columns = (
-        _array(_TEXT, [wish.topic.encode() for wish in wishes]),
-        _array(_BYTEA, [wish.text.encode() for wish in wishes]),
-        _array(_BIGINT, [wish.due_ms.to_bytes(8) for wish in wishes]),
+        _array(_TEXT, [draft.topic.encode() for draft in drafts]),
+        _array(_BYTEA, [draft.text.encode() for draft in drafts]),
+        _array(_BIGINT, [draft.due_ms.to_bytes(8) for draft in drafts]),
     )
     return _bind(columns)
 
 
-def put(wish: Wish) -> bytes:
-    return _bind((wish.topic.encode(), wish.text.encode(), wish.due_ms.to_bytes(8)))
+def put(draft: Draft) -> bytes:
+    return _bind((draft.topic.encode(), draft.text.encode(), draft.due_ms.to_bytes(8)))
 
 
 def _bind(values: Sequence[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Self
 
 from ..exchange import Failed, Line, line_to
 from ..process import Address, Process, Running, answering, free_port
-from ..workload import Wish
+from ..workload import Draft
 
 ACK = "fsynced, append-only file"
 
@@ -49,7 +49,7 @@ def redis(folder: Path) -> Iterator[Running | None]:
 
 
 def started(program: str, folder: Path, at: Address) -> Process:
-    wishes = {
+    settings = {
         "port": at[1],
         "bind": at[0],
         "dir": folder,
@@ -57,7 +57,7 @@ def started(program: str, folder: Path, at: Address) -> Process:
         "appendonly": "yes",
         "appendfsync": "always",
     }
-    arguments = [part for key, value in wishes.items() for part in (f"--{key}", str(value))]
+    arguments = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
     return Process([program, *arguments], folder / "redis.log", {})
 
 
@@ -69,10 +69,10 @@ def command(*words: object) -> bytes:
     return b"".join(parts)
 
 
-def scheduled(wish: Wish, number: int) -> bytes:
+def scheduled(draft: Draft, number: int) -> bytes:
     """One message: two commands, two lines of answer."""
-    body = f"{wish.topic} {wish.text}".encode()
-    return command("HSET", "messages", number, body) + command("ZADD", "due", wish.due_ms, number)
+    body = f"{draft.topic} {draft.text}".encode()
+    return command("HSET", "messages", number, body) + command("ZADD", "due", draft.due_ms, number)
 
 
 def lines(count: int) -> "Counted":
@@ -136,9 +136,9 @@ class Worker:
     async def take(self, most: int) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """Ids and bodies of what is due, `most` of it."""
         now = time.time()
-        wish = command("EVALSHA", self._take, 0, int(now * 1000), most, int(now + LEASE_S))
+        taking = command("EVALSHA", self._take, 0, int(now * 1000), most, int(now + LEASE_S))
         found: list[bytes] = []
-        _walk(await self._line.ask(wish), 0, found)
+        _walk(await self._line.ask(taking), 0, found)
         half = len(found) // 2
         return found[:half], found[half:]
 

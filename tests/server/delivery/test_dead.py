@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec import wire
-from server.delivery.picker import SHOWN_FIRST
+from server.delivery.picker import CAPACITY_FIRST
 from server.engine.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
@@ -161,7 +161,7 @@ def test_many_at_once_write_one_cursor(text: str) -> None:
         written += [key for table, key, _, _ in batch.changes if table is Table.CURSORS]
     assert len(written) < 12
     # A member of a group that acks nothing is not given more.
-    given = 200 if text == "t" else SHOWN_FIRST
+    given = 200 if text == "t" else CAPACITY_FIRST
     assert len(rig.lasting("grave").take_all()) == given
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from server.delivery.membership import UnknownGroup
-from server.delivery.picker import SHOWN_FIRST
+from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.subscriber import Inside
 from shards.commit import Commit
 from shards.store import Table
@@ -42,9 +42,9 @@ def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown() -> None:
     opened(rig)
     link = FakeLink()
     enlisted(rig, link)
-    sent(rig, *map(str, range(3 * SHOWN_FIRST)))
-    assert len(link.sent) == 3 * SHOWN_FIRST
-    assert len(set(link.packet_ids)) == 3 * SHOWN_FIRST
+    sent(rig, *map(str, range(3 * CAPACITY_FIRST)))
+    assert len(link.sent) == 3 * CAPACITY_FIRST
+    assert len(set(link.packet_ids)) == 3 * CAPACITY_FIRST
 
 
 def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> None:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from server.delivery.picker import SHOWN_FIRST, STALE_MAX, Picker
+from server.delivery.picker import CAPACITY_FIRST, STALE_MAX, Picker
 from server.delivery.subscriber import Secured, Subscriber
 from tests.support.link import FakeLink
 from tests.support.soak import SOAK
@@ -79,7 +79,7 @@ class Turns(RuleBasedStateMachine):
         super().__init__()
         self.group = Group()
         self.all = [member(str(n), window=30 + 10 * n) for n in range(MEMBERS)]
-        self.shown: dict[Subscriber, int] = {}
+        self.capacity: dict[Subscriber, int] = {}
         self.waits: list[Subscriber] = []
         """Those who are here, the one that waited longest first."""
         for one in self.all:
@@ -88,10 +88,10 @@ class Turns(RuleBasedStateMachine):
     def meet(self, one: Subscriber) -> None:
         self.group.join(one)
         self.waits.append(one)
-        self.shown[one] = SHOWN_FIRST
+        self.capacity[one] = CAPACITY_FIRST
 
     def share(self, one: Subscriber) -> float:
-        return len(self.group.lent.get(one, ())) / self.shown[one]
+        return len(self.group.lent.get(one, ())) / self.capacity[one]
 
     def has_room(self, one: Subscriber) -> bool:
         return self.share(one) < 1 and one.link is not None and one.link.has_room
@@ -115,12 +115,12 @@ class Turns(RuleBasedStateMachine):
         lent = {one: len(self.group.lent.get(one, ())) for one in free}
         wanted: Counter[Subscriber] = Counter()
         for _ in range(count):
-            able = [one for one in free if lent[one] + wanted[one] < self.shown[one]]
+            able = [one for one in free if lent[one] + wanted[one] < self.capacity[one]]
             if able:
-                wanted[min(able, key=lambda one: (lent[one] + wanted[one]) / self.shown[one])] += 1
+                wanted[min(able, key=lambda one: (lent[one] + wanted[one]) / self.capacity[one])] += 1
         found = self.group.give_run(count)
         assert found.total() == wanted.total()
-        assert all(lent[one] + found[one] <= self.shown[one] for one in found)
+        assert all(lent[one] + found[one] <= self.capacity[one] for one in found)
         assert all(abs(found[one] - wanted[one]) <= 1 for one in free)
         for one in found:
             self.waits.remove(one)
@@ -131,7 +131,7 @@ class Turns(RuleBasedStateMachine):
         one = self.all[which]
         ended = self.group.ack(one, count)
         if one in self.waits:
-            self.shown[one] = min(self.shown[one] + ended, one.session.window)
+            self.capacity[one] = min(self.capacity[one] + ended, one.session.window)
 
     @rule(which=ONE, has_room=st.booleans())
     def block(self, which: int, has_room: bool) -> None:
@@ -182,7 +182,7 @@ def test_members_without_room_are_looked_at_once() -> None:
     group, members = Group(), [member(str(n)) for n in range(3)]
     for one in members:
         group.join(one)
-    assert group.picker.find_room(100) == 3 * SHOWN_FIRST
+    assert group.picker.find_room(100) == 3 * CAPACITY_FIRST
     for one in members:
         assert isinstance(one.link, FakeLink)
         one.link.room = 0
@@ -193,5 +193,5 @@ def test_members_without_room_are_looked_at_once() -> None:
     assert group.picker.find_room(100) == 0
     assert group.picker.next(None) is None
     group.picker.meet(members[1])
-    assert group.picker.find_room(100) == SHOWN_FIRST
+    assert group.picker.find_room(100) == CAPACITY_FIRST
     assert group.picker.next(None) is members[1]

@@ -8,7 +8,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.delivery.message import Message
-from server.delivery.picker import SHOWN_FIRST
+from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.run import RUN_MAX, Run
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
@@ -157,12 +157,12 @@ def test_all_or_nothing() -> None:
 
 def test_packet_ids_in_use_are_passed_over() -> None:
     session = Session("a", read=Position(0), expiry_s=0, window=65_535)
-    spots = [(Position(n), -1) for n in range(65_533)]
-    session.launch_run(spots, 1)
+    addresses = [(Position(n), -1) for n in range(65_533)]
+    session.launch_run(addresses, 1)
     session.retire([65_535])
     for packet_id in (1, 3):
         session.ack(packet_id)
-    assert [flight.packet_id for flight in session.launch_run(spots[:3], 1)] == [65_534, 1, 3]
+    assert [flight.packet_id for flight in session.launch_run(addresses[:3], 1)] == [65_534, 1, 3]
 
 
 @pytest.mark.parametrize("level", [4, 5])
@@ -306,7 +306,7 @@ def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog() -> None:
     while came := acked(other):
         found += came
     kept = payloads(stalled)
-    assert len(kept) == SHOWN_FIRST
+    assert len(kept) == CAPACITY_FIRST
     assert sorted(found + kept, key=int) == counted(MANY)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
-from server.delivery.picker import SHOWN_FIRST
+from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.rate_limit import RateLimited
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.settling.leases import Leases
@@ -527,7 +527,7 @@ def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
         while active.inbox:
             got += len(active.take_all())
     held = len(stalled.publishes())
-    assert held <= SHOWN_FIRST
+    assert held <= CAPACITY_FIRST
     assert got == 900 - held
 
 
@@ -544,7 +544,7 @@ def test_a_member_that_acks_is_given_up_to_its_window() -> None:
         for packet in found:
             member.ack(wire.PUBACK, packet.packet_id, pump=False)
         rig.pump()
-    assert most > SHOWN_FIRST
+    assert most > CAPACITY_FIRST
     assert got == list(map(str, range(300)))
 
 
@@ -683,7 +683,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     guest.ack(wire.PUBACK, delivery.packet_id)
     group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
-    assert rig.core.sessions.get("guest") not in group.picker._shown
+    assert rig.core.sessions.get("guest") not in group.picker._capacities
     assert len(group.lent) == 1
 
 
@@ -733,7 +733,7 @@ def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() 
     worker.subscribe("$share/g/t/#", qos=1)
     tiny = rig.connected("tiny", maximum_packet_size=20)
     tiny.subscribe("$share/g/t/#", qos=1)
-    large = ["." * 50 + str(number) for number in range(3 * SHOWN_FIRST)]
+    large = ["." * 50 + str(number) for number in range(3 * CAPACITY_FIRST)]
     _send(rig, *large)
     # The worker is full, and what is large waits for it.
     came = worker.take_all()

@@ -149,7 +149,7 @@ async def test_what_a_client_has_not_read_at_its_end_counts_until_it_has_read_it
     for link, transport in (slow, deaf):
         transport.unsent_bytes = 100_000
         link.pause_writing()
-        link.end()
+        link.linger()
         assert pool.held == 100_000
         if link is slow[0]:
             link.resume_writing()
