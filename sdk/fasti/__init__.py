@@ -22,6 +22,7 @@ What a call takes and gives
     delivery.py         one delivered message, until it is acked or nacked; `Delivery`
     pull.py             messages of a group for who asks for them, over HTTP; `Pull`, `Pulled`
     worker.py           handlers for the messages of a group, and the loop that calls them; `Worker`
+    handlers.py         one of them: its filter, the type of its payload, and `schedule`
     groups.py           shared subscriptions: their terms, pause, replay; `Group`
     endpoints.py        where messages with `deliver_to` are posted; `Endpoint`
     places.py           what they all have: what is undone, what becomes of it; `Undone`, `StillUndone`

@@ -10,6 +10,15 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+def is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class Loop:
     """An event loop in a thread of its own."""
 

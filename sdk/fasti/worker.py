@@ -41,23 +41,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterat
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from .client import Client
 from .delivery import Delivery
 from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
+from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
 from .options import GroupOptions, RetryOptions
 from .signatures import check
 from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
 
-Handler = Callable[[Delivery], object]
-"""The handler's result is ignored."""
 Key = Callable[[Delivery], Hashable]
-H = TypeVar("H", bound=Handler)
 
 LEASE = timedelta(seconds=60)
 GRACE_S = 30.0
@@ -100,7 +98,7 @@ class Figures:
 class _Job:
     """The handler of one filter."""
 
-    handler: Handler
+    handler: Handler[..., object]
     timeout_s: float | None
     one_per: Key | None
     request: SubscribeRequest
@@ -109,16 +107,17 @@ class _Job:
         """Call the handler. Raises what it raises, and TimeoutError.
 
         A plain function first waits for a thread, which does not count. `begin` is called just before the
-        handler.
+        handler. Raises Unfit before that.
         """
         called: Awaitable[object]
-        if inspect.iscoroutinefunction(self.handler):
+        call: Callable[[], Any] = partial(self.handler.function, *self.handler.arguments(d))
+        if inspect.iscoroutinefunction(self.handler.function):
             begin()
-            called = self.handler(d)
+            called = call()
         else:
             await threads.acquire()
             begin()
-            called = _in_thread(self.handler, d, threads)
+            called = _in_thread(call, d.topic, threads)
         async with _limited(self.timeout_s):
             result = await called
             if inspect.isawaitable(result):
@@ -148,7 +147,7 @@ class Worker:
         self.concurrency = concurrency
         self.expiry = expiry
         self.figures = Figures()
-        self._client = client
+        self._host = Host(client)
         self._group = group
         self._lease = lease
         self._grace_s = seconds("grace", grace)
@@ -165,19 +164,24 @@ class Worker:
         retry: RetryOptions | None = None,
         timeout: Span | None = None,
         one_per: Key | None = None,
-    ) -> Callable[[H], H]:
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register the decorated function for the messages of a filter; its argument is the `Delivery`.
+
+        A level `{order}` of the filter is any, as `+` is. If the argument's annotation is a dataclass, a
+        msgspec Struct or a pydantic model, it gets the payload as that, and the `Delivery` as a second
+        argument if it takes two. The function gains `schedule`, which gives it work.
 
         `retry`: as in `fasti.options.RetryOptions`. `timeout`: maximum time of a try. `one_per`: returns a
         key; messages with the same key are handled one after another, over all handlers of this worker; a
         waiting one counts toward `concurrency`. Raises BadArgument, also for a filter that has a handler
         already.
         """
-        if any(job.request.topic_filter == topic_filter for job in self._jobs):
+        pattern = Pattern(topic_filter)
+        if any(job.request.topic_filter == pattern.filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
         check(RetryOptions.__optional_keys__, retry or {})
         request = SubscribeRequest(
-            topic_filter,
+            pattern.filter,
             group=self._group,
             expiry=self.expiry,
             ack_timeout=self._lease,
@@ -187,7 +191,9 @@ class Worker:
 
         timeout_s = None if timeout is None else seconds("timeout", timeout)
 
-        def register(handler: H) -> H:
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            inner = function.function if isinstance(function, Handler) else function
+            handler = Handler(inner, pattern, self._host)
             self._jobs.append(_Job(handler, timeout_s, one_per, request))
             return handler
 
@@ -211,9 +217,10 @@ class Worker:
             raise ValueError("the worker has no handler; decorate one with @worker.on(filter)")
         stop = self._stop = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
-            client = self._client or client
+            client = self._host.client or client
             if client is None:
                 client = await stack.enter_async_context(Client())
+            stack.enter_context(self._host.running(client))
             if signals:
                 stack.enter_context(self._on_signals())
             requests = [
@@ -341,9 +348,9 @@ class Worker:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
             _log.info("%s %s: retry %s: %s", d.topic, d.id, when, asked)
             return asked
-        except Reject as never:
+        except (Reject, Unfit) as never:
             _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
-            return never
+            return never if isinstance(never, Reject) else Reject(f"the payload {never}")
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
@@ -419,7 +426,7 @@ async def _limited(timeout_s: float | None) -> AsyncIterator[None]:
         raise
 
 
-def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awaitable[object]:
+def _in_thread(call: Callable[[], object], name: str, threads: asyncio.Semaphore) -> Awaitable[object]:
     """Begin it in a thread of its own; what to wait for. Who gives up waiting leaves the thread running.
 
     A daemon, so that one that hangs does not keep the process. `threads`, acquired, is released at its end.
@@ -435,7 +442,7 @@ def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awa
     def work() -> None:
         tell: Callable[[], None]
         try:
-            result = context.run(handler, d)
+            result = context.run(call)
         except BaseException as error:
             raised = RuntimeError(repr(error)) if isinstance(error, _NOT_FOR_THE_LOOP) else error
             tell = partial(done.set_exception, raised)
@@ -445,5 +452,5 @@ def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awa
             loop.call_soon_threadsafe(tell)
 
     done.add_done_callback(ended)
-    threading.Thread(target=work, name=f"fasti-{d.topic}", daemon=True).start()
+    threading.Thread(target=work, name=f"fasti-{name}", daemon=True).start()
     return asyncio.shield(done)

@@ -53,6 +53,7 @@ ONLY_IN = {
     # Imported only where the environment asks for traces.
     ("server", "tracing.py"): {"opentelemetry"},
     ("fasti", "traces.py"): {"opentelemetry"},
+    ("fasti", "handlers.py"): {"msgspec"},  # of a user whose handlers take its Structs
     ("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"},
     ("fasti", "testing.py"): {"pytest"},
 }
