@@ -229,7 +229,7 @@ def decode(value: bytes) -> Record:
 
 def usual(value: bytes) -> tuple[int, int, int, int] | None:
     """(QoS, due ms, where the topic begins, where the payload begins) of a message with no other optional
-    field than its encoding, key and publisher; None for any other value, whole or not.
+    field than its encoding, key, publisher and owner; None for any other value, whole or not.
 
     Most messages are like that. Delivering one needs no Record: this takes half the time of `decode`, and its
     result says at once that there is nothing else.
@@ -237,9 +237,13 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
     if len(value) < _SIZE:
         return None
     version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
-    if version != VERSION or flags not in _USUAL:
+    if flags not in _USUAL:
         return None
     at = _SIZE
+    if version != VERSION:
+        if version != EXTENDED or not _has_owner_only(value):
+            return None
+        at = _owner_end(value)
     if flags & HAS_KEY:
         at += 16
     if flags & PUBLISHER:
@@ -250,9 +254,33 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
     return (flags & QOS_MASK, due_ms, at, end) if end <= len(value) else None
 
 
+def _has_owner_only(value: bytes) -> bool:
+    """Whether an extended value is extended by an owner alone."""
+    if len(value) <= _FIELDS_AT:
+        return False
+    size, more = _EXTENSION.unpack_from(value, _SIZE)
+    owner = value[_FIELDS_AT]
+    return bool(more == OWNER and owner and size == _EXTENSION.size - _COUNTED_FROM + 1 + owner)
+
+
+def _owner_end(value: bytes) -> int:
+    """Where the owner of a usual value ends, or would stand."""
+    return _SIZE if value[0] == VERSION else _FIELDS_AT + 1 + value[_FIELDS_AT]
+
+
+def sender_of(value: bytes) -> tuple[bytes, bytes]:
+    """(owner, publisher) of a usual value; empty: none."""
+    at = _owner_end(value)
+    owner = value[_FIELDS_AT + 1 : at]
+    if value[2] & HAS_KEY:
+        at += 16
+    return owner, value[at + 1 : at + 1 + value[at]] if value[2] & PUBLISHER else b""
+
+
 def likeness(value: bytes, end: int) -> bytes:
     """Equal for usual values that differ in due, key and payload alone. `end`: where the payload begins."""
-    return value[1:3] + value[_SIZE + 16 if value[2] & HAS_KEY else _SIZE : end]
+    at = _owner_end(value)
+    return value[:3] + value[_SIZE:at] + value[at + 16 if value[2] & HAS_KEY else at : end]
 
 
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:

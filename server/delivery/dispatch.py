@@ -265,9 +265,9 @@ class Dispatch(CommitHook):
             late_ms.append(message.late_ms)
             size = message.size()
             cost += size >> COST_BITS
-            if not message.is_usual and message.record.owner:
-                self._passed(message.record.owner, len(value))
-                may_have = self._owners.allow(message.record)
+            if message.has_owner:
+                self._passed(message.sender[0], len(value))
+                may_have = self._owners.allow(message)
                 if self._owners.cost:
                     cost += self._owners.take_cost()
                 if not may_have:
@@ -393,8 +393,10 @@ class Dispatch(CommitHook):
 
     def _withhold(self, message: Message, size: int) -> None:
         """Nobody gets the message now. Places that are behind read it, as its owner may be allowed again."""
-        record = message.record
         self._tail.append(message.position, message, size)
+        if message.is_usual:
+            return
+        record = message.record
         for endpoint in self._router.posted(record.deliver_to, record.owner, message.position):
             if not endpoint.session.tailing:
                 _note(endpoint, message)

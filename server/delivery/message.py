@@ -7,7 +7,7 @@ subscription's identifiers), so the parts that are the same are made once and ke
 Written for speed: there is one for each message that is dispatched or replayed. A stored one is kept as the
 bytes that were read, and of these only what routing asks for is taken out; its `Record` is made when somebody
 wants to know more. Of the usual message (`is_usual`) nobody does: it has a topic, a payload, a QoS and
-perhaps a due. So the replay of a backlog takes three quarters of the time.
+perhaps a due and an owner. So the replay of a backlog takes three quarters of the time.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
-from shards.record import decode, id_at, likeness, usual
+from shards.record import VERSION, decode, id_at, likeness, sender_of, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
 OVERHEAD_BYTES = 600
@@ -39,6 +39,7 @@ class Message:
         "_value",
         "asked_ms",
         "due_ms",
+        "has_owner",
         "is_usual",
         "late_ms",
         "position",
@@ -72,6 +73,8 @@ class Message:
                 record = decode(value)
             else:
                 is_usual = True
+                self.has_owner = value[0] != VERSION
+                """Whether `Owners` has to be asked before it is handed out."""
                 self.qos, self.asked_ms, topic_at, end = layout
                 self.topic = value[topic_at:end]
                 self._body_at = end
@@ -79,11 +82,12 @@ class Message:
             self.qos = record.qos
             self.asked_ms = record.due_ms
             self.topic = record.topic
+            self.has_owner = record.owner != b""
             self._body_at = 0
         self._record = record
         self._value = value if is_usual else b""
         self.is_usual = is_usual
-        """It has a topic, a payload, a QoS, perhaps a due; nothing of it expires or asks for more."""
+        """It has a topic, a payload, a QoS, perhaps a due and an owner; nothing expires or asks for more."""
         self.due_ms = due_ms = self.asked_ms or position >> 48  # `due_at`, which would cost a call a message
         """When it was due; of a plain publish, when it came. `asked_ms`: 0 for that."""
         self.late_ms = late_from_ms - due_ms if late_from_ms > due_ms else 0
@@ -97,6 +101,13 @@ class Message:
         if record is None:
             record = self._record = decode(self._value)
         return record
+
+    @property
+    def sender(self) -> tuple[bytes, bytes, bytes]:
+        """Its owner and publisher, empty: none; and its topic."""
+        record = self._record
+        owner, publisher = sender_of(self._value) if record is None else (record.owner, record.publisher)
+        return owner, publisher, self.topic
 
     @property
     def payload(self) -> bytes:

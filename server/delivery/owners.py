@@ -28,6 +28,7 @@ from shards.fields import Record
 
 from ..fair import Bounds
 from ..observe.logs import by, shown
+from .message import Message
 from .router import URLS
 from .subscriber import Rights
 
@@ -101,8 +102,16 @@ class Owners:
         cost, self.cost = self.cost, 0
         return cost
 
-    def allow(self, record: Record) -> bool:
+    def allow(self, message: Message) -> bool:
         """Whether a message may be handed out; if not, that is counted."""
+        return not message.has_owner or self.is_known(message) or self.allow_record(message.record)
+
+    def is_known(self, message: Message) -> bool:
+        """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""
+        return message.is_usual and self._known.get(message.sender, False)
+
+    def allow_record(self, record: Record) -> bool:
+        """`allow` of a record."""
         owner = record.owner
         if not owner:
             return True

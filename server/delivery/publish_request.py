@@ -21,7 +21,7 @@ class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     received: bytes = b""
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
     is_plain: bool = False
-    """Nothing was asked for, and its record has a topic, a payload, a QoS and a publisher only."""
+    """Nothing was asked for, and its record has a topic, a payload, a QoS, a publisher and an owner only."""
 
 
 class Will(msgspec.Struct, frozen=True):

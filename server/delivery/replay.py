@@ -217,9 +217,7 @@ class Replay:
             return True
         message = self._sent.message(flight)
         may_have = (
-            message is not None
-            and subscriber.may_receive(message.topic)
-            and self._owners.allow(message.record)
+            message is not None and subscriber.may_receive(message.topic) and self._owners.allow(message)
         )
         if message is None and flight.is_stored:
             self._undone.lose(subscriber, flight, UNREADABLE, delay_ms=NEVER)
@@ -279,7 +277,7 @@ class Replay:
                     message = self._retained.load(kept)
                     if message is not None:
                         left -= COST_SENT
-                        may_have = self._owners.allow(message.record)
+                        may_have = self._owners.allow(message)
                         left -= self._owners.take_cost()
                         if may_have and not subscriber.offer_retained(message, subscription):
                             return Progress.BLOCKED
@@ -360,7 +358,7 @@ class Replay:
             return NOT_WANTED
         if message.is_expired(wall_ms):
             return EXPIRED
-        return "" if self._owners.allow(message.record) else WITHHELD
+        return "" if self._owners.allow(message) else WITHHELD
 
     def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
         """The subscriptions that a retry goes by. A group's own are its group's, whatever its filter."""
@@ -463,7 +461,8 @@ class Replay:
                     is_wanted = (
                         found
                         and not _is_missed(subscriber, message)
-                        and (message.is_usual or self._is_wanted(message, wall_ms))
+                        and (message.is_usual or not self._is_dropped(message, wall_ms))
+                        and self._owners.allow(message)
                     )
                     left -= bool(is_wanted)
                     yield place, (message.as_of(wall_ms),) if is_wanted else (), found
@@ -474,7 +473,11 @@ class Replay:
                 found = ()
                 if not subscriber.is_endpoint:
                     found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
-                yield place, (Message(place, shard, None, wall_ms, value, layout),) if found else (), found
+                whole = Message(place, shard, None, wall_ms, value, layout) if found else None
+                if whole is None or (whole.has_owner and not self._owners.allow(whole)):
+                    yield place, (), ()
+                else:
+                    yield place, (whole,), found
                 continue
             try:
                 found = ()
@@ -487,7 +490,7 @@ class Replay:
             except Corrupt as error:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
                 whole = None
-            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
+            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole):
                 yield place, (), ()
             else:
                 yield place, (whole,), found
@@ -508,6 +511,9 @@ class Replay:
             return [], by
         for topic in {message.topic for message in run}:
             if self._wanted(subscriber, place, topic) is not by:
+                return [], by
+        for message in run:
+            if message.has_owner and not self._owners.is_known(message):
                 return [], by
         return run, by
 
@@ -536,10 +542,6 @@ class Replay:
         if not found or (len(found) == 1 and found[0].since < place):
             return found
         return tuple(s for s in found if s.since < place)
-
-    def _is_wanted(self, message: Message, wall_ms: int) -> bool:
-        """Of a message of the tail that is not usual: whether the subscriber is to get it, as it is now."""
-        return not self._is_dropped(message, wall_ms) and self._owners.allow(message.record)
 
     def _is_dropped(self, message: Message, wall_ms: int) -> bool:
         """Whether the message has expired, or was dispatched too late to be delivered."""

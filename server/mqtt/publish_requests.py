@@ -68,7 +68,7 @@ def read_plain(
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
     record = Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner)
-    return PublishRequest(record, is_plain=not (packet.retain or owner))
+    return PublishRequest(record, is_plain=not packet.retain)
 
 
 def read_publish(

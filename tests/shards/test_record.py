@@ -23,9 +23,11 @@ from shards.record import (
     is_moved,
     is_posted,
     is_stub,
+    likeness,
     names_of,
     owner_of,
     schedule_name,
+    sender_of,
     stub,
     topic_of,
     usual,
@@ -104,6 +106,7 @@ usuals = st.builds(
     qos=st.integers(0, 2),
     key=st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
     publisher=st.binary(max_size=255),
+    owner=st.binary(max_size=255),
     encoding=st.integers(0, 2),
 )
 
@@ -120,6 +123,7 @@ def test_the_usual_message_is_told_from_others(record: Record) -> None:
         record.qos,
         key=record.key,
         publisher=record.publisher,
+        owner=record.owner,
         encoding=record.encoding,
     )
     assert (said is None) == (record != bare)
@@ -131,6 +135,20 @@ def test_the_usual_message_is_told_from_others(record: Record) -> None:
             record.due_ms,
             record.qos,
         )
+        assert sender_of(value) == (record.owner, record.publisher)
+
+
+@given(usuals, usuals)
+def test_alike_are_those_that_differ_in_due_key_and_payload_alone(one: Record, other: Record) -> None:
+    def alike(record: Record) -> bytes:
+        value = encode(record)
+        return likeness(value, len(value) - len(record.payload))
+
+    same = msgspec.structs.replace(one, due_ms=other.due_ms, payload=other.payload)
+    if bool(one.key) == bool(other.key):
+        same = msgspec.structs.replace(same, key=other.key)
+    assert alike(one) == alike(same)
+    assert (alike(one) == alike(other)) == (same == other)
 
 
 @given(usuals)

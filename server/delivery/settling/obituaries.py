@@ -29,7 +29,8 @@ class Obituaries:
         Does nothing if the message's owner may no longer send it. Raises Refused before anything is changed.
         """
         obituary = _obituary(name, record, reason)
-        if self._owners.allow(record) and self._publishing.place(commit, PublishRequest(obituary)) is None:
+        may = self._owners.allow_record(record)
+        if may and self._publishing.place(commit, PublishRequest(obituary)) is None:
             raise Refused("over-quota", "too large to be announced at $dead")
         return obituary.topic
 

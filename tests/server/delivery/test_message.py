@@ -17,6 +17,8 @@ USUAL = [
     Record(b"a/b", b"", AT_MS, 0, encoding=2),
     Record(b"a/b", b"payload", 0, 2),
     Record(b"a", b"x" * 20_000, AT_MS, 1, key=b"k" * 16, publisher=b"who"),
+    Record(b"a/b", b"payload", AT_MS, 1, owner=b"meter"),
+    Record(b"a/b", b"payload", AT_MS, 1, key=b"k" * 16, publisher=b"who", owner=b"meter"),
 ]
 OTHERS = [
     Record(b"a/b", b"payload", AT_MS, 1, retain=True),
@@ -25,7 +27,7 @@ OTHERS = [
     Record(b"a/b", b"payload", AT_MS, 1, id=99),
     Record(b"a/b", b"payload", AT_MS, 1, properties=b"\x03\x00\x01a"),
     Record(b"a/b", b"payload", AT_MS, 1, schedule=b"nightly"),
-    Record(b"a/b", b"payload", AT_MS, 1, owner=b"meter"),
+    Record(b"a/b", b"payload", AT_MS, 1, owner=b"meter", deliver_to=b"door"),
     Record(b"a/b", b"payload", AT_MS, 1, retry=Retry(b"who", 2, 1)),
     Record(b"a/b", b"payload", AT_MS, 1, deliver_to=b"door"),
 ]
@@ -37,11 +39,22 @@ def test_it_says_the_same_as_one_of_its_record(record: Record, shard: int) -> No
     late_ms = AT_MS + 20
     read, made = Message(PLACE, shard, None, late_ms, encode(record)), Message(PLACE, shard, record, late_ms)
     assert read.is_usual == (record in USUAL)
-    for name in ("topic", "payload", "qos", "asked_ms", "due_ms", "late_ms", "retain", "body_bytes"):
+    for name in (
+        "topic",
+        "payload",
+        "qos",
+        "asked_ms",
+        "due_ms",
+        "late_ms",
+        "retain",
+        "body_bytes",
+        "sender",
+    ):
         assert getattr(read, name) == getattr(made, name), name
     assert (read.attempts_before, read.counted_before) == (made.attempts_before, made.counted_before)
     assert read.id(5) == made.id(5)
     assert read.is_expired(AT_MS + 60_000) == made.is_expired(AT_MS + 60_000)
+    assert read.has_owner == made.has_owner == bool(record.owner)
     assert read.size() >= made.size()
     assert read.record == record
     size = read.size()

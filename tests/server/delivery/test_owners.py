@@ -11,6 +11,8 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Will
 from server.delivery.dispatch import TURN_COST
 from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Owners
+from server.delivery.run import Run
+from server.delivery.subscriber import Subscriber
 from server.schedules.recurring import Schedules
 from shards.fields import Record
 from shards.record import encode
@@ -19,6 +21,7 @@ from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, config, props
 from timeline.filters import matches
 from timeline.position import START
+from timeline.session import Subscription
 
 GONE = ("rule", "revoked")
 """How a key loses its right to send to `m`."""
@@ -106,6 +109,34 @@ def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change
         assert taken(peer) == [], "nobody is sent it by itself"
         rewind(rig, "reader")
         assert taken(peer) == ["m", "other"]
+
+
+@pytest.mark.parametrize("change", [*GONE, "nothing"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_backlog_of_two_keys_comes_in_runs_of_what_may_be_sent(
+    rig: Keyed, change: str, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """From the tail, and from the store."""
+    reader(rig).drop()
+    peers = {name: rig.come(name) for name in ("meter", "ops")}
+    texts = [f"{'ops' if n % 3 else 'meter'} {n}" for n in range(90)]
+    for text in texts:
+        peers[text.split()[0]].publish1("m", text)
+    if is_killed:
+        rig.crash()
+    lose(rig, change)
+    offered = list[int]()
+    offer_run = Subscriber.offer_run
+
+    def noted(self: Subscriber, run: Run, subscriptions: tuple[Subscription, ...]) -> int:
+        offered.append(offer_run(self, run, subscriptions))
+        return offered[-1]
+
+    monkeypatch.setattr(Subscriber, "offer_run", noted)
+    back = rig.stay("ops", "reader", receive_maximum=100)
+    assert taken(back) == [text for text in texts if change == "nothing" or text.startswith("ops")]
+    assert max(offered) > 50
+    assert rig.core.owners.withheld == (0 if change == "nothing" else 30)
 
 
 def test_a_key_of_the_same_name_takes_over_what_was_sent_under_it(rig: Keyed) -> None:
@@ -363,20 +394,20 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
     owners = Owners(may_send)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
-            assert owners.allow(Record(b"yes", b"", owner=b"a", publisher=b"c"))
-            assert owners.allow(Record(b"no", b"", publisher=b"c"))
+            assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))
+            assert owners.allow_record(Record(b"yes", b"", owner=b"a", publisher=b"c"))
+            assert owners.allow_record(Record(b"no", b"", publisher=b"c"))
     assert asked == [("a", "c", b"no"), ("a", "c", b"yes")]
     assert owners.take_cost() == 2 * (ANSWER_COST + 1)
     assert owners.withheld == 3
     assert [record.message for record in caplog.records] == ["message withheld: a may not send to no"]
     owners.forget()
-    assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
+    assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))
     assert len(asked) == 3
     caplog.clear()
     for number in range(REMEMBERED_BYTES // 1_000):
-        assert owners.allow(Record(b"%4d" % number * 250, b"", owner=b"a", publisher=b"c"))
-    assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
+        assert owners.allow_record(Record(b"%4d" % number * 250, b"", owner=b"a", publisher=b"c"))
+    assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))
     assert len(caplog.records) == 1, "the answers were forgotten at theirs"
 
 
