@@ -167,7 +167,7 @@ class Core:
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
-        self.owners = Owners(auth.may_send)
+        self.owners = Owners(auth.may_send, auth.binds_anonymous)
         self.ready = Ready(wake)
         self.leases = Leases(clock, self.horizon.seq)
         store, writer = self.opened.store, self.writer

@@ -26,6 +26,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from ..engine.clock import Clock
 from ..net.networks import network_of
@@ -36,7 +37,7 @@ from .backoff import Backoff
 from .checking import Checking
 from .hashes import Verify, argon2id, digest_in, is_of, mosquitto
 from .keys_file import PREFIX, KeysFileError, is_made, name_in, new_key, read_keys
-from .mosquitto import EVERYTHING, read_acl, read_passwords
+from .mosquitto import EVERYTHING, NAME_BYTES_MAX, AclFile, read_acl, read_passwords
 from .offload import Offload
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
@@ -98,6 +99,9 @@ class Read:
 
     entries: dict[str, Entry]
     anonymous: Grant
+    acl: AclFile | None = None
+    revoked: frozenset[str] = frozenset()
+    """Names of revoked keys."""
 
 
 class Keyring:
@@ -121,6 +125,13 @@ class Keyring:
         self._principals: dict[str, Principal] = {}
         self.anonymous = Principal("", EVERYTHING, clock.mono)
         """A client without a key, where that is allowed."""
+        self._takes_names = self._paths[1] is None and any(map(config.lets_anybody, config.mqtt.listen))
+        """Whether a user of the ACL file needs no password: there is no file of passwords."""
+        self._acl: AclFile | None = None
+        self._unavailable: frozenset[str] = frozenset()
+        """Names that need a key."""
+        self._unproven: WeakValueDictionary[str, Principal] = WeakValueDictionary()
+        """Users without a password, while one of their clients or sessions is there."""
         self._checking = Checking(offload)
         self._right: dict[bytes, tuple[str, str]] = {}
         """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
@@ -204,6 +215,19 @@ class Keyring:
         """Rights by name, for clients that were authenticated another way, such as by a certificate."""
         return self._used(name) if name in self._entries else None
 
+    def unproven(self, name: str) -> Principal | None:
+        """The user of that name in the ACL file, who proves nothing; None: the name needs a key or password.
+
+        As with mosquitto, one that the file does not list has the rights of its patterns.
+        """
+        if self._acl is None or not name or name in self._unavailable or len(name.encode()) > NAME_BYTES_MAX:
+            return None
+        principal = self._unproven.get(name)
+        if principal is None:
+            principal = Principal(name, self._acl.grant(name), self._clock.mono, is_proven=False)
+            self._unproven[name] = principal
+        return principal
+
     def _held_s(self, credential: "_Credential") -> float:
         """Seconds for which a guess is held back; 0.0: it is checked, or is no guess."""
         return 0.0 if is_made(credential.key) else self._backoff.wait_s(credential.network, credential.name)
@@ -265,7 +289,7 @@ class Keyring:
             return Rights(self.anonymous, client_id)
         if name == OWN_NAME:
             return Rights(self._own, client_id)
-        principal = self._principals.get(name)
+        principal = self._principals.get(name) or self.unproven(name)
         if principal is None:
             principal = Principal(name, EVERYTHING, self._clock.mono)
             principal.revoke()
@@ -275,8 +299,14 @@ class Keyring:
         """Whether the client may publish to the topic, and the number of rules checked."""
         if self.is_open:
             return True, 0
-        principal = self._own if name == OWN_NAME else self._principals.get(name)
+        if not name:
+            return self.anonymous.may_send(client_id, topic)
+        principal = self._own if name == OWN_NAME else self._principals.get(name) or self.unproven(name)
         return (False, 0) if principal is None else principal.may_send(client_id, topic)
+
+    def binds_anonymous(self) -> bool:
+        """Whether clients without a name may not publish everything."""
+        return not self.anonymous.grant.publish.is_every
 
     def bound_of(self, owner: str, name: str) -> int:
         """A key's own bound of that name (BOUNDS); 0: it has none, or is no longer valid."""
@@ -305,11 +335,14 @@ class Keyring:
         """Parse the files; changes nothing, may take a second, in any thread. Raises KeysFileError."""
         keys_path, password_path, acl_path = self._paths
         entries: dict[str, Entry] = {}
+        revoked: set[str] = set()
         if keys_path is not None:
             for key in read_keys(keys_path):
                 if key.name == OWN_NAME:
                     raise KeysFileError(keys_path, key.line, f"{OWN_NAME} is the server itself", "name")
-                if key.revoked is None:
+                if key.revoked is not None:
+                    revoked.add(key.name)
+                else:
                     digest = digest_in(key.hash)
                     entries[key.name] = Entry(key.hash, key.grant, is_password=False, digest=digest)
         acl = None if acl_path is None else read_acl(acl_path)
@@ -321,7 +354,8 @@ class Keyring:
                     raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)
                 entries[user] = Entry(stored, grant, is_password=True)
-        return Read(entries, EVERYTHING if acl is None else acl.grant(""))
+        anonymous = EVERYTHING if acl is None else acl.grant("")
+        return Read(entries, anonymous, acl, frozenset(revoked))
 
     def take(self, read: Read) -> None:
         """Put parsed files in place: rules are replaced, keys that are gone or changed are revoked."""
@@ -339,6 +373,14 @@ class Keyring:
             if name not in self._principals:
                 self._principals[name] = Principal(name, entry.grant, self._clock.mono)
         self.anonymous.replace(read.anonymous)
+        self._acl = read.acl if self._takes_names else None
+        self._unavailable = read.revoked | self._entries.keys() | {OWN_NAME}
+        for name, principal in list(self._unproven.items()):
+            if self._acl is None or name in self._unavailable:
+                principal.revoke()
+                del self._unproven[name]
+            else:
+                principal.replace(self._acl.grant(name))
 
 
 class _Credential(NamedTuple):

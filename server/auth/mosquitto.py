@@ -11,6 +11,8 @@ They are read as by mosquitto: `readwrite` is the default, a `#` at the beginnin
 A user's lines come first, of these the denials; then the patterns in the same way, if no line has decided.
 The ACL has no word for subscribing: every client may subscribe to anything, and receives what it may read.
 
+With an ACL file, without a password file and where clients without a name may come, a name needs no password.
+
 Without an ACL file everybody may publish and receive everything. A user of the password file has the scopes
 schedule and read, and no key for HTTP.
 

@@ -118,11 +118,16 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 class Principal:
     """A client's identity, with or without a key. Only the keyring changes it."""
 
-    __slots__ = ("_sends", "_shared", "grant", "here", "is_live", "last_used_ms", "name", "rate_limiter")
+    __slots__ = (
+        *("__weakref__", "_sends", "_shared", "grant", "here", "is_live", "is_proven", "last_used_ms"),
+        *("name", "rate_limiter"),
+    )
 
-    def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
-        """`name`: empty without a key. `mono`: monotonic seconds."""
+    def __init__(self, name: str, grant: Grant, mono: Callable[[], float], *, is_proven: bool = True) -> None:
+        """`name`: empty without a key. `is_proven`: by a key, password or certificate. `mono`: monotonic
+        seconds."""
         self.name = name
+        self.is_proven = is_proven
         self.grant = grant
         self.is_live = True
         """False: the key was revoked or changed; nothing is allowed."""
@@ -190,6 +195,11 @@ class Rights:
     @property
     def name(self) -> str:
         return self.principal.name
+
+    @property
+    def key(self) -> str:
+        """The name, if it is proven; else empty: what the client takes counts for its network."""
+        return self.principal.name if self.principal.is_proven else ""
 
     @property
     def is_live(self) -> bool:

@@ -265,8 +265,9 @@ class Dispatch(CommitHook):
             late_ms.append(message.late_ms)
             size = message.size()
             cost += size >> COST_BITS
-            if message.has_owner:
-                self._passed(message.sender[0], len(value))
+            if message.is_judged:
+                if owner := message.sender[0]:
+                    self._passed(owner, len(value))
                 may_have = self._owners.allow(message)
                 if self._owners.cost:
                     cost += self._owners.take_cost()

@@ -39,7 +39,7 @@ class Message:
         "_value",
         "asked_ms",
         "due_ms",
-        "has_owner",
+        "is_judged",
         "is_usual",
         "late_ms",
         "position",
@@ -73,8 +73,8 @@ class Message:
                 record = decode(value)
             else:
                 is_usual = True
-                self.has_owner = value[0] != VERSION
-                """Whether `Owners` has to be asked before it is handed out."""
+                self.is_judged = value[0] != VERSION
+                """Whether `Owners` has to be asked before it is handed out: it has an owner, or is retained."""
                 self.qos, self.asked_ms, topic_at, end = layout
                 self.topic = value[topic_at:end]
                 self._body_at = end
@@ -82,7 +82,7 @@ class Message:
             self.qos = record.qos
             self.asked_ms = record.due_ms
             self.topic = record.topic
-            self.has_owner = record.owner != b""
+            self.is_judged = record.owner != b"" or record.retain
             self._body_at = 0
         self._record = record
         self._value = value if is_usual else b""

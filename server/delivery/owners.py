@@ -12,7 +12,9 @@ row stays, and is handed out to who reads it again when its owner may.
 What says where it is delivered to needs the right to send to `$deliver/{endpoint}` too,
 `$deliver/*` of a URL.
 
-Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
+Without an owner: what the server itself made, and what was sent where nobody had to show a key. It is handed
+out. But a retained message of an MQTT client without a name is judged by what such clients may publish now,
+as mosquitto does (CVE-2018-12546): it would come to each new subscriber for ever.
 
 Answers are remembered up to REMEMBERED_BYTES; at the bound all are forgotten, and when the files change
 (`forget`). One that is not remembered takes a while where there are many rules, and a thousand clients may
@@ -64,6 +66,9 @@ class Auth(Bounds, Protocol):
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]: ...
 
+    def binds_anonymous(self) -> bool:
+        """Whether clients without a name may not publish everything."""
+
     def quota_of(self, owner: bytes) -> tuple[int, int]: ...
 
 
@@ -78,6 +83,9 @@ class Open:
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:  # noqa: ARG002
         return True, 0
 
+    def binds_anonymous(self) -> bool:
+        return False
+
     def bound_of(self, owner: str, name: str) -> int:  # noqa: ARG002
         return 0
 
@@ -88,8 +96,10 @@ class Open:
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 
-    def __init__(self, may_send: MaySend) -> None:
+    def __init__(self, may_send: MaySend, binds_anonymous: Callable[[], bool]) -> None:
+        """`binds_anonymous`: as `Auth` has it."""
         self._may_send = may_send
+        self._binds_anonymous = binds_anonymous
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """By owner, publisher and topic."""
         self._bytes = 0
@@ -104,7 +114,7 @@ class Owners:
 
     def allow(self, message: Message) -> bool:
         """Whether a message may be handed out; if not, that is counted."""
-        return not message.has_owner or self.is_known(message) or self.allow_record(message.record)
+        return not message.is_judged or self.is_known(message) or self.allow_record(message.record)
 
     def is_known(self, message: Message) -> bool:
         """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""
@@ -113,7 +123,7 @@ class Owners:
     def allow_record(self, record: Record) -> bool:
         """`allow` of a record."""
         owner = record.owner
-        if not owner:
+        if not owner and not self._is_anonymous(record):
             return True
         key = owner, record.publisher, record.topic
         answer = self._known.get(key)
@@ -125,6 +135,13 @@ class Owners:
         if not answer:
             self.withheld += 1
         return answer
+
+    def _is_anonymous(self, record: Record) -> bool:
+        """Whether a client without a name has retained it, and such clients may not publish everything.
+        Topics with `$` are the server's, which reports what others have sent, under their client ids."""
+        return (
+            bool(record.retain and record.publisher) and record.topic[:1] != b"$" and self._binds_anonymous()
+        )
 
     def forget(self) -> None:
         """The files say something else now."""
@@ -141,7 +158,7 @@ class Owners:
         answer, rules = self._may_send(*names, topic)
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
-            name = shown(owner)
+            name = shown(owner) or "a client without a name"
             log.warning(
                 "message withheld: %s may not send to %s",
                 name,

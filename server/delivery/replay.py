@@ -474,7 +474,7 @@ class Replay:
                 if not subscriber.is_endpoint:
                     found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
                 whole = Message(place, shard, None, wall_ms, value, layout) if found else None
-                if whole is None or (whole.has_owner and not self._owners.allow(whole)):
+                if whole is None or (whole.is_judged and not self._owners.allow(whole)):
                     yield place, (), ()
                 else:
                     yield place, (whole,), found
@@ -513,7 +513,7 @@ class Replay:
             if self._wanted(subscriber, place, topic) is not by:
                 return [], by
         for message in run:
-            if message.has_owner and not self._owners.is_known(message):
+            if message.is_judged and not self._owners.is_known(message):
                 return [], by
         return run, by
 

@@ -30,6 +30,10 @@ class Rights(Protocol):
         """Whose they are; empty: nobody's in particular."""
 
     @property
+    def key(self) -> str:
+        """The name, if a key has proven it; else empty."""
+
+    @property
     def is_live(self) -> bool:
         """False: its key has been revoked."""
 

@@ -3,6 +3,8 @@
     a key, no name or `key`    the name in the key, which generated keys have
     a certificate              the name in it, with `mqtt.tls_identity_as_username`; else 0x87
     no credential              anonymous, if `mqtt.allow_anonymous` allows it; else 0x87
+    a name alone               a user of `mqtt.acl_file`, if there is no `mqtt.password_file`, the name is no
+                               key's, and anonymous clients are allowed
     name and key               the name; 0x86 if the key is wrong
     after too many wrong keys  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
                                (of one name from one network; a valid key passes)
@@ -62,6 +64,8 @@ class Authenticator:
                 answered(None, Reason.NOT_AUTHORIZED)
             else:
                 answered(Rights(principal, client_id), None)
+        elif keyring is not None and (user := self._unproven(keyring, packet)) is not None:
+            answered(Rights(user, client_id), None)
         elif keyring is not None and (packet.username is not None or packet.password is not None):
 
             def found(answer: Principal | Refusal) -> None:
@@ -78,3 +82,9 @@ class Authenticator:
             answered(None, Reason.NOT_AUTHORIZED)
         else:
             answered(None if keyring is None else Rights(keyring.anonymous, client_id), None)
+
+    def _unproven(self, keyring: Keyring, packet: Connect) -> Principal | None:
+        """The user whom a name without a password stands for, if that is enough here."""
+        if packet.password is not None or not packet.username or not self._lets_anybody:
+            return None
+        return keyring.unproven(packet.username)

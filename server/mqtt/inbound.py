@@ -126,7 +126,7 @@ class Inbound:
         self._rights = rights
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
-        self.key = "" if rights is None else rights.name
+        self.key = "" if rights is None else rights.key
         self._is_usual = rights is None and self._mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:

@@ -214,12 +214,12 @@ class Connection:
     @property
     def key(self) -> str:
         """Name of the client's key; empty: none."""
-        return "" if self._rights is None else self._rights.name
+        return "" if self._rights is None else self._rights.key
 
     @property
     def is_stranger(self) -> bool:
         """Whether a key is required and the client has shown none."""
-        return self._rights is not None and not self._rights.name
+        return self._rights is not None and not self._rights.key
 
     @property
     def is_blocked(self) -> bool:

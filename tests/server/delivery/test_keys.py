@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.auth.backoff import FREE
-from server.auth.keyring import Keyring
+from server.auth.keyring import OWN_NAME, Keyring
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
@@ -823,3 +823,78 @@ def test_one_key_leaves_the_last_retained_topics_to_others(tmp_path: Path) -> No
     reasons = [peer.publish1(f"t/{number}", retain=True).reason for number in range(8)]
     assert [reason == 0x97 for reason in reasons] == [False] * 7 + [True]
     assert rig.come("ops").publish1("t/x", retain=True).reason != 0x97
+
+
+def test_what_a_client_without_a_name_has_retained_goes_with_the_right_to_it(tmp_path: Path) -> None:
+    """CVE-2018-12546 of mosquitto."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite a/#\n")
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=True)
+    nobody = rig.connected("n", level=4)
+    for topic in ("a/1", "a/2"):
+        nobody.publish1(topic, topic, retain=True)
+    nobody.publish1("$delayed/60/a/2", "later", retain=True)
+    nobody.publish1("$delayed/60/a/2", "once")
+    acl.write_text("topic readwrite a/1\ntopic read a/2\n")
+    rig.read_keys()
+    ops = rig.come("ops")
+    ops.subscribe("#", qos=1)
+    assert ops.payloads() == ["a/1"]
+    withheld = rig.core.owners.withheld
+    rig.pass_ms(61_000)
+    assert ops.payloads() == ["once"]
+    assert rig.core.owners.withheld == withheld + 1
+    acl.write_text("topic readwrite a/#\n")
+    rig.read_keys()
+    again = rig.come("ops", "again")
+    again.subscribe("#", qos=1)
+    assert again.payloads() == ["a/1", "a/2"]
+
+
+def test_a_name_beside_an_acl_file_needs_no_password(tmp_path: Path) -> None:
+    """As with mosquitto, where there is no password file and clients without a name may come."""
+    acl = tmp_path / "acl"
+    acl.write_text("user bob\ntopic readwrite bob/#\npattern write dev/%u\n")
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=True)
+    bob, eve = rig.connected("b", username="bob"), rig.connected("e", level=4, username="eve")
+    assert bob.publish1("bob/1", "mine", retain=True).reason == 0
+    assert bob.publish1("dev/bob", "of bob").reason < 0x80
+    assert bob.publish1("dev/eve").reason == 0x87
+    eve.publish1("dev/eve", "of eve", retain=True)
+    ops = rig.come("ops")
+    ops.subscribe("#", qos=0)
+    assert sorted(ops.payloads()) == ["mine", "of eve"]
+    ops.disconnect()
+    acl.write_text("user bob\ntopic readwrite bob/2\n")
+    rig.read_keys()
+    assert bob.publish1("bob/1").reason == 0x87
+    assert bob.publish1("bob/2").reason < 0x80
+    ops = rig.come("ops")
+    ops.subscribe("#", qos=0)
+    assert ops.payloads() == []
+
+
+def test_a_name_that_needs_a_key_still_needs_it(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("user bob\ntopic readwrite #\nuser ops\ntopic readwrite #\nuser gone\ntopic readwrite #\n")
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=True)
+    rig.add("gone")
+    rig.revoke("gone")
+    for name in ("ops", "gone", OWN_NAME, "x" * 256):
+        assert rig.peer().connect("c", username=name).reason == 0x86, name
+    assert rig.peer().connect("c", username="bob", key="wrong").reason == 0x86
+    bob = rig.connected("b", username="bob")
+    assert (bob.connection.key, bob.connection.is_stranger) == ("", True)
+    rig.add("bob")
+    assert bob.take(Disconnect).reason == 0x87
+    assert rig.peer().connect("c", username="bob").reason == 0x86
+
+
+@pytest.mark.parametrize("how", ["passwords", "closed"])
+def test_a_name_alone_is_not_enough_elsewhere(tmp_path: Path, how: str) -> None:
+    acl, passwords = tmp_path / "acl", tmp_path / "passwords"
+    acl.write_text("user bob\ntopic readwrite #\n")
+    passwords.write_text(f"old:{HASH}\n")
+    files = {"password_file": str(passwords)} if how == "passwords" else {}
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=how == "passwords", **files)
+    assert rig.peer().connect("c", username="bob").reason == 0x86
