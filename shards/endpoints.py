@@ -42,6 +42,8 @@ class EndpointRow(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int
     gone: str = ""
     """Why the server has paused it; empty: not paused."""
+    is_enveloped: bool = False
+    """Posts a JSON envelope with the payload, not the payload."""
 
 
 _endpoint = msgspec.msgpack.Decoder(EndpointRow)

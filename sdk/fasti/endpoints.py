@@ -27,6 +27,7 @@ _TERMS: Mapping[str, Spell] = {
     "concurrency": as_is,
     "rate": as_is,
     "timeout": span,
+    "body": as_is,
     "retry": lambda retry: spelled(TERMS, retry),
     "expiry": span,
 }

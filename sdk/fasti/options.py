@@ -20,6 +20,7 @@ from .wire import Key, KeyScope, Late, Qos, Span, When
 
 Door = Literal["http", "mqtt"]
 State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
+Body = Literal["raw", "envelope"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]
@@ -224,6 +225,7 @@ class EndpointOptions(TypedDict, total=False):
     `concurrency`: maximum concurrent requests.
     `rate`: maximum requests a second.
     `timeout`: maximum time of one request.
+    `body`: what is posted: "raw", the payload, or "envelope", JSON with the payload in it.
     `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
     `expiry`: how long it stays while it is paused, default "never" (until it is deleted).
     """
@@ -233,5 +235,6 @@ class EndpointOptions(TypedDict, total=False):
     concurrency: int | None
     rate: float | None
     timeout: Span | None
+    body: Body | None
     retry: RetryOptions | None
     expiry: Span | None

@@ -3,6 +3,7 @@
 What stands lower here imports what stands higher. First what is handed about:
 
     message.py       a message on its way out: one object for all who get it
+    payloads.py      its payload as a JSON value
     tries.py         its failed tries, as they are told with a delivery
     run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish

@@ -13,6 +13,7 @@ from shards.state import DISPATCHED
 from timeline.filters import TopicError, parse_share
 
 from ..delivery.membership import Membership, UnknownGroup
+from ..delivery.payloads import Encoding, payload_view
 from ..delivery.settling.undone import NEVER
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, try_view
@@ -26,10 +27,9 @@ from .problems import Problem
 from .values import shapes
 from .values.bodies import FieldError, decoded, delay_ms
 from .values.group_body import text_of
-from .values.message_body import Encoding
 from .values.scalars import Delay
 from .values.scalars import Filter as TopicFilter
-from .values.views import message_view, payload_view, time_text
+from .values.views import message_view, time_text
 
 MAX_MAX = 1_000
 GROUPS_MAX = 100

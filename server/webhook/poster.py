@@ -293,6 +293,7 @@ class EndpointPoster:
                 endpoint.timeout_s,
                 endpoint.secrets(now_ms),
                 endpoint.row.headers,
+                is_enveloped=endpoint.row.is_enveloped,
                 attempt=message.try_number(attempt),
                 node=self._node,
                 now_s=now_ms // 1_000,

@@ -7,6 +7,10 @@
     fasti-attempt        which try this is, from 1 on
     content-type         the payload's, or text/plain or application/octet-stream
 
+The body is the payload, or for an endpoint that wants that an *envelope*: JSON with the payload in it, as
+Standard Webhooks recommends. Its libraries verify the bytes and then read them as JSON, so to them a text
+that was signed rightly is an error.
+
 The endpoint's own headers come next, then the message's. Neither replaces one of these or of the connection,
 and the message's none of the endpoint's. A message's header that is not valid in HTTP, or beyond
 HEADERS_BYTES_MAX, is left out.
@@ -17,12 +21,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
+import msgspec
 from yarl import URL
 
 from shards.properties import headers_of
 from shards.record import ENCODINGS
 
 from ..delivery.message import Message
+from ..delivery.payloads import payload_view
 from ..observe.version import server_version
 from ..settings.times import format_ms
 from .signing import signatures
@@ -92,6 +98,19 @@ def headers_for(
     return headers
 
 
+def envelope(message: Message, content_type: str | None) -> bytes:
+    """The payload in JSON: `type` is the topic, `data` the payload, which `encoding` says how to read."""
+    record = message.record
+    data, encoding = payload_view(record.payload, ENCODINGS[record.encoding])
+    said = {
+        "type": record.topic.decode(errors="replace"),
+        "timestamp": format_ms(message.due_ms),
+        "data": data,
+        "encoding": encoding,
+    }
+    return msgspec.json.encode(said if content_type is None else said | {"content_type": content_type})
+
+
 def request_for(
     message: Message,
     url: URL,
@@ -99,6 +118,7 @@ def request_for(
     secrets: Iterable[bytes],
     own: Mapping[str, str],
     *,
+    is_enveloped: bool,
     attempt: int,
     node: int,
     now_s: int,
@@ -106,6 +126,9 @@ def request_for(
     """The webhook request for a message. Raises Corrupt for unreadable properties."""
     record = message.record
     theirs, content_type = headers_of(record.properties)
+    body = record.payload
+    if is_enveloped:
+        body, content_type = envelope(message, content_type), _PLAIN["json"]
     if content_type is None or _VALUE.fullmatch(content_type) is None:
         content_type = _PLAIN.get(ENCODINGS[record.encoding], "application/octet-stream")
     more = {
@@ -113,7 +136,6 @@ def request_for(
         "fasti-attempt": str(attempt),
         "fasti-topic": quote(record.topic, safe="/$!*'()+,;:@&=~"),
     }
-    body = record.payload
     headers = headers_for(message.id_text(node), body, secrets, now_s, content_type, own, more)
     left = HEADERS_BYTES_MAX
     taken = set(map(_as_read, headers))

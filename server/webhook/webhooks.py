@@ -83,6 +83,7 @@ class Wanted:
     headers: Mapping[str, str]
     concurrency: int
     timeout_ms: int
+    is_enveloped: bool
     terms: Terms
     keeping: Keeping
 
@@ -337,6 +338,7 @@ class Webhooks(CommitHook):
             now_ms if known is None else known.row.created_ms,
             now_ms,
             "" if known is None else known.row.gone,
+            wanted.is_enveloped,
         )
         left = ENDPOINT_POSTS_MAX - self.registry.others_concurrency(name)
         if self.registry.concurrency_of(row) > left:

@@ -61,6 +61,7 @@ async def test_messages_are_posted_where_they_say(
             concurrency=2,
             rate=100,
             timeout=timedelta(seconds=5),
+            body="raw",
             retry={"max_attempts": 2, "backoff": ["1s", 30]},
         )
         assert (made.name, made.url, made.state) == ("api", f"{hook}/a", "active")
@@ -121,4 +122,9 @@ async def test_the_command_line(server: FastiServer, hook: str, got: list[tuple[
     assert len(got) == 1
     await ok("message", "schedule", "", "hello", "--deliver-to", "api", *at)
     await until(lambda: got[-1] == ("/a", "hello"))
+    made = json.loads(await ok("endpoint", "put", "api", f"{hook}/a", "--body", "envelope", *at))
+    assert made["body"] == "envelope"
+    await ok("message", "schedule", "", "hello", "--deliver-to", "api", *at)
+    await until(lambda: got[-1][1].startswith('{"type":"$deliver/api",'))
+    assert json.loads(got[-1][1])["data"] == "hello"
     assert (await fasti_cli("endpoint", "show", "other", *at))[0] == 1

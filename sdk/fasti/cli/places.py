@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import fasti
-from fasti.options import RetryOptions
+from fasti.options import Body, RetryOptions
 from fasti.places import undone_of
 
 from .complete import endpoint_names, group_names, session_names
@@ -140,6 +140,7 @@ endpoint.command("put", help="Make an endpoint, or change it in place.")(
             ),
             option("rate", Annotated[float | None, typer.Option(help="Maximum requests a second.")]),
             option("timeout", Annotated[str | None, typer.Option(help="Request timeout: 10s.")]),
+            option("body", Annotated[Body | None, typer.Option(help="What is posted.")]),
             option(
                 "max_attempts",
                 Annotated[

@@ -66,6 +66,7 @@ async function openOne(root, { api, every }, name) {
       ["Retries", count(one.undone?.retries)],
       ["Next try", one.undone?.next_retry_at && instant(one.undone.next_retry_at)],
       ["Delivered", count(one.delivered)],
+      ["Body", one.body === "envelope" ? "JSON with the payload in it" : "the payload"],
       ["A post may take", span(one.timeout * 1_000)],
       ["Tries at most", one.retry && (one.retry.max_attempts || "any number")],
       ["Retries after", one.retry?.backoff.map((s) => span(s * 1_000)).join(", ")],

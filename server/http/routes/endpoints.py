@@ -144,7 +144,8 @@ class EndpointRoutes:
     async def test(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         message = f"test_{secrets.token_hex(TEST_BYTES)}"
-        sent = {"type": "fasti.test", "endpoint": name, "timestamp": format_ms(self._places.clock.wall_ms())}
+        now = format_ms(self._places.clock.wall_ms())
+        sent = {"type": "fasti.test", "endpoint": name, "timestamp": now, "data": {"endpoint": name}}
         try:
             with refusals():
                 verdict, reply = await self._webhooks.try_out(name, message, msgspec.json.encode(sent))

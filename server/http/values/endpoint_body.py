@@ -6,7 +6,7 @@ Absent members get the server's defaults, except `secret`: absent it stays as it
 an endpoint can be changed without knowing its secret, which is never shown.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -22,6 +22,8 @@ from .scalars import Delay, Expiry
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
 _SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: posts are not signed")
+
+_BODY = msgspec.Meta(description="what is posted: the payload, or JSON with the payload in it")
 
 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,6 +42,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
     rate: float | None = None
     timeout: Delay | None = None
+    body: Annotated[Literal["raw", "envelope"], _BODY] | None = None
     retry: RetryRequest | None = None
     expiry: Expiry | None = None
 
@@ -71,6 +74,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         _headers(request.headers or {}),
         request.concurrency or 0,
         0 if request.timeout is None else _timeout_ms(request.timeout),
+        request.body == "envelope",
         terms,
         keeping,
     )

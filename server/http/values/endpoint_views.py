@@ -20,6 +20,7 @@ def endpoint_view(status: EndpointStatus, progress: Progress | None, now_ms: int
         "headers": sorted(row.headers),
         "concurrency": endpoint.concurrency,
         "timeout": endpoint.timeout_s,
+        "body": "envelope" if row.is_enveloped else "raw",
         "created_at": format_ms(row.created_ms),
         "changed_at": format_ms(row.changed_ms),
         "failing": {

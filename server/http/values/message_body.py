@@ -22,6 +22,7 @@ import msgspec
 from timeline.filters import TopicError, check_topic, is_reserved
 from timeline.position import BadId, parse_id
 
+from ...delivery.payloads import Encoding
 from ...observe.trace_context import NAMES
 from ...settings.config import Limits
 from ...settings.durations import TimeError, parse_delay
@@ -43,8 +44,6 @@ RAW_FACTOR = 8
 QUOTE, BACKSLASH = 34, 92
 MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 """An object's members as written; of a repeated name the last."""
-
-Encoding = Literal["text", "base64", "json"]
 
 
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):

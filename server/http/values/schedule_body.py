@@ -19,13 +19,14 @@ from timeline.cron import CronError
 from timeline.fires import Gap, Misfire, Overlap, Plan, next_fire
 from timeline.recurrence import RuleError
 
+from ...delivery.payloads import Encoding
 from ...schedules.recurring import plan_of
 from ...settings.config import Limits
 from ...settings.durations import TimeError
 from ...settings.times import parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
-from .message_body import Encoding, MessageRequest, ParsedMessage
+from .message_body import MessageRequest, ParsedMessage
 from .reader import Reader
 from .scalars import Delay, Target, Topic, When, Zone
 

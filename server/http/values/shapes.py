@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from shards.state import State
 
 from ...delivery.deliveries import DeliveryState
-from .message_body import Encoding
+from ...delivery.payloads import Encoding
 from .scalars import Cursor, Id, Instant, Seq
 
 
@@ -669,6 +669,7 @@ class Endpoint(TypedDict):
     headers: list[str]
     concurrency: int
     timeout: float
+    body: Literal["raw", "envelope"]
     created_at: Instant
     changed_at: Instant
     rate: NotRequired[float]

@@ -4,10 +4,7 @@ A message's state follows from its row (shards/state.py). A view is a dict for t
 payload goes out as the bytes that came.
 """
 
-from base64 import b64encode
 from typing import NamedTuple
-
-import msgspec
 
 from shards.fields import Record
 from shards.properties import headers_of
@@ -19,6 +16,7 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ...delivery.deliveries import Delivery
+from ...delivery.payloads import payload_view
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...delivery.terms import NEVER_S
@@ -26,7 +24,6 @@ from ...delivery.tries import try_view
 from ...settings.config import Shards
 from ...settings.times import INSTANT_MS_MAX, format_ms
 from . import shapes
-from .message_body import Encoding
 
 
 def time_text(at_ms: int) -> str:
@@ -98,18 +95,6 @@ def delivery_view(delivery: Delivery) -> shapes.Delivery:
     if delivery.tries:
         view["tries"] = [try_view(one) for one in delivery.tries]
     return view
-
-
-def payload_view(payload: bytes, encoding: Encoding) -> tuple[object, Encoding]:
-    """A payload as it came in; text that is not UTF-8 (a plain publish can be anything) as base64."""
-    if encoding == "json":
-        return msgspec.Raw(payload), encoding
-    if encoding == "text":
-        try:
-            return payload.decode(), encoding
-        except UnicodeDecodeError:
-            pass
-    return b64encode(payload).decode(), "base64"
 
 
 def _add_properties(view: shapes.Message, encoded: bytes) -> None:

@@ -1,5 +1,9 @@
 """A message as it is posted."""
 
+import json
+import time
+from base64 import b64encode
+
 import msgspec
 import pytest
 from yarl import URL
@@ -17,10 +21,13 @@ URL_ = URL("https://example.com/hook")
 PLAIN = Record(b"orders/17", b"hello", DUE_MS)
 
 
-def made(record: Record = PLAIN, *secrets: bytes, attempt: int = 1, **own: str) -> WebhookRequest:
+def made(
+    record: Record = PLAIN, *secrets: bytes, attempt: int = 1, is_enveloped: bool = False, **own: str
+) -> WebhookRequest:
     message = Message(position(DUE_MS, 7), 3, record, DUE_MS)
     headers = {name.replace("_", "-"): value for name, value in own.items()}
-    return request_for(message, URL_, 15.0, secrets, headers, attempt=attempt, node=0, now_s=NOW_S)
+    terms = {"is_enveloped": is_enveloped, "attempt": attempt, "node": 0, "now_s": NOW_S}
+    return request_for(message, URL_, 15.0, secrets, headers, **terms)
 
 
 def with_headers(*headers: tuple[str, str], content_type: str = "") -> Record:
@@ -65,6 +72,48 @@ def test_a_content_type_is_always_there(encoding: int, content_type: str) -> Non
     assert made(record).headers["content-type"] == content_type
     assert made(with_headers(content_type="text/csv")).headers["content-type"] == "text/csv"
     assert made(with_headers(content_type="text/ü")).headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "payload", "shown"),
+    [
+        (0, b"hello \x00 \xc3\xbc", {"data": "hello \0 ü", "encoding": "text"}),
+        (0, b"\xff", {"data": "/w==", "encoding": "base64"}),
+        (1, b"\0\xff", {"data": "AP8=", "encoding": "base64"}),
+        (2, b' {"id": 1.50} ', {"data": {"id": 1.5}, "encoding": "json"}),
+        (2, b"null", {"data": None, "encoding": "json"}),
+    ],
+)
+def test_an_envelope_is_json_whatever_the_payload_is(
+    encoding: int, payload: bytes, shown: dict[str, object]
+) -> None:
+    record = msgspec.structs.replace(PLAIN, encoding=encoding, payload=payload)
+    request = made(record, bytes(24), is_enveloped=True)
+    said = {"type": "orders/17", "timestamp": "2026-11-21T08:00:00.250Z", **shown}
+    assert json.loads(request.body) == said
+    assert request.headers["content-type"] == "application/json"
+    signed = signatures([bytes(24)], request.headers["webhook-id"], NOW_S, request.body)
+    assert request.headers["webhook-signature"] == signed
+    csv = msgspec.structs.replace(record, properties=properties_of((), "text/csv"))
+    request = made(csv, is_enveloped=True)
+    assert json.loads(request.body) == {**said, "content_type": "text/csv"}
+    assert request.headers["content-type"] == "application/json"
+
+
+def test_its_libraries_verify_an_envelope_and_fail_on_a_text() -> None:
+    library = pytest.importorskip("standardwebhooks", reason="standardwebhooks is not installed")
+    secret = bytes(range(24))
+    receiver = library.Webhook(b64encode(secret).decode())
+
+    def verified(*, is_enveloped: bool) -> object:
+        message = Message(position(DUE_MS, 7), 3, PLAIN, DUE_MS)
+        terms = {"is_enveloped": is_enveloped, "attempt": 1, "node": 0, "now_s": int(time.time())}
+        request = request_for(message, URL_, 15.0, [secret], {}, **terms)
+        return receiver.verify(request.body, dict(request.headers))
+
+    assert verified(is_enveloped=True)["data"] == "hello"
+    with pytest.raises(ValueError, match="Expecting value"):
+        verified(is_enveloped=False)
 
 
 def test_headers_of_the_endpoint_come_before_those_of_the_message() -> None:

@@ -1,6 +1,7 @@
 """From a message to its receiver, by a whole server."""
 
 import asyncio
+import json
 from base64 import b64decode, b64encode
 from email.utils import formatdate
 from typing import Any
@@ -55,6 +56,22 @@ async def test_without_a_topic_it_has_that_of_its_endpoint(server: Running, rece
     (got,) = await receiver.posts(1)
     assert got.headers["fasti-topic"] == "$deliver/billing"
     assert (await server.call("GET", f"/v1/messages/{name}")).body["topic"] == "$deliver/billing"
+
+
+async def test_an_endpoint_may_want_envelopes(server: Running, receiver: Receiver) -> None:
+    await put(server, receiver, body="envelope", secret=SECRET)
+    assert (await shown(server))["body"] == "envelope"
+    name = await server.schedule("orders/17", "hello", deliver_to="billing")
+    (got,) = await receiver.posts(1)
+    stamp = int(got.headers["webhook-timestamp"])
+    assert got.headers["webhook-signature"] == signatures([secret_of(SECRET)], name, stamp, got.body)
+    said = json.loads(got.body)
+    assert (said["type"], said["data"], said["encoding"]) == ("orders/17", "hello", "text")
+    again = await server.call("PUT", "/v1/endpoints/billing", {"url": receiver.url("/hook")})
+    assert again.body["body"] == "raw"
+    await server.schedule("orders/17", "hello", deliver_to="billing")
+    await receiver.posts(2)
+    assert receiver.got[1].body == b"hello"
 
 
 async def test_a_url_needs_no_endpoint(server: Running, receiver: Receiver) -> None:
@@ -380,6 +397,7 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"timeout": "1801s"}, "timeout"),
         ({"timeout": "999ms"}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
+        ({"body": "xml"}, "body"),
         ({"expiry": "0s"}, "expiry"),
         ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
         ({"retry": {"backoff": []}}, "retry.backoff"),
