@@ -32,6 +32,7 @@ Shared by calls
 The calls
     routes/        one resource a file
     page.py        the description as a page for users
+    schemas.py     types as JSON schemas that generators of clients can read
     openapi.py     all calls described, as OpenAPI
 
 Connections

@@ -26,10 +26,9 @@ from .answers import raw_answer
 from .calls import ANY, JSON, NDJSON, OPEN, Call, Gives, call_of, described
 from .page import page_of
 from .problems import MEDIA_TYPE, SLUGS
+from .schemas import Json, Types
 from .values import shapes
 from .values.scalars import PATH, PATH_EXAMPLES, RetryAfter
-
-Json = dict[str, Any]
 
 DESCRIPTION = (
     "A delayed and scheduled message queue. Errors are RFC 9457 problem documents: 400 is what cannot be "
@@ -40,6 +39,8 @@ WAITING = (429, 503)
 NOBODY = "; ".join(f"{what} 'none'" for what in ("default-src", "base-uri", "form-action", "frame-ancestors"))
 POLICY = f"{NOBODY}; style-src 'unsafe-inline'"
 """Of the page: it loads nothing, leads nowhere by itself, and may not be framed."""
+PROBLEMS = "x-problems"
+"""Of an answer: the types that its problem can have."""
 KEY = "key"
 KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("post", "put", "get", "patch", "delete")
@@ -112,20 +113,6 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": components,
     }
-
-
-class Types:
-    """Types -> schemas; named ones are collected in `components`."""
-
-    def __init__(self) -> None:
-        self.components: dict[str, Json] = {}
-
-    def of(self, kind: Any) -> Json:
-        (schema,), found = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
-        for name, component in found.items():
-            known = self.components.setdefault(name, component)
-            assert known == component, f"two types are called {name}"
-        return dict(schema)
 
 
 def _security(scope: str) -> list[Json]:
@@ -212,9 +199,11 @@ def _given(gives: Gives, types: Types) -> Json:
 
 def _refused(status: int, slugs: Sequence[str], types: Types) -> Json:
     """A problem with one of these slugs."""
-    kinds = [f"/problems/{slug}" for slug in slugs]
-    schema = {**types.of(shapes.Problem), "properties": {"type": {"enum": kinds}}}
-    answer: Json = {"description": ", ".join(slugs), "content": {MEDIA_TYPE: {"schema": schema}}}
+    answer: Json = {
+        "description": ", ".join(slugs),
+        "content": {MEDIA_TYPE: {"schema": types.of(shapes.Problem)}},
+        PROBLEMS: [f"/problems/{slug}" for slug in slugs],
+    }
     if status in WAITING:
         answer["headers"] = _headers({"Retry-After": RetryAfter}, types)
     return answer

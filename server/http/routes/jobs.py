@@ -39,7 +39,7 @@ TOKEN = "2f6c61d0"
 NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
 
 
-class NewJob(msgspec.Struct, forbid_unknown_fields=True):
+class JobRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST: the kind, the slice by its start, and who runs it."""
 
     kind: Literal["split", "expire"]
@@ -82,7 +82,7 @@ class Renew(msgspec.Struct, forbid_unknown_fields=True):
     total: int | None = None
 
 
-_NEW = msgspec.json.Decoder(NewJob)
+_NEW = msgspec.json.Decoder(JobRequest)
 _COMMIT = msgspec.json.Decoder(CommitJob)
 _ABORT = msgspec.json.Decoder(Abort)
 _RENEW = msgspec.json.Decoder(Renew)
@@ -114,7 +114,7 @@ class JobRoutes:
         "Start a job of the pipeline",
         ADMIN,
         Gives(201, shapes.JobView, {"Location": Location}),
-        body=NewJob,
+        body=JobRequest,
         example={"kind": "split", "slice": "2030-01-01T00:00:00Z", "parts": 4},
         problems=("not-found", *NO_JOB),
     )

@@ -28,7 +28,9 @@ BUCKETS_MAX = 10_000
 BUCKET_BYTES = 64
 """RAM of a bucket while it is counted."""
 DAY_MS = 86_400_000
-Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
+Bucket = Annotated[
+    Delay, msgspec.Meta(title="Width", description="ISO 8601, short or seconds; PT1M if missing")
+]
 
 
 class TimelineRoutes:

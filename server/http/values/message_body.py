@@ -29,7 +29,7 @@ from ...settings.durations import TimeError, parse_delay
 from ...settings.times import parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import FieldError, delay_ms, field_error
-from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, not_both
+from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, named, not_both, without
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -68,9 +68,10 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
-Item = Annotated[MessageRequest, ONE_TIME, any_of("topic", "deliver_to")]
+_Checked = Annotated[MessageRequest, ONE_TIME, any_of("topic", "deliver_to")]
+Item = Annotated[_Checked, named("BatchItem")]
 """An item of a batch, as described."""
-New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
+New = Annotated[_Checked, without("id")]
 """A single message: it gets its id from the server."""
 
 

@@ -17,6 +17,11 @@ def _meta(said: str = "", **schema: Any) -> Meta:
     return Meta(description=said or None, extra_json_schema=schema)
 
 
+def named(name: str) -> Meta:
+    """A component of its own in `/openapi.json` (schemas.py)."""
+    return Meta(title=name)
+
+
 # -- out
 
 Instant = Annotated[str, _meta("RFC 3339, UTC with ms", format="date-time")]
@@ -42,30 +47,37 @@ When = Annotated[
         "RFC 3339 with an offset, or a local time with its zone: 2027-03-28T09:00[Europe/Bucharest]",
         anyOf=[{"format": "date-time"}, {"pattern": _ZONED}],
     ),
+    named("When"),
 ]
 _DelayText = Annotated[str, _meta(pattern=f"^{_BACK}$")]
 _ShiftText = Annotated[str, _meta(pattern=f"^-?{_BACK}$")]
 _Whole = Annotated[int, _meta(**_SECONDS)]
 _Part = Annotated[float, _meta(**_SECONDS)]
-Delay = Annotated[_DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds")]
+Delay = Annotated[
+    _DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds"), named("Delay")
+]
 _ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]
 Expiry = Annotated[
-    _ExpiryText | _Whole | _Part, _meta("never: it stays until it is deleted; else how long it stays unused")
+    _ExpiryText | _Whole | _Part,
+    _meta("never: it stays until it is deleted; else how long it stays unused"),
+    named("Expiry"),
 ]
-Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -PT15M, -900")]
+Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -PT15M, -900"), named("Shift")]
 Point = Annotated[
     str,
     _meta(
         "RFC 3339 with an offset, or Unix ms",
-        anyOf=[{"format": "date-time"}, {"pattern": _ZONED}, {"pattern": r"^\d{1,14}$"}],
+        anyOf=[{"format": "date-time"}, {"pattern": rf"{_ZONED}|^\d{{1,14}}$"}],
     ),
+    named("Point"),
 ]
 Since = Annotated[
     str,
     _meta(
         "RFC 3339 with an offset, or how far back: PT1H",
-        anyOf=[{"format": "date-time"}, {"pattern": _ZONED}, {"pattern": f"^{_BACK}$"}],
+        anyOf=[{"format": "date-time"}, {"pattern": f"{_ZONED}|^{_BACK}$"}],
     ),
+    named("Since"),
 ]
 Topic = Annotated[
     str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
@@ -89,11 +101,20 @@ GroupName = Annotated[str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#
 Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
 
 
+def _also(schema: dict[str, Any]) -> Meta:
+    """Where generators don't look: they would make a type of each option."""
+    return Meta(extra_json_schema={"if": {}, "then": schema})
+
+
 def only_one(*names: str) -> Meta:
     """At most one of these members is not null."""
     others = [[other for other in names if other != name] for name in names]
-    nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
-    return Meta(extra_json_schema={"anyOf": nulls})
+    return _also({"anyOf": [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]})
+
+
+def any_of(*names: str) -> Meta:
+    """At least one of these members is present."""
+    return _also({"anyOf": [{"required": [name]} for name in names]})
 
 
 def not_both(one: str, other: str) -> Meta:
@@ -101,9 +122,9 @@ def not_both(one: str, other: str) -> Meta:
     return Meta(extra_json_schema={"not": {"required": [one, other]}})
 
 
-def any_of(*names: str) -> Meta:
-    """At least one of these members is present."""
-    return Meta(extra_json_schema={"allOf": [{"anyOf": [{"required": [name]} for name in names]}]})
+def without(name: str) -> Meta:
+    """The type has no such member here."""
+    return Meta(extra_json_schema={"properties": {name: False}})
 
 
 # -- parameters

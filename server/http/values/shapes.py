@@ -67,7 +67,7 @@ class Result(TypedDict, total=False):
     """Result of one item: its id or a problem; `replayed` and its state: the key was already known."""
 
     id: Id
-    replayed: Literal[True]
+    replayed: bool
     state: State
     problem: Problem
 

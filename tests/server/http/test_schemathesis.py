@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.http import Http, http
 from tests.support.mqtt import dial
-from tests.support.server import ServerProcess, serving
+from tests.support.server import ROOT, ServerProcess, serving
 from tests.support.soak import SOAK
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -73,6 +73,7 @@ async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]],
         subprocess.run,
         [*command, f"{server.url}/openapi.json", "--no-color", *arguments],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
