@@ -26,7 +26,7 @@ from .answers import raw_answer
 from .calls import ANY, JSON, NDJSON, OPEN, Call, Gives, call_of, described
 from .page import page_of
 from .problems import MEDIA_TYPE, SLUGS
-from .schemas import Json, Types
+from .schemas import REF, Json, Types
 from .values import shapes
 from .values.scalars import PATH, PATH_EXAMPLES, RetryAfter
 
@@ -108,7 +108,13 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
         components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_SAID}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "fasti", "version": server_version(), "description": DESCRIPTION},
+        "info": {
+            "title": "fasti",
+            "version": server_version(),
+            "description": DESCRIPTION,
+            "contact": {"name": "The fasti project"},
+        },
+        "servers": [{"url": "/", "description": "The server that gave this document."}],
         "tags": [{"name": name, "description": said} for name, said in TAGS.items() if name in used],
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": components,
@@ -140,6 +146,7 @@ def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool)
         "operationId": re.sub(r"\W+", "_", f"{method} {path.removeprefix('/v1')}").strip("_"),
         "tags": [_tag(path)],
         "summary": call.summary,
+        "description": _needed(call),
         "x-codeSamples": [
             {"lang": "Shell", "label": "curl", "source": _sample(method, path, call, has_keys)}
         ],
@@ -159,6 +166,14 @@ def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool)
             content[NDJSON] = {"schema": {"type": "string", "description": "one item a line"}}
         operation["requestBody"] = {"required": call.needs_body, "content": content}
     return operation
+
+
+def _needed(call: Call) -> str:
+    """Who may call it, and in what forms."""
+    needed = {OPEN: "Needs no key.", ANY: "Any key will do, where the server has keys."}
+    scope = f"Needs a key with the scope `{call.scope}`, where the server has keys."
+    lines = " The items can be sent as NDJSON too, one a line." if call.as_lines else ""
+    return needed.get(call.scope, scope) + lines
 
 
 def _sample(method: str, path: str, call: Call, has_keys: bool) -> str:
@@ -201,7 +216,7 @@ def _refused(status: int, slugs: Sequence[str], types: Types) -> Json:
     """A problem with one of these slugs."""
     answer: Json = {
         "description": ", ".join(slugs),
-        "content": {MEDIA_TYPE: {"schema": types.of(shapes.Problem)}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}},
         PROBLEMS: [f"/problems/{slug}" for slug in slugs],
     }
     if status in WAITING:

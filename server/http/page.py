@@ -52,7 +52,8 @@ def _section(method: str, path: str, operation: Json) -> str:
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         rows.append(f"<tr><td>body<td><code>{media}</code><td>{_said(content['schema'])}")
     rows += [_answer(status, answer) for status, answer in operation["responses"].items()]
-    head = f"<h2><b>{method}</b> <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
+    head = f"<h2><b>{method}</b> <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}"
+    head += f" <small>{escape(operation['description'])}</small></p>"
     samples = "".join(f"<pre>{escape(sample['source'])}</pre>" for sample in operation["x-codeSamples"])
     return f"{head}{samples}<table>{''.join(rows)}</table>"
 
@@ -92,12 +93,12 @@ def _words(schema: Json) -> Iterator[str]:
         yield f"array of {_said(schema['items'])}"
     elif "enum" in schema:
         yield " | ".join(escape(str(value)) for value in schema["enum"])
-    elif "description" in schema:
-        yield escape(schema["description"])
-    elif "type" in schema:
-        yield escape(str(schema["type"]))
     elif options:
         yield " or ".join(dict.fromkeys(_said(option) for option in options))
+    elif "type" in schema and not (schema["type"] == "string" and "description" in schema):
+        yield escape(str(schema["type"]))
+    if "description" in schema:
+        yield escape(schema["description"])
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None or high is not None:
         yield f"{low} to {high}" if high is not None else f"at least {low}"

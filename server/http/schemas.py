@@ -8,18 +8,18 @@ type, a union inside a union. The same is said here in fewer forms:
     {"enum": ["a", "b"]}         also {"type": "string"}
     a type beside its options    in each option
     an integer or a number       a number
+    a member with a default      {"description": "default 1"}: some take it for a member that is always there
 
 What is true of several members at once stands below `then` or `not` (scalars.py): validators read it, and
 generators don't look there.
 """
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 import msgspec
 
 Json = dict[str, Any]
-_VALUES = ("default", "enum", "required")
 REF = "#/components/schemas/"
 
 
@@ -28,48 +28,66 @@ class Types:
 
     def __init__(self) -> None:
         self.components: dict[str, Json] = {}
+        self._found: dict[str, Json] = {}
+        """Named types, as msgspec describes them."""
+        self._sources: dict[str, Json] = {}
+        """Components, as msgspec describes them, with further rules."""
 
     def of(self, kind: Any) -> Json:
         (schema,), found = msgspec.json.schema_components([kind], ref_template=f"{REF}{{name}}")
-        plain = self._plain(schema, found)
-        assert isinstance(plain, dict)
-        return plain
+        for name, component in found.items():
+            _keep(self._found, name, component)
+        return self._plain(schema)
 
-    def _plain(self, node: Any, found: Mapping[str, Json]) -> Any:
-        """The node in the forms above; `found`: the components that msgspec refers to."""
-        if isinstance(node, list):
-            return [self._plain(inner, found) for inner in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            name = node["$ref"].removeprefix(REF)
-            return self._named(_varied(found[name], node), found)
-        return self._named(node, found) if "title" in node else self._members(node, found)
+    def _plain(self, schema: Json) -> Json:
+        """The schema in the forms above."""
+        if "$ref" in schema:
+            return self._named(_varied(self._found[schema["$ref"].removeprefix(REF)], schema))
+        return self._named(schema) if "title" in schema else self._members(schema)
 
-    def _named(self, schema: Json, found: Mapping[str, Json]) -> Json:
+    def _named(self, schema: Json) -> Json:
         """A reference to the component."""
         name = schema["title"]
-        if name not in self.components:
-            self.components[name] = {}  # it may refer to itself
-            self.components[name] = self._members(schema, found)
-        else:
-            assert self.components[name] in ({}, self._members(schema, found)), f"two types are called {name}"
+        if _keep(self._sources, name, schema):
+            self.components[name] = self._members(schema)
         return {"$ref": f"{REF}{name}"}
 
-    def _members(self, schema: Json, found: Mapping[str, Json]) -> Json:
+    def _members(self, schema: Json) -> Json:
         given = dict(schema)
         if "enum" in given and all(isinstance(value, str) for value in given["enum"]):
             given["type"] = "string"
         if "anyOf" in given:
-            given["anyOf"] = _options(given)
+            given["anyOf"] = [self._plain(one) for one in _options(given)]
             given.pop("type", None)
-        plain = {}
-        for name, inner in given.items():
-            if name == "properties":
-                plain[name] = {member: self._plain(one, found) for member, one in inner.items()}
-            else:
-                plain[name] = inner if name in _VALUES else self._plain(inner, found)
-        return plain
+        if "properties" in given:
+            given["properties"] = {name: self._plain(_said(one)) for name, one in given["properties"].items()}
+        for name in ("items", "additionalProperties"):
+            if isinstance(given.get(name), dict):
+                given[name] = self._plain(given[name])
+        if "prefixItems" in given:
+            given["prefixItems"] = [self._plain(one) for one in given["prefixItems"]]
+        return given
+
+
+def _keep(known: dict[str, Json], name: str, schema: Json) -> bool:
+    """Whether it is new."""
+    is_new = name not in known
+    assert known.setdefault(name, schema) == schema, f"two types are called {name}"
+    return is_new
+
+
+def _said(member: Json) -> Json:
+    """A member whose default stands in its description. None, false and empty ones are left out."""
+    if "anyOf" in member:
+        default = next((one["default"] for one in member["anyOf"] if "default" in one), None)
+        options = [{name: one[name] for name in one if name != "default"} for one in member["anyOf"]]
+        member = {**member, "anyOf": options, "default": member.get("default") or default}
+    default = member.get("default")
+    said = {name: inner for name, inner in member.items() if name != "default"}
+    if default:
+        text = default if isinstance(default, str) else json.dumps(default)
+        said["description"] = "; ".join(filter(None, (said.get("description"), f"default {text}")))
+    return said
 
 
 def _options(schema: Json) -> list[Json]:
