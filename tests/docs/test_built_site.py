@@ -1,5 +1,6 @@
 """The site as it is built, where mkdocs is installed (`make site` installs it)."""
 
+import json
 import os
 import re
 import subprocess
@@ -49,3 +50,16 @@ def test_the_colours_are_the_consoles(site: Path) -> None:
         (block,) = re.findall(rf'\[data-md-color-scheme="{name}"\] \{{(.*?)\}}', colours, re.DOTALL)
         assert "--accent" in block
         assert block in console
+
+
+@pytest.mark.parametrize("word", ["Kubernetes", "JavaScript", "Go"])
+def test_search_finds_a_page_of_that_name(site: Path, word: str) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {
+        one["title"]: one.get("boost", 1)
+        for one in index["docs"]
+        if re.search(rf"(?i)\b{word}", one["title"])
+    }
+    assert max(found, key=lambda title: found[title]).split()[1:] == [word], (
+        "the search finds goes and going too"
+    )
