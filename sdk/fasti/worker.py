@@ -37,7 +37,7 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -330,7 +330,7 @@ class Worker:
             self.figures.failed += 1
         self.figures.in_hand -= 1
         if not is_told:
-            _log.warning("%s %s: connection lost, it will be redelivered", d.topic, d.id)
+            _log.warning("%s %s: connection lost, it will be redelivered", d.topic, d.id, extra=_told(d))
 
     async def _tried(
         self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]
@@ -338,7 +338,8 @@ class Worker:
         """None: done. Else why not, and when again. `begin` is called when a handler is."""
         job = self._job_of(d)
         if job is None:
-            _log.warning("%s %s: no handler matches this topic, there is %s", d.topic, d.id, self._filters)
+            text = "%s %s: no handler matches this topic, there is %s"
+            _log.warning(text, d.topic, d.id, self._filters, extra=_told(d))
             return RetryIn(None, f"no handler of the worker matches the topic {d.topic}")
         try:
             async with self._turn(job, d):
@@ -346,17 +347,19 @@ class Worker:
                     await job.do(d, threads, begin)
         except RetryIn as asked:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
-            _log.info("%s %s: retry %s: %s", d.topic, d.id, when, asked)
+            _log.info("%s %s: retry %s: %s", d.topic, d.id, when, asked, extra=_told(d))
             return asked
         except (Reject, Unfit) as never:
-            _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
+            _log.warning("%s %s: rejected: %s", d.topic, d.id, never, extra=_told(d))
             return never if isinstance(never, Reject) else Reject(f"the payload {never}")
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
+            text = "%s %s: attempt %d failed: %s: %s"
+            named = type(error).__name__
+            _log.warning(text, d.topic, d.id, d.attempt, named, error, exc_info=error, extra=_told(d))
             return RetryIn(None, f"{type(error).__name__}: {error}")
-        _log.debug("%s %s: done", d.topic, d.id)
+        _log.debug("%s %s: done", d.topic, d.id, extra=_told(d))
         return None
 
     def _job_of(self, d: Delivery) -> _Job | None:
@@ -399,6 +402,11 @@ class Worker:
             let_go()
 
 
+def _told(d: Delivery) -> Mapping[str, object]:
+    """A log line's members about its message, for `extra`."""
+    return {"told": {"topic": d.topic, "id": d.id, "attempt": d.attempt}}
+
+
 async def _hold(d: Delivery) -> None:
     """Extend the lease at each third of it."""
     lease = d.ack_timeout
@@ -407,10 +415,10 @@ async def _hold(d: Delivery) -> None:
         try:
             is_ours = await d.extend(lease)
         except Refused as error:
-            _log.warning("%s %s: not extended: %s", d.topic, d.id, error)
+            _log.warning("%s %s: not extended: %s", d.topic, d.id, error, extra=_told(d))
             return
         if not is_ours:
-            _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id)
+            _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id, extra=_told(d))
             return
 
 

@@ -16,6 +16,7 @@ there.
     schedule.py     `fasti schedule`
     subscribe.py    `fasti subscribe`
     work.py         `fasti work`: a worker of yours, with logs and a progress line
+    logs.py         its log: one line an event, text or JSON
     timeline.py     `fasti timeline`
     slices.py       `fasti slice`
     shard.py        `fasti shard`

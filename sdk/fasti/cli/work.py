@@ -1,7 +1,7 @@
 """`fasti work MODULE:WORKER`: run your worker, with logs and a progress line.
 
-Log lines go to stderr. On a terminal the progress line stays below them; elsewhere it is a log line each
-minute.
+Log lines go to stderr (`logs`). On a terminal the progress line stays below them; elsewhere, and with
+`--log`, it is a log line each minute.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 from rich.status import Status
 
 import fasti
 
+from .logs import Style, logs
 from .output import Printer
 from .places import Expiry
 from .run import run
@@ -45,6 +44,9 @@ def work(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log a line for each finished job.")
     ] = False,
+    log: Annotated[
+        Style | None, typer.Option("--log", help="Log format. Default: text, on a terminal in colours.")
+    ] = None,
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM; running jobs then have the worker's `grace` to end.
 
@@ -57,8 +59,8 @@ def work(
         worker.expiry = expiry
 
     async def go(client: fasti.Client, out: Printer) -> None:
-        with _logs(out, logging.DEBUG if verbose else logging.INFO):
-            telling = asyncio.create_task(_tell(worker, out))
+        with logs(out, logging.DEBUG if verbose else logging.INFO, log):
+            telling = asyncio.create_task(_tell(worker, out, out.errors.is_terminal and log is None))
             try:
                 await worker.run(client)
             finally:
@@ -83,23 +85,8 @@ def _found(name: str) -> fasti.Worker:
     return worker
 
 
-@contextlib.contextmanager
-def _logs(out: Printer, level: int) -> Iterator[None]:
-    """The SDK's logs on stderr; also a handler's, unless its module has set up logging."""
-    handler = RichHandler(console=out.errors, show_path=False, show_level=True, markup=False)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    ours = logging.getLogger("fasti")
-    before = ours.level
-    ours.setLevel(level)
-    try:
-        yield
-    finally:
-        ours.setLevel(before)
-
-
-async def _tell(worker: fasti.Worker, out: Printer) -> None:
+async def _tell(worker: fasti.Worker, out: Printer, is_live: bool) -> None:
     """Show the progress, each second on a terminal."""
-    is_live = out.errors.is_terminal
     status = Status("", console=out.errors)
     with status if is_live else contextlib.nullcontext():
         before, at_s = 0, time.monotonic()
