@@ -74,7 +74,7 @@ class Message:
             else:
                 is_usual = True
                 self.is_judged = value[0] != VERSION
-                """Whether `Owners` has to be asked before it is handed out: it has an owner, or is retained."""
+                """Whether `Owners` is asked before it is handed out: it has an owner, or is retained."""
                 self.qos, self.asked_ms, topic_at, end = layout
                 self.topic = value[topic_at:end]
                 self._body_at = end
