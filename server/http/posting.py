@@ -160,36 +160,54 @@ def _once(
     """`decide` for a batch with a key: what it has placed before gets its first answer, the rest is decided.
     Raises Refused."""
     before, places = commit.batch_under(key), key.places or range(key.count)
-    ids: list[MessageId] = [MessageId(0)] * key.count if before is None else list(before.ids)
-    answers: list[Any] = [None] * len(drafts)
-    rest: Sequence[int] = range(len(drafts))
-    if before is not None:
-        rest = left = list[int]()
-        for n, place in enumerate(places):
-            if n and not n % STEP:
-                yield
-            if ids[place] and commit.is_kept(ids[place]):
-                answers[n] = Known(ids[place], drafts[n].due_ms)
-            else:
-                left.append(n)
-        dropped = frozenset(late)
-        late = [at for at, n in enumerate(rest) if n in dropped]
-        names = [names[n] for n in rest] if names else ()
-        barred = {at: barred[n] for at, n in enumerate(rest) if n in barred}
+    if before is None:
+        placed = yield from decide(commit, drafts, late, names, terms, barred)
+        if len(placed) == key.count and set(map(type, placed)) == {int}:
+            commit.note_batch(key, placed, max([draft.due_ms for draft in drafts]))
+        else:
+            _note(commit, key, [MessageId(0)] * key.count, 0, places, drafts, placed)
+        return placed
+    ids, answers, rest = list(before.ids), list[Any](), list[int]()
+    for n, place in enumerate(places):
+        if n and not n % STEP:
+            yield
+        if ids[place] and commit.is_kept(ids[place]):
+            answers.append(Known(ids[place], drafts[n].due_ms))
+        else:
+            answers.append(None)
+            rest.append(n)
+    dropped, some = frozenset(late), [drafts[n] for n in rest]
+    late = [at for at, n in enumerate(rest) if n in dropped]
+    names = [names[n] for n in rest] if names else ()
+    barred = {at: barred[n] for at, n in enumerate(rest) if n in barred}
     try:
-        placed = yield from decide(commit, [drafts[n] for n in rest], late, names, terms, barred)
+        placed = yield from decide(commit, some, late, names, terms, barred)
     except Refused as error:
         error.index = rest[error.index]
         raise
-    due_ms, has_new = 0 if before is None else at_of(before.position), False
     for n, answer in zip(rest, placed, strict=True):
         answers[n] = answer
+    _note(commit, key, ids, at_of(before.position), [places[n] for n in rest], some, placed)
+    return answers
+
+
+def _note(
+    commit: Commit,
+    key: BatchKey,
+    ids: list[MessageId],
+    due_ms: int,
+    places: Sequence[int],
+    drafts: Sequence[Draft],
+    placed: Sequence[Placed | Refused],
+) -> None:
+    """Remember what a batch with a key has placed, if anything, among the `ids` of its items."""
+    has_new = False
+    for place, draft, answer in zip(places, drafts, placed, strict=True):
         if not isinstance(answer, Refused):
-            ids[places[n]] = answer.id if isinstance(answer, Known) else answer
-            due_ms, has_new = max(due_ms, drafts[n].due_ms), True
+            ids[place] = answer.id if isinstance(answer, Known) else answer
+            due_ms, has_new = max(due_ms, draft.due_ms), True
     if has_new:
         commit.note_batch(key, ids, due_ms)
-    return answers
 
 
 def _in_steps(decide: Callable[..., Bits[list[Any]]]) -> Callable[..., Steps]:

@@ -25,7 +25,11 @@ BATCH_MAX = 64 << 10
 # Possessive: no backtracking, of which a head of empty headers had 2 ways for each.
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x21-\x7e \t]*+\r\n)++")
 _HEADER = re.compile(rb"([A-Za-z0-9-]++):[ \t]*+([\x21-\x7e \t]*+)\r\n")
-_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*+(\d++)", re.IGNORECASE)
+_DIFFERING = re.compile(
+    rb"\r\n(?:Content-Length|Idempotency-Key):[ \t]*+([\x21-\x7e][\x21-\x7e \t]*+)", re.IGNORECASE
+)
+"""Headers whose value differs from one request to the next."""
+_VALUE = re.compile(rb"[\x21-\x7e][\x21-\x7e \t]*+")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"
 )
@@ -58,6 +62,8 @@ LEASES = re.compile(
 )
 LENGTH_DIGITS = 9
 """Maximum digits of a Content-Length."""
+DIFFERING_MAX = 512
+"""Maximum bytes of a value that differs from the last head's; keys are shorter."""
 SAME_HEAD_MAX = 1 << 10
 """Maximum bytes of a head that a connection caches: reading one takes 8 us."""
 
@@ -131,32 +137,57 @@ def read_request(data: bytes) -> Request | None:
 
 
 class LastHead:
-    """The last head of a connection. One that differs from it only in Content-Length is not read again."""
+    """The last head of a connection. One that differs only in Content-Length and Idempotency-Key is not read
+    again."""
 
-    __slots__ = ("_after", "_before", "_length", "_request")
+    __slots__ = ("_after", "_before", "_head", "_request")
 
     def __init__(self) -> None:
-        self._before = self._length = self._after = b""
-        """The parts of the head: before the digits of Content-Length, these digits, and after them."""
+        self._head = b""
+        self._before: list[tuple[bytes, bool]] = []
+        """The parts of the head before each value that may differ, and whether this is the length."""
+        self._after = b""
+        """The part after the last of them."""
         self._request: Request | None = None
         """Its parsed request."""
 
     def read(self, data: bytes) -> Request | None:
         """As `read_request`."""
         last = self._request
-        if last is not None and data.startswith(self._before):
-            at = len(self._before)
-            end = data.find(b"\r", at, at + LENGTH_DIGITS + 1)
-            length = data[at:end] if end > 0 else b""
-            if length.isdigit() and data.startswith(self._after, end):
-                if length == self._length:
-                    return last
-                start = end + len(self._after)
-                return last._replace(start=start, end=start + int(length))
+        if last is not None:
+            if data.startswith(self._head):
+                return last
+            like = self._read_like(data, last)
+            if like is not None:
+                return like
         request = read_request(data)
         if request is not None and request.start <= SAME_HEAD_MAX:
-            found = _LENGTH.search(data, 0, request.start)
-            assert found is not None, "a head without a length is not for here"
-            self._before, self._length = data[: found.start(1)], found[1]
-            self._after, self._request = data[found.end(1) : request.start], request
+            self._head, self._request, end = data[: request.start], request, 0
+            self._before.clear()
+            for found in _DIFFERING.finditer(self._head):
+                self._before.append((self._head[end : found.start(1)], found[0][2:9].lower() == b"content"))
+                end = found.end(1)
+            self._after = self._head[end:]
         return request
+
+    def _read_like(self, data: bytes, last: Request) -> Request | None:
+        """The request, if its head is like the last one's."""
+        at, length, key = 0, 0, last.key
+        for part, is_length in self._before:
+            start = at + len(part)
+            end = data.find(b"\r", start, start + DIFFERING_MAX)
+            if end < 0 or not data.startswith(part, at):
+                return None
+            value, at = data[start:end], end
+            if is_length:
+                if not value.isdigit() or len(value) > LENGTH_DIGITS:
+                    return None
+                length = int(value)
+            elif _VALUE.fullmatch(value):
+                key = value.rstrip(b" \t").decode()
+            else:
+                return None
+        if not data.startswith(self._after, at):
+            return None
+        start = at + len(self._after)
+        return last._replace(start=start, end=start + length, key=key)

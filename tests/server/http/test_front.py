@@ -131,6 +131,41 @@ def test_a_head_like_the_last_one_is_read_as_the_first_one_is(
             assert last.read(data[:stop]) == read_request(data[:stop])
 
 
+KEYS = [
+    b"b",
+    b"k" * 256,
+    b"k" * 600,
+    b"a b",
+    b"a \t",
+    b" a",
+    b"",
+    b"\t",
+    b"\xe4",
+    b"a\0",
+    b"a\r\nX: y",
+    b"a\r\nHost: b",
+]
+
+
+@pytest.mark.parametrize("first", [b"a", b"order-17 ", b"k" * 255])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_also_with_another_key(first: bytes, place: int) -> None:
+    def head(key: bytes, length: bytes, name: bytes = b"Idempotency-Key: ") -> bytes:
+        lines = post(b"").replace(b"Content-Length: 0", b"Content-Length: " + length).split(b"\r\n")
+        lines.insert(place, name + key)
+        return b"\r\n".join(lines)
+
+    last = LastHead()
+    assert last.read(head(first, b"7")) == read_request(head(first, b"7")) is not None
+    same = [head(key, length) for key in KEYS for length in (b"7", b"19", b"7a")]
+    others = [head(b"c", b"7", name) for name in (b"idempotency-key: ", b"Idempotency-Key:", b"X: y\r\n")]
+    for data in (*same, *others, post(BODY), *same):
+        assert last.read(data + BODY) == read_request(data + BODY)
+        if len(data) < 400:
+            for stop in range(len(data)):
+                assert last.read(data[:stop]) == read_request(data[:stop])
+
+
 @pytest.mark.parametrize("stop", range(len(post())))
 def test_every_beginning_of_a_call_is_none_or_incomplete(stop: int) -> None:
     request = read_request(post()[:stop])
