@@ -56,10 +56,11 @@ Answer = TypeVar("Answer")
 class _Request(Generic[Kind, Item, Answer]):
     """Calls of one kind and their futures, index by index. `size`: bytes."""
 
-    __slots__ = ("futures", "items", "kind", "size")
+    __slots__ = ("futures", "items", "kind", "loop", "size")
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self.loop = asyncio.get_running_loop()  # a call of the system each time
         self.items: list[Item] = []
         self.futures: list[asyncio.Future[Answer]] = []
         self.size = 0
@@ -101,13 +102,12 @@ class Outbox(Generic[Kind, Item, Answer]):
 
     def submit(self, kind: Kind, item: Item, size: int) -> asyncio.Future[Answer]:
         """Queue an item of `size` bytes; the future returns its answer."""
-        loop = asyncio.get_running_loop()
         request = self._open.get(kind)
         if request is None or len(request.items) >= MAX_ITEMS or request.size + size > MAX_BYTES:
             request = self._open[kind] = _Request(kind)
             self._waiting.append(request)
-            self._flush_soon(loop)
-        answer: asyncio.Future[Answer] = loop.create_future()
+            self._flush_soon(request.loop)
+        answer: asyncio.Future[Answer] = request.loop.create_future()
         request.items.append(item)
         request.futures.append(answer)
         request.size += size

@@ -262,7 +262,8 @@ class Messages:
                 answer = await self._looked_up(answer)
             if own and answer.get("state") == "cancelled":
                 raise key_cancelled(own, {"type": "/problems/cancelled", "id": answer["id"]})
-        return self._handle({**body, **answer})
+        body.update(answer)
+        return self._handle(body)
 
     async def schedule_many(
         self,
