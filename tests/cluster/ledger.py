@@ -261,9 +261,10 @@ class Poster(Client):
 
     def _post(self, letters: list[Letter], items: list[dict[str, object]]) -> None:
         """The same request, until it is answered."""
+        is_whole = self.chance.random() < 0.5
         while not self.is_over.is_set():
             try:
-                status, body = self._ask(letters, items)
+                status, body = self._ask(letters, items, is_whole=is_whole)
             except UNANSWERED:
                 status, body = 503, {}
             if status in (200, 201):
@@ -280,13 +281,25 @@ class Poster(Client):
     def _key(self, letter: Letter) -> str:
         return f"{self.ledger.topic}-{letter.tag}"
 
-    def _ask(self, letters: list[Letter], items: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
+    def _ask(
+        self, letters: list[Letter], items: list[dict[str, object]], *, is_whole: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """`is_whole`: a batch has one key, in place of one for each item."""
         if self.batch == 1:
             return self._calls.ask(
                 "POST",
                 "/v1/messages",
                 json.dumps(items[0]).encode(),
                 Content_Type="application/json",
+                Idempotency_Key=self._key(letters[0]),
+            )
+        if is_whole:
+            lines = [json.dumps(item).encode() for item in items]
+            return self._calls.ask(
+                "POST",
+                "/v1/messages:batch",
+                b"\n".join(lines),
+                Content_Type=NDJSON,
                 Idempotency_Key=self._key(letters[0]),
             )
         lines = [
