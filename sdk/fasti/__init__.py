@@ -44,6 +44,7 @@ Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
     durations.py        durations as text, read as the server reads them
     addresses.py        where the server is: one address or several, and whom the key may go to
+    tls.py              which servers are trusted, and what is shown to them
     transport.py        HTTP with retries, and listings page after page; `Retry`
     coalesce.py         concurrent calls in one request
     mqtt_adapter.py     one MQTT connection, over aiomqtt
@@ -71,7 +72,10 @@ from .errors import (
     NotFound,
     Problem,
     Refused,
+    Unencrypted,
+    UnencryptedWarning,
     Unreachable,
+    Untrusted,
 )
 from .groups import Group
 from .jobs import Job
@@ -131,7 +135,10 @@ __all__ = [
     "Subscription",
     "Try",
     "Undone",
+    "Unencrypted",
+    "UnencryptedWarning",
     "Unreachable",
+    "Untrusted",
     "WaitingRetry",
     "Worker",
     "instant_of_id",

@@ -6,24 +6,65 @@ answer, or knows no leader, it tries the others in turn.
 
 Rules for sending the API key: a given address may redirect to any other, because leaders announce names of
 their own, and the key is sent there. That address may redirect only to given ones. No redirect leads from
-https to http. So an attacker on the wire gets the key only where it could be read anyway, over plain http. A
-redirect changes only the server: method, path, query and body stay the caller's, and a `Location` with
-another path is refused.
+https to http, and no reference from MQTT with TLS to plain MQTT unless `allow_plain` says so. So an attacker
+on the wire gets the key only where it could be read anyway, over plain http. A redirect changes only the
+server: method, path, query and body stay the caller's, and a `Location` with another path is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from yarl import URL
 
 HOPS = 5
 """Redirects that one request or connection follows in a row."""
 REDIRECTS = (301, 302, 307, 308)
-_MQTT_PORT = 1883
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}  # by the transports of /v1/info
+_SECURE = ("mqtts", "wss")
+_WEBSOCKETS = ("ws", "wss")
+_ANYWHERE = ("", "0.0.0.0", "::")
+_BROKER = re.compile(
+    r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[^\]/]*\]|[^:/\s]+)(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?",
+    re.ASCII,
+)
 
-Broker = tuple[str, int]
-"""Host and port of MQTT."""
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """An address of MQTT. `scheme`: mqtt, mqtts, ws or wss; `path`: of a websocket."""
+
+    host: str
+    port: int
+    scheme: str = "mqtt"
+    path: str = "/mqtt"
+
+    @property
+    def has_tls(self) -> bool:
+        return self.scheme in _SECURE
+
+    @property
+    def is_websocket(self) -> bool:
+        return self.scheme in _WEBSOCKETS
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path if self.is_websocket else ''}"
+
+
+def is_local(host: str | None) -> bool:
+    """Whether it is this machine: what goes there is on no wire."""
+    if host is None or host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def base_url(text: str) -> str:
@@ -59,6 +100,11 @@ class Servers:
     @property
     def current(self) -> str:
         return self._told or self.given[self._index]
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether any of the given ones is https."""
+        return any(base.startswith("https://") for base in self.given)
 
     @property
     def is_cluster(self) -> bool:
@@ -106,13 +152,19 @@ class Brokers:
     """The broker of one subscription: the given ones in turn, or the one that it was redirected to."""
 
     def __init__(
-        self, find: Callable[[], Awaitable[tuple[Broker, ...]]], has_others: Callable[[], bool]
+        self,
+        find: Callable[[], Awaitable[tuple[Broker, ...]]],
+        has_others: Callable[[], bool],
+        *,
+        allow_plain: bool,
     ) -> None:
         """`find` returns the given brokers, or those that the server names. It is called again each round.
-        `has_others`: whether its result may change.
+        `has_others`: whether its result may change. `allow_plain`: a reference may lead from TLS to plain.
         """
         self._find = find
         self.has_others = has_others
+        self._allow_plain = allow_plain
+        self._asked: Broker | None = None
         self._given: tuple[Broker, ...] = ()
         self._index = 0
         self._told: Broker | None = None
@@ -124,11 +176,10 @@ class Brokers:
 
     async def current(self) -> Broker:
         """Raises what `find` raises."""
-        if self._told is not None:
-            return self._told
-        if self._index >= len(self._given):
+        if self._told is None and self._index >= len(self._given):
             self._given, self._index = await self._find(), 0
-        return self._given[self._index]
+        self._asked = self._told or self._given[self._index]
+        return self._asked
 
     def turn(self) -> None:
         """Move from the current broker to the next one."""
@@ -136,7 +187,12 @@ class Brokers:
 
     def follow(self, reference: str | None) -> bool:
         """Follow the reference of the current broker. False: it cannot be followed."""
-        broker = _referred(reference)
+        asked = self._asked
+        if asked is None:
+            return False
+        named = (_referred(text, asked) for text in (reference or "").split())
+        allowed = (one for one in named if one and (one.has_tls or self._allow_plain or not asked.has_tls))
+        broker = next(allowed, None)
         if broker is None:
             return False
         if broker in self._given:
@@ -149,18 +205,46 @@ class Brokers:
 
 
 def broker(text: str) -> Broker:
-    """host and port of "host:port", "[::1]:1883" or "mqtt://host:port". Raises ValueError."""
-    host, colon, port = text.removeprefix("mqtt://").rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(f"mqtt must be host:port, not {text!r}")
-    return host.strip("[]"), int(port)
+    """The address in "host:port", "mqtts://host", "wss://host/path". Raises ValueError."""
+    found = _BROKER.fullmatch(text.strip())
+    scheme = (found and found["scheme"]) or "mqtt"
+    port = (found and found["port"]) or (_PORTS.get(scheme) if found and found["scheme"] else None)
+    if found is None or port is None or scheme not in _PORTS or (found["path"] and scheme not in _WEBSOCKETS):
+        raise ValueError(
+            f"mqtt must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
+        )
+    path = found["path"] if found["path"] and scheme in _WEBSOCKETS else "/mqtt"
+    return Broker(found["host"].strip("[]"), int(port), scheme, path)
 
 
-def _referred(reference: str | None) -> Broker | None:
-    """The first of the servers that a reference names; None: it names none that can be read."""
-    for text in (reference or "").split():
-        has_port = text.rpartition(":")[2].isdigit() and not text.endswith("]")
-        host, port = broker(text if has_port else f"{text}:{_MQTT_PORT}")
-        if host and 0 < port <= 0xFFFF:
-            return host, port
-    return None
+def listener_of(listeners: Sequence[Mapping[str, Any]], base: str) -> Broker | None:
+    """Of MQTT's listeners in `/v1/info`, as `base` answered, the one to use; None: there is none.
+
+    One with TLS if `base` is https, if there is one. TCP comes before websockets.
+    """
+    url = URL(base)
+    wanted = ("mqtts", "wss", "mqtt", "ws") if url.scheme == "https" else ("mqtt", "mqtts", "ws", "wss")
+    found = [one for one in (_listener(each, url.host or "127.0.0.1") for each in listeners) if one]
+    return min(found, key=lambda one: wanted.index(one.scheme), default=None)
+
+
+def _listener(told: Mapping[str, Any], host: str) -> Broker | None:
+    """None: of a kind that is not known here. `host`: for one that listens everywhere."""
+    try:
+        if told.get("url"):
+            one = broker(str(told["url"]))
+        else:
+            scheme = _SCHEMES[told.get("transport", "tcp")]
+            one = Broker(str(told.get("host", "")), int(told["port"]), scheme)
+    except (KeyError, ValueError):
+        return None
+    return replace(one, host=host) if one.host in _ANYWHERE else one
+
+
+def _referred(text: str, asked: Broker) -> Broker | None:
+    """A server in a reference; without a scheme or port those of `asked` count. None: it cannot be read."""
+    try:
+        one = broker(text if "://" in text else f"{asked.scheme}://{text}")
+    except ValueError:
+        return None
+    return replace(one, path=asked.path) if "://" not in text else one

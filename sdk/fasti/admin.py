@@ -18,7 +18,7 @@ from .wire import Json, When, dumps, instant, moment, parse_instant
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port"}`.
+    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
 
     `build`: "compiled" where the server runs compiled modules, else "pure".
     """

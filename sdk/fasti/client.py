@@ -8,20 +8,19 @@ state that a second client would not have, and belongs to the event loop it is f
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 from weakref import WeakSet
 
-from yarl import URL
-
-from .addresses import Broker, Brokers, addresses, broker
+from .addresses import Broker, Brokers, addresses, broker, is_local, listener_of
 from .admin import Info, Server, Sessions, Slices
 from .cluster import Cluster
 from .dead import Dead
 from .endpoints import Endpoints
-from .errors import Error, Refused, Unreachable
+from .errors import Error, Refused, Unencrypted, UnencryptedWarning, Unreachable
 from .groups import Groups
 from .jobs import Jobs
 from .messages import Messages
@@ -32,20 +31,25 @@ from .schedules import Schedules
 from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .timeline import Timeline
+from .tls import Cert, File, Tls
 from .transport import Retry, Transport
 from .wire import Span, dumps, parse_instant, span
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-_ANYWHERE = ("", "0.0.0.0", "::")
 
 
 @unfolded
 class Client:
     """Speaks to one server. Use it as `async with`, or call `close()` at the end.
 
-    `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port".
+    `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port",
+    or a URL with mqtt://, mqtts://, ws:// or wss://; default: as the server says, with TLS if `url` is https.
     A cluster has several addresses, of both kinds: a sequence, or text with commas between them.
-    `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
+
+    `ca` is a file of CA certificates to trust in place of the system's, default FASTI_CA; `cert` a client
+    certificate, with its key in the same file or as (certificate, key); both for HTTP and MQTT, PEM. With an
+    https address plain MQTT is refused (Unencrypted), and with a key http to another machine warns, unless
+    `allow_plain`. `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
     """
 
     def __init__(
@@ -54,6 +58,9 @@ class Client:
         *,
         key: str | None = None,
         mqtt: str | Sequence[str] | None = None,
+        ca: File | None = None,
+        cert: Cert | None = None,
+        allow_plain: bool = False,
         timeout: float = 30.0,
         retry: Retry | None = None,
     ) -> None:
@@ -61,10 +68,13 @@ class Client:
         self._transport = Transport(
             url or os.environ.get("FASTI_URL") or DEFAULT_URL,
             key=key or os.environ.get("FASTI_KEY"),
+            tls=Tls(ca or os.environ.get("FASTI_CA") or None, cert),
             timeout_s=timeout,
             retry=self._retry,
         )
         self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt))
+        self._allow_plain = allow_plain
+        self._warn_of_plain()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)
@@ -131,8 +141,9 @@ class Client:
 
     def _open(self, requests: Sequence[SubscribeRequest]) -> Subscription:
         """Several filters over one connection."""
-        brokers = Brokers(self._find_brokers, self._has_other_brokers)
-        return Subscription(requests, brokers, self._transport.key, self._retry, self._subscriptions)
+        brokers = Brokers(self._find_brokers, self._has_other_brokers, allow_plain=self._allow_plain)
+        tls, key = self._transport.tls, self._transport.key
+        return Subscription(requests, brokers, tls, key, self._retry, self._subscriptions)
 
     def pull(
         self,
@@ -160,6 +171,8 @@ class Client:
     async def _find_brokers(self) -> tuple[Broker, ...]:
         """The given brokers, or the server's. A cluster is asked each time: its leader may change."""
         if self._brokers:
+            for given in self._brokers if self._transport.has_tls else ():
+                self._check(given, f"mqtt={str(given)!r}")
             return self._brokers
         try:
             answer = await self._transport.call("GET", "/v1/info")
@@ -167,15 +180,28 @@ class Client:
             if self._transport.is_cluster and error.problem.status in (429, 503):
                 raise Unreachable(str(error)) from error  # no leader yet: no reason to give a subscription up
             raise
-        host, port = _listener(Info.of(answer.object()).mqtt)
-        found = ((URL(answer.url).host or "127.0.0.1") if host in _ANYWHERE else host, port)
+        found = listener_of(Info.of(answer.object()).mqtt, answer.url)
+        if found is None:
+            raise Error(f"{answer.url} names no MQTT listener; give mqtt='host:port' if there is one")
+        if answer.url.startswith("https://"):
+            self._check(found, f"{answer.url} names no MQTT listener with TLS, only {found}")
         if not self._transport.is_cluster:
             self._brokers = (found,)
         return (found,)
 
+    def _check(self, one: Broker, said: str) -> None:
+        """Raises Unencrypted for a plain broker beside https."""
+        if not (one.has_tls or self._allow_plain):
+            raise Unencrypted(
+                f"{said}, while the address is https: the key and the messages would go in clear. Give the"
+                " server a listener with mqtts:// (mqtt.listen, or mqtt.public_urls behind a proxy), name one"
+                " as mqtt='mqtts://host:port', or say allow_plain=True (--allow-plain)"
+            )
 
-def _listener(listeners: tuple[Mapping[str, Any], ...]) -> tuple[str, int]:
-    for found in listeners:
-        if found.get("transport", "tcp") == "tcp":
-            return str(found.get("host", "")), int(found["port"])
-    raise Error("the server names no MQTT listener over TCP; give mqtt='host:port'")
+    def _warn_of_plain(self) -> None:
+        """That the key goes in clear, once."""
+        plain = [str(one) for one in self._brokers if not (one.has_tls or is_local(one.host))]
+        plain = [*self._transport.in_clear, *plain]
+        if plain and self._transport.key and not self._allow_plain:
+            text = f"the API key goes in clear to {', '.join(plain)}: use https:// and mqtts://, or say"
+            warnings.warn(f"{text} allow_plain=True (--allow-plain)", UnencryptedWarning, stacklevel=3)

@@ -7,6 +7,8 @@
         KeyCancelled      the message under the key was cancelled, so that nothing was scheduled
         StillUndone       409 `undone` (places.py): a group or endpoint is not deleted over its backlog
       Unreachable         no answer, after the retries
+        Untrusted         no TLS with this server: its certificate, or ours
+      Unencrypted         plain MQTT beside https is not used: what to do instead
 
     BadArgument (a ValueError, not an Error: nothing was sent) names the wrong argument.
 
@@ -121,6 +123,24 @@ class KeyCancelled(Refused):
 
 class Unreachable(Error):
     """The server cannot be reached, or the connection ended before the answer."""
+
+
+class Untrusted(Unreachable):
+    """TLS failed over a certificate, the server's or ours. The text says what to do.
+
+    A call or a first connection is not tried again. A subscription that was connected goes on trying.
+    """
+
+
+class Unencrypted(Error):
+    """The server has plain MQTT only, and was reached over https: key and messages would go in clear.
+
+    Nothing was sent. Give the server a listener with TLS, or `allow_plain=True` to the client.
+    """
+
+
+class UnencryptedWarning(UserWarning):
+    """The API key goes in clear to another machine. `allow_plain=True` says that it may."""
 
 
 def problem_of(body: object, status: int | None = None) -> Problem:

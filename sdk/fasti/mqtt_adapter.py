@@ -1,6 +1,6 @@
 """One MQTT 5 connection, over aiomqtt. All use of what aiomqtt and paho keep private is in this file.
 
-These are twelve names, which a test lists. The ranges in sdk/pyproject.toml let in tested releases only.
+These are fifteen names, which a test lists. The ranges in sdk/pyproject.toml let in tested releases only.
 
 Why private access is needed at all:
 
@@ -23,6 +23,8 @@ Why private access is needed at all:
 - An ack has no reason code and no properties in paho, so a refusal is put together here. The reason codes and
   strings of what the server answers to SUBSCRIBE and PUBLISH are thrown away by aiomqtt.
 - aiomqtt waits 10 s for the answer to CONNECT and to SUBSCRIBE, also when the connection has long been lost.
+- Where TLS or a websocket fails paho leaves the socket open, and aiomqtt keeps the text of the error only. A
+  websocket that takes a part of a frame makes paho forget the packet.
 - Speed: aiomqtt reads one packet per turn of the loop, and paho makes a wake-up and two changes of the
   selector of every ack. Here a turn reads what has come, and an ack is one write.
 
@@ -35,6 +37,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -43,13 +46,13 @@ from typing import Any, cast
 import aiomqtt
 from paho.mqtt.client import Client as Paho
 from paho.mqtt.client import ConnectFlags, MQTTMessage
-from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.enums import LogLevel, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from .errors import Unreachable
+from .errors import Error, Unreachable, Untrusted
 from .mqtt_values import (
     ELSEWHERE,
     STAY_AWAY,
@@ -62,6 +65,7 @@ from .mqtt_values import (
     refused_connect,
     refused_or_sent_on,
 )
+from .tls import trouble, unaccepted
 from .wire import dumps
 
 _SETTLE_S = 2.0
@@ -93,9 +97,13 @@ class Connection:
         self._answers: dict[
             int, asyncio.Future[tuple[ReasonCode, str]]
         ] = {}  # to our PUBLISHes, by packet id
+        broker = target.broker
         self._mqtt = aiomqtt.Client(
-            target.host,
-            target.port,
+            broker.host,
+            broker.port,
+            transport="websockets" if broker.is_websocket else "tcp",
+            websocket_path=broker.path if broker.is_websocket else None,
+            websocket_headers=_without_origin,
             identifier=target.client_id,
             protocol=aiomqtt.ProtocolVersion.V5,
             clean_start=target.clean,
@@ -105,6 +113,10 @@ class Connection:
             password=target.password,
             properties=_connect_properties(target),
         )
+        self._broker = broker
+        self._tls = target.tls
+        self._socket: socket.socket | None = None  # the last that was opened
+        self._is_given_up = False  # before it was connected
         self._paho: Paho = self._mqtt._client
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -114,6 +126,7 @@ class Connection:
         self._came = 0  # packets of the kinds that come in numbers
         self._wrote = asyncio.Event()
         self._hook()
+        self._hook_socket()
 
     @property
     def is_open(self) -> bool:
@@ -123,15 +136,26 @@ class Connection:
 
     async def open(self) -> None:
         """Connect. Raises Unreachable (worth another try) or Refused (not)."""
+        failures: list[str] = []  # paho tells its log alone why a connection was lost
+        self._paho.on_log = lambda _client, _userdata, level, text: (
+            failures.append(text) if level == LogLevel.MQTT_LOG_ERR else None
+        )
         try:
+            if self._broker.has_tls:
+                self._paho.tls_set_context(await asyncio.to_thread(self._tls.context))
             await self._mqtt.__aenter__()
         except aiomqtt.MqttError as error:
             await asyncio.sleep(0)  # aiomqtt has asked the loop to watch the socket; let that pass first
+            failed = self._failed(error, f"{error} {' '.join(failures)}")
             self._drop_socket()
-            raise refused_connect(error, self._reference) from error
+            if self._socket is not None:  # a websocket that failed: paho leaves it open
+                self._socket.close()
+            raise failed from error
         except BaseException:
+            self._is_given_up = True
             self._drop_socket()
             raise
+        self._paho.on_log = None
         self._is_entered = True
         connected = self._paho.socket()
         if connected is None:  # since CONNACK, of which aiomqtt says nothing
@@ -140,6 +164,17 @@ class Connection:
             self._poll = select.poll()
             self._poll.register(cast("socket.socket", connected), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
+
+    def _failed(self, error: aiomqtt.MqttError, said: str) -> Error:
+        """Why there is no connection. `said`: its text and what paho has logged."""
+        if why := trouble(said, self._tls):
+            return Untrusted(f"{self._broker}: {why}")
+        failed = refused_connect(error, self._reference)
+        is_lost = isinstance(failed, Unreachable) and self._paho.socket() is None
+        if is_lost and isinstance(self._socket, ssl.SSLSocket):
+            # At TLS 1.3 our certificate is refused behind the handshake, by asyncio's servers without a word.
+            return Unreachable(f"{failed}; {unaccepted(self._tls)}")
+        return failed
 
     async def subscribe(self, topic_filter: str, qos: int, said: UserProperties, number: int = 0) -> None:
         """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended.
@@ -352,6 +387,45 @@ class Connection:
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
 
+    def _hook_socket(self) -> None:
+        paho = self._paho
+        connect, send = paho._create_socket_connection, paho._sock_send
+
+        def wanted(made: socket.socket) -> None:
+            """Note it. The loop may have given up while this thread connected."""
+            if self._is_given_up:
+                made.close()
+                raise ConnectionAbortedError
+            self._socket = made
+
+        def opened() -> socket.socket:
+            made = connect()
+            wanted(made)
+            return made
+
+        def with_tls(tcp_sock: socket.socket) -> ssl.SSLSocket:
+            """With the handshake. Raises Untrusted."""
+            try:
+                secure = self._tls.context().wrap_socket(tcp_sock, server_hostname=self._broker.host)
+            except ssl.SSLError as error:
+                if why := trouble(error, self._tls):
+                    raise Untrusted(f"{self._broker}: {why}") from error
+                raise
+            wanted(secure)
+            return secure
+
+        def send_frame(buf: bytes | bytearray) -> int:
+            """A packet as a websocket's frame: all of it, or again later with the same packet."""
+            sent = send(buf)
+            if not sent:
+                raise BlockingIOError
+            return sent
+
+        paho._create_socket_connection = opened  # type: ignore[method-assign]
+        paho._ssl_wrap_socket = with_tls  # type: ignore[method-assign]
+        if self._broker.is_websocket:
+            paho._sock_send = send_frame  # type: ignore[method-assign]
+
     def _let_go(self) -> None:
         """End everything that waits for an answer of a lost connection."""
         mqtt = self._mqtt
@@ -400,6 +474,11 @@ class Connection:
         if self._paho.socket() is not None:
             self._paho._sock_close()
         self._wrote.set()
+
+
+def _without_origin(headers: dict[str, str]) -> dict[str, str]:
+    """Of a websocket's request: only pages have an origin. One from a proxy's name would be another's."""
+    return {name: value for name, value in headers.items() if name != "Origin"}
 
 
 def _ack_packet(incoming: Incoming, refusal: UserProperties | None) -> bytes:

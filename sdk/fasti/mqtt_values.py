@@ -9,7 +9,9 @@ import aiomqtt
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.reasoncodes import ReasonCode
 
+from .addresses import Broker
 from .errors import Error, Problem, Refused, Unreachable
+from .tls import Tls
 
 R = TypeVar("R", bound=Refused)
 
@@ -37,8 +39,8 @@ def fits(topic_filter: str, topic: str) -> bool:
 class Target:
     """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection."""
 
-    host: str
-    port: int
+    broker: Broker
+    tls: Tls
     client_id: str
     clean: bool
     expiry_s: int

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import uuid
 from collections import deque
@@ -56,16 +57,18 @@ from weakref import WeakSet
 
 from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
-from .errors import BadArgument, Error, Unreachable
+from .errors import BadArgument, Error, Unreachable, Untrusted
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_group, check_text
+from .tls import Tls
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
 
 DEFAULT_IN_FLIGHT = 64
 LATE_S = 30.0
 """Time for which an ack waits for the next connection."""
+_log = logging.getLogger("fasti.subscribe")
 _OVERDUE = refusal(None, "waited too long in a member's buffer")
 
 
@@ -108,11 +111,11 @@ class SubscribeRequest:
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
         _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
 
-    def target(self, host: str, port: int, password: str | None) -> Target:
+    def target(self, broker: Broker, tls: Tls, password: str | None) -> Target:
         """The connection that goes with it."""
         return Target(
-            host=host,
-            port=port,
+            broker=broker,
+            tls=tls,
             client_id=self.session or f"fasti-{uuid.uuid4().hex[:16]}",
             clean=self.session is None,
             expiry_s=self.expiry_s,
@@ -232,6 +235,7 @@ class Subscription:
         self,
         requests: Sequence[SubscribeRequest],
         brokers: Brokers,
+        tls: Tls,
         password: str | None,
         retry: Retry,
         opened: WeakSet[Subscription],
@@ -242,6 +246,7 @@ class Subscription:
         self._request = request
         self._keeps = request.expiry_s > 0
         self._brokers = brokers
+        self._tls = tls
         self._password = password
         self._retry = retry
         self._opened = opened
@@ -249,6 +254,7 @@ class Subscription:
         self._is_first = True  # the first connection, for `replay_from`
         self._attempts = 0
         self._established = 0
+        self._said = ""  # why it is not connected, as logged
         self._fruitless = 0  # connections in a row that brought no message
         self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
@@ -392,14 +398,21 @@ class Subscription:
                 self._fruitless += 1
             try:
                 return await self._attempt()
-            except Unreachable:
+            except Unreachable as error:
+                self._say(error)
                 self._brokers.turn()
-                failures += 1
+                failures += self._retry.attempts if isinstance(error, Untrusted) else 1
                 if not self._established and failures >= self._retry.attempts * self._brokers.count:
                     raise
             if not self._established:
                 await asyncio.sleep(self._retry.wait_s((failures - 1) // self._brokers.count))
         raise _Closed
+
+    def _say(self, error: Unreachable) -> None:
+        """Log why a subscription waits for its server, once for each reason."""
+        if self._established and str(error) != self._said:
+            self._said = str(error)
+            _log.warning("subscription %s: not connected, trying again: %s", self._request.wire_filter, error)
 
     async def _attempt(self) -> Connection:
         """Connect and subscribe, at once wherever we are sent on to. Raises Refused, Unreachable."""
@@ -416,8 +429,8 @@ class Subscription:
     async def _attempt_at(self, broker: Broker) -> Connection:
         """Once. Raises Refused, SentOn, Unreachable."""
         if self._target is None:
-            self._target = self._request.target(*broker, password=self._password)
-        self._target = replace(self._target, host=broker[0], port=broker[1])
+            self._target = self._request.target(broker, self._tls, self._password)
+        self._target = replace(self._target, broker=broker)
         self._attempts += 1
         connection = Connection(self._target, self._attempts, self._ledger.release)
         try:
@@ -432,6 +445,7 @@ class Subscription:
             raise
         self._is_first = False
         self._established += 1
+        self._said = ""
         return connection
 
     async def _subscribe(self, connection: Connection) -> None:

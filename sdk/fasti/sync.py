@@ -67,6 +67,7 @@ from .retries import WaitingRetry
 from .schedules import Fires, Schedule
 from .signatures import unfolded
 from .timeline import Density
+from .tls import Cert, File
 from .transport import PAGE_MAX, Retry
 from .wire import Json, Key, KeyScope, Span, When
 
@@ -126,9 +127,14 @@ class ByKey(Value[_messages.ByKey]):
 class Client(Facade[_client.Client]):
     """Speaks to one server. Use it as `with`, or call `close()` at the end.
 
-    `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port".
+    `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port",
+    or a URL with mqtt://, mqtts://, ws:// or wss://; default: as the server says, with TLS if `url` is https.
     A cluster has several addresses, of both kinds: a sequence, or text with commas between them.
-    `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
+
+    `ca` is a file of CA certificates to trust in place of the system's, default FASTI_CA; `cert` a client
+    certificate, with its key in the same file or as (certificate, key); both for HTTP and MQTT, PEM. With an
+    https address plain MQTT is refused (Unencrypted), and with a key http to another machine warns, unless
+    `allow_plain`. `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
     """
 
     def __init__(
@@ -137,10 +143,15 @@ class Client(Facade[_client.Client]):
         *,
         key: str | None = None,
         mqtt: str | Sequence[str] | None = None,
+        ca: File | None = None,
+        cert: Cert | None = None,
+        allow_plain: bool = False,
         timeout: float = 30.0,
         retry: Retry | None = None,
     ) -> None:
-        inner = _client.Client(url, key=key, mqtt=mqtt, timeout=timeout, retry=retry)
+        inner = _client.Client(
+            url, key=key, mqtt=mqtt, ca=ca, cert=cert, allow_plain=allow_plain, timeout=timeout, retry=retry
+        )
         super().__init__(Loop(), inner)
         self.messages = Messages(self._loop, inner.messages)
         self.schedules = Schedules(self._loop, inner.schedules)

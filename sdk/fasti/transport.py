@@ -28,8 +28,9 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from .addresses import HOPS, REDIRECTS, Servers
-from .errors import BadArgument, Error, Refused, Unreachable, error_of, problem_of
+from .addresses import HOPS, REDIRECTS, Servers, is_local
+from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_of, problem_of
+from .tls import Tls, trouble
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -111,6 +112,8 @@ class _Course:
         self._servers.turn(self.base)
         self._hops = 0
         self._misses += 1
+        if isinstance(error, Untrusted) and len(self._servers.given) == 1:
+            raise error
         if self._misses >= len(self._servers.given):
             await self.wait(error, after_s)
         self.base = self._servers.current
@@ -139,9 +142,12 @@ class _Course:
 class Transport:
     """The HTTP side of a server, or of a cluster's nodes: base URLs, key, connection pool, retry policy."""
 
-    def __init__(self, url: str | Sequence[str], *, key: str | None, timeout_s: float, retry: Retry) -> None:
+    def __init__(
+        self, url: str | Sequence[str], *, key: str | None, tls: Tls, timeout_s: float, retry: Retry
+    ) -> None:
         """Raises ValueError if there is no address in `url`."""
         self._servers = Servers(url)
+        self.tls = tls
         self.retry = retry
         self.key = key
         self._timeout_s = timeout_s
@@ -173,10 +179,22 @@ class Transport:
         """Whether the leader may change, as in a cluster."""
         return self._servers.is_cluster
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether an address that was given is https."""
+        return self._servers.has_tls
+
+    @property
+    def in_clear(self) -> tuple[str, ...]:
+        """Given addresses of other machines without TLS."""
+        given = self._servers.given
+        return tuple(base for base in given if base.startswith("http://") and not is_local(URL(base).host))
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-            self._session = aiohttp.ClientSession(headers=headers)
+            connector = aiohttp.TCPConnector(ssl=self.tls.own_context or True)
+            self._session = aiohttp.ClientSession(headers=headers, connector=connector)
         return self._session
 
     async def call(
@@ -206,7 +224,7 @@ class Transport:
             try:
                 status, answered, raw = await self._once(base, method, path, params, body, sent, timeout_s)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                gone = Unreachable(f"{base}: {_said(error)}")
+                gone = self._gone(base, error)
                 if not (repeatable or isinstance(error, aiohttp.ClientConnectorError)):
                     self._servers.turn(base)
                     raise gone from error
@@ -279,10 +297,14 @@ class Transport:
                         yield rest
                     return
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                gone = Unreachable(f"{base}: {_said(error)}")
+                gone = self._gone(base, error)
                 if has_begun:
                     raise gone from error
                 await _raised_from(course.missed(gone), error)
+
+    def _gone(self, base: str, error: Exception) -> Unreachable:
+        why = trouble(error, self.tls)
+        return Untrusted(f"{base}: {why}") if why else Unreachable(f"{base}: {_said(error)}")
 
     async def _once(
         self,

@@ -16,6 +16,7 @@ AIOMQTT = {"_client", "_connected", "_disconnected", "_pending_subscribes"}
 PAHO = {
     *("_handle_pingresp", "_handle_publish", "_handle_pubrel", "_send_pubrec"),
     *("_in_messages", "_in_packet", "_out_packet", "_sock_close"),
+    *("_create_socket_connection", "_ssl_wrap_socket", "_sock_send"),
 }
 
 

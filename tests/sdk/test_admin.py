@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import fasti
-from fasti.addresses import broker
+from fasti.addresses import Broker, broker
 from fasti.errors import error_of, problem_of
 from fasti.transport import Retry, _retry_after_s
 from fasti.wire import instant, instant_of_id, parse_instant, span
@@ -88,10 +88,14 @@ def test_retry_waits() -> None:
 
 
 def test_addresses() -> None:
-    assert broker("h:1") == ("h", 1)
-    assert broker("mqtt://[::1]:1883") == ("::1", 1883)
-    with pytest.raises(ValueError, match="host:port"):
-        broker("h")
+    assert broker("h:1") == Broker("h", 1)
+    assert broker("mqtt://[::1]:1883") == Broker("::1", 1883)
+    assert broker("mqtts://h") == Broker("h", 8883, "mqtts")
+    assert broker("wss://h/queue/mqtt") == Broker("h", 443, "wss", "/queue/mqtt")
+    assert [str(broker(text)) for text in ("ws://[::1]:1", "h:1")] == ["ws://[::1]:1/mqtt", "mqtt://h:1"]
+    for wrong in ("h", "http://h:1", "mqtt://h:1/path", "mqtts://", "h:x", ":1", ""):
+        with pytest.raises(ValueError, match="host:port"):
+            broker(wrong)
 
 
 def test_errors_of_odd_bodies() -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 import fasti
 from fasti import sync
-from fasti.addresses import Brokers, Servers, addresses
+from fasti.addresses import Broker, Brokers, Servers, addresses, broker
 from tests.sdk.conftest import QUICK, free_port
 from tests.sdk.fake import Fake
 from tests.sdk.scripted import CONNACK, DISCONNECT, PUBREC, Act, Peer, Script
@@ -368,19 +368,49 @@ async def test_brokers_that_send_on_in_a_circle_are_unreachable() -> None:
 
 
 async def test_the_word_of_a_broker_that_was_only_named_does_not_count() -> None:
-    async def given() -> tuple[tuple[str, int], ...]:
-        return (("a", 1), ("b", 2))
+    async def given() -> tuple[Broker, ...]:
+        return (Broker("a", 1), Broker("b", 2))
 
-    brokers = Brokers(given, lambda: True)
-    assert await brokers.current() == ("a", 1)
+    brokers = Brokers(given, lambda: True, allow_plain=False)
+    assert not brokers.follow("c:1"), "nobody was asked"
+    assert await brokers.current() == Broker("a", 1)
     assert brokers.follow("[::1]:7 other")
-    assert await brokers.current() == ("::1", 7)
+    assert await brokers.current() == Broker("::1", 7)
     assert brokers.follow("evil:1")
-    assert await brokers.current() == ("b", 2)
+    assert await brokers.current() == Broker("b", 2)
     assert brokers.follow("c")
-    assert await brokers.current() == ("c", 1883)
+    assert await brokers.current() == Broker("c", 1883)
     assert brokers.follow("a:1")
-    assert await brokers.current() == ("a", 1)
+    assert await brokers.current() == Broker("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reference", "followed"),
+    [
+        ("mqtts://a:1", "b", "mqtts://b:8883"),
+        ("mqtts://a:1", "mqtt://b", None),
+        ("mqtts://a:1", "mqtt://b wss://b/x", "wss://b:443/x"),
+        ("wss://a:1/x", "b", "wss://b:443/x"),
+        ("wss://a:1/x", "ws://b", None),
+        ("mqtt://a:1", "mqtts://b", "mqtts://b:8883"),
+        ("mqtt://a:1", "http://b ws://b", "ws://b:80/mqtt"),
+        ("mqtt://a:1", "http://b", None),
+    ],
+)
+async def test_a_reference_keeps_the_scheme_and_never_leads_from_tls_to_plain(
+    asked: str, reference: str, followed: str | None
+) -> None:
+    async def given() -> tuple[Broker, ...]:
+        return (broker(asked),)
+
+    for allow_plain in (False, True):
+        brokers = Brokers(given, lambda: True, allow_plain=allow_plain)
+        await brokers.current()
+        if not allow_plain:
+            assert brokers.follow(reference) is (followed is not None)
+            assert str(await brokers.current()) == (followed or asked)
+        elif "mqtt://" in reference or "ws://" in reference:
+            assert brokers.follow(reference)
 
 
 async def test_where_the_new_leader_listens_is_asked(fake: Fake) -> None:

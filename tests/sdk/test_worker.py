@@ -19,11 +19,13 @@ from typing import Any, cast
 import pytest
 
 import fasti
+from fasti.addresses import Broker
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming
 from fasti.subscribe import SubscribeRequest
 from fasti.testing import FastiServer
 from fasti.testing import until as wait_until
+from fasti.tls import Tls
 from tests.sdk.conftest import free_port, until
 from tests.sdk.fake import Fake
 from tests.sdk.test_cli import fasti_cli, no_profiles
@@ -355,7 +357,7 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
     worker.on("jobs/#")(lambda job: done.append(f"all {job.topic}"))
 
     def came(topic: str, *numbers: int) -> fasti.Delivery:
-        way = Connection(SubscribeRequest("t").target("", 0, None), 1, print)
+        way = Connection(SubscribeRequest("t").target(Broker("", 0), Tls(), None), 1, print)
         it = Incoming(topic=topic, payload=b"", qos=1, mid=1, dup=False, connection=way, numbers=numbers)
         return fasti.Delivery(it, cast("Any", None))
 

@@ -30,7 +30,7 @@ FORKED = {
     ("tests.support.stepped",): "tests.support.stepped",
 }
 """Programs that run as forks, and where their `main` is."""
-_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
+_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)(?: .*)?$", re.MULTILINE)
 
 
 class ServerProcess:

@@ -35,8 +35,8 @@ from .output import Format, Printer
 from .profiles import Profile, ProfileError, chosen
 from .run import USAGE, Settings, problem_document
 
-_GLOBAL = ("--url", "--server", "--key", "--mqtt", "--profile", "--output", "-o")
-_FLAGS = ("--wide",)
+_GLOBAL = ("--url", "--server", "--key", "--mqtt", "--ca", "--cert", "--profile", "--output", "-o")
+_FLAGS = ("--wide", "--allow-plain")
 _WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base class of parsing errors: ClickException, of click or of typer's own copy."""
 _PARSERS_OWN = "Value error, "
@@ -87,7 +87,21 @@ def root(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="API key. Default: FASTI_KEY, the profile.")] = None,
-    mqtt: Annotated[str | None, typer.Option(help="MQTT host:port. Default: ask the server.")] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(help="MQTT host:port, or mqtt://, mqtts://, ws:// or wss://. Default: ask the server."),
+    ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="CA certificates to trust. Default: FASTI_CA, the system's."),
+    ] = None,
+    cert: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[,KEY]", help="Client certificate, with its key in the same file or KEY."),
+    ] = None,
+    allow_plain: Annotated[
+        bool, typer.Option("--allow-plain", help="The key may go without TLS: plain MQTT beside https.")
+    ] = False,
     profile: Annotated[
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml. Default: `default`.")
     ] = None,
@@ -103,9 +117,9 @@ def root(
         found = chosen(profile)
     except ProfileError as error:
         raise typer.BadParameter(str(error), param_hint="--profile") from error
-    named = Profile(url, key, mqtt)
+    named = Profile(url, key, mqtt, ca, cert, allow_plain or None)
     settled = (named if profile else named.over(Profile.of_environment())).over(found)
-    context.obj = Settings(settled.url, settled.key, settled.mqtt, output, wide, context.obj or ())
+    context.obj = Settings(settled, output, wide, context.obj or ())
 
 
 def hoisted(arguments: list[str]) -> list[str]:

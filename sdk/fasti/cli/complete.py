@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -69,7 +70,7 @@ async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[A
     found: list[Any] = []
     retry = fasti.Retry(attempts=1)
     try:
-        async with asyncio.timeout(WAIT_S), fasti.Client(profile.url, key=profile.key, retry=retry) as client:
+        async with asyncio.timeout(WAIT_S), profile.client(retry, _ignored) as client:
             async for item in ask(client):
                 found.append(item)  # noqa: PERF401 - what came before the time was over counts
     except TimeoutError:
@@ -77,9 +78,13 @@ async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[A
     return found
 
 
+def _ignored(_: str) -> None:
+    """No room for it between two presses of the tab key."""
+
+
 def _profile(context: typer.Context) -> Profile:
     """Which server: the options of the line so far, the environment, the profile."""
     given = context.find_root().params
-    named = Profile(given.get("url"), given.get("key"))
+    named = Profile(**{f.name: given.get(f.name) for f in fields(Profile)})
     wanted = given.get("profile")
     return (named if wanted else named.over(Profile.of_environment())).over(chosen(wanted))

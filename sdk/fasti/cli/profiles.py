@@ -7,7 +7,9 @@
     [profiles.live]
     url = "https://fasti.example.org"
     key = "..."
-    mqtt = "fasti.example.org:1883"
+    mqtt = "mqtts://fasti.example.org:8883"      # default: as the server says
+    ca = "~/.config/fasti/ca.pem"
+    cert = "~/.config/fasti/me.pem"              # or "me.pem,me.key"
 
     [profiles.cluster]
     url = "http://a:8080,http://b:8080,http://c:8080"
@@ -20,9 +22,16 @@ from __future__ import annotations
 
 import os
 import tomllib
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+import fasti
+
+_CERT_FILES = 2
+"""Of a certificate and its key."""
 
 
 class ProfileError(Exception):
@@ -36,14 +45,38 @@ class Profile:
     url: str | None = None
     key: str | None = None
     mqtt: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    allow_plain: bool | None = None
 
     @classmethod
     def of_environment(cls) -> Self:
-        return cls(os.environ.get("FASTI_URL"), os.environ.get("FASTI_KEY"))
+        found = os.environ.get
+        return cls(found("FASTI_URL"), found("FASTI_KEY"), ca=found("FASTI_CA"))
 
     def over(self, other: Profile) -> Profile:
         """This one, with the other's values where it has none."""
-        return Profile(self.url or other.url, self.key or other.key, self.mqtt or other.mqtt)
+        return Profile(**{f.name: getattr(self, f.name) or getattr(other, f.name) for f in fields(self)})
+
+    def client(self, retry: fasti.Retry, warn: Callable[[str], None]) -> fasti.Client:
+        """Raises BadArgument, ValueError."""
+        files = [str(Path(name.strip()).expanduser()) for name in (self.cert or "").split(",")]
+        if len(files) > _CERT_FILES:
+            raise fasti.BadArgument("cert", f"must be FILE or FILE,KEY, not {self.cert!r}")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made = fasti.Client(
+                self.url,
+                key=self.key,
+                mqtt=self.mqtt,
+                ca=self.ca and Path(self.ca).expanduser(),
+                cert=self.cert and (files[0] if len(files) == 1 else (files[0], files[1])),
+                allow_plain=bool(self.allow_plain),
+                retry=retry,
+            )
+        for one in told:
+            warn(str(one.message))
+        return made
 
 
 def config_file() -> Path:
@@ -70,8 +103,11 @@ def chosen(name: str | None) -> Profile:
 
 def _profile(values: Any, where: str) -> Profile:
     known = {f.name for f in fields(Profile)}
-    if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-        raise ProfileError(f"{where}: expected {', '.join(sorted(known))} as strings")
+    if not isinstance(values, dict) or not all(
+        isinstance(value, bool if name == "allow_plain" else str) for name, value in values.items()
+    ):
+        texts = ", ".join(sorted(known - {"allow_plain"}))
+        raise ProfileError(f"{where}: expected {texts} as strings, allow_plain as true or false")
     if unknown := sorted(set(values) - known):
         raise ProfileError(f"{where}: unknown key {unknown[0]!r}")
     return Profile(**values)

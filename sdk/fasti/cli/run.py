@@ -12,6 +12,7 @@ import typer
 import fasti
 
 from .output import Format, Printer, Row
+from .profiles import Profile
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 _REFUSED = ("refused", "Refused")
@@ -30,11 +31,9 @@ _FIELDS = {"deliver_in": "delay", "deliver_at": "at", "shift": "by", "from": "si
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Global options combined with the profile; the command line as it was given."""
+    """Global options; `server`: combined with the profile. The command line as it was given."""
 
-    url: str | None
-    key: str | None
-    mqtt: str | None
+    server: Profile
     output: Format
     wide: bool = False
     arguments: Sequence[str] = ()
@@ -61,8 +60,7 @@ def run(context: typer.Context, work: Work) -> None:
 
 
 async def _with_client(settings: Settings, work: Work, printer: Printer) -> None:
-    retry = fasti.Retry(attempts=3)
-    async with fasti.Client(settings.url, key=settings.key, mqtt=settings.mqtt, retry=retry) as client:
+    async with settings.server.client(fasti.Retry(attempts=3), printer.complain) as client:
         await work(client, printer)
 
 
