@@ -70,6 +70,10 @@ REQUEST_BYTES = 800
 class Traffic:
     """What connections have done since the start."""
 
+    sockets: int = 0
+    """Opened, whatever came of them."""
+    bytes_received: int = 0
+    bytes_sent: int = 0
     connects: int = 0
     received: int = 0
     sent: int = 0

@@ -175,6 +175,7 @@ class MqttLink(Opening):
         self._frame_bytes = self._unread_bytes = self._unsent_bytes = 0
         self._is_lent = False
         """Its client has not read more than the part that is its own: that counts too."""
+        parts.publishing.traffic.sockets += 1
         links.crowd.add(self)
         self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
 
@@ -215,6 +216,7 @@ class MqttLink(Opening):
                 self._lingering.drop(len(data))
             return
         self._last_received = self._loop.time()
+        self._publishing.traffic.bytes_received += len(data)
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
             cause = by(self.address)
             log.warning("connection closed: TLS handshake on a port without TLS", extra=cause)
@@ -441,6 +443,7 @@ class MqttLink(Opening):
             if out and not transport.is_closing():
                 data = b"".join(out)
                 size = len(data)
+                self._publishing.traffic.bytes_sent += size
                 if size < SHARED_BYTES * len(out):
                     write_to(transport, data)
                 else:

@@ -1,5 +1,6 @@
 """Reports on the server's state.
 
+    loads.py       moving averages of counters
     figures.py     /metrics and $SYS/#
     status.py      status of sessions, groups and the disk, for /metrics
     inspecting.py  the data of a stopped server

@@ -35,6 +35,7 @@ from ..settings.memory import PARTS
 from ..settings.times import format_ms
 from ..webhook.verdicts import Outcome
 from ..webhook.webhooks import Webhooks
+from .loads import Loads
 
 PREFIX = "$SYS/broker/"
 
@@ -58,6 +59,7 @@ class Figures(Collector):
         self._expiries = expiries
         self._webhooks = webhooks
         self._started_s = core.clock.mono()
+        self._loads = Loads(self._started_s)
 
     # -- Prometheus
 
@@ -320,7 +322,12 @@ class Figures(Collector):
 
     def records(self) -> list[Record]:
         """The records to publish now."""
-        return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
+        now_s = self._core.clock.mono()
+        loads = self._loads.step(now_s, _counts(self._core))
+        return [
+            *sys_records(self._core, server_version(), int(now_s - self._started_s)),
+            *(_record(f"load/{name}", value) for name, value in loads.items()),
+        ]
 
 
 def resident_bytes() -> int:
@@ -354,6 +361,26 @@ def _dropped(core: Core) -> int:
     return core.publishing.traffic.dropped + core.spill.dropped
 
 
+def _counts(core: Core) -> dict[str, int]:
+    """Counters whose loads are published, by mosquitto's names."""
+    traffic = core.publishing.traffic
+    return {
+        "connections": sum(traffic.answered.values()),
+        "sockets": traffic.sockets,
+        "bytes/received": traffic.bytes_received,
+        "bytes/sent": traffic.bytes_sent,
+        "messages/received": traffic.received,
+        "messages/sent": traffic.sent,
+        "publish/received": traffic.received,
+        "publish/sent": traffic.sent,
+        "publish/dropped": _dropped(core),
+    }
+
+
+def _record(name: str, value: object) -> Record:
+    return Record((PREFIX + name).encode(), str(value).encode(), qos=0)
+
+
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
     """One record a figure; payloads are decimal text."""
     traffic = core.publishing.traffic
@@ -364,14 +391,20 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "clients/connected": connected,
         "clients/disconnected": len(core.sessions) - connected,
         "clients/total": len(core.sessions),
+        "clients/active": connected,
+        "clients/inactive": len(core.sessions) - connected,
         "subscriptions/count": len(core.router),
         "shared_subscriptions/count": len(core.groups),
         "retained messages/count": core.retained.count,
+        "bytes/received": traffic.bytes_received,
+        "bytes/sent": traffic.bytes_sent,
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
+        "publish/messages/received": traffic.received,
+        "publish/messages/sent": traffic.sent,
         "publish/messages/dropped": _dropped(core),
         "fasti/pending": core.opened.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),
     }
-    return [Record((PREFIX + name).encode(), str(value).encode(), qos=0) for name, value in figures.items()]
+    return [_record(name, value) for name, value in figures.items()]

@@ -49,6 +49,7 @@ from server.net.loop_time import LoopTime
 from server.net.outgoing import Outgoing
 from server.net.pool import pool_of
 from server.settings.config import Config
+from shards.fields import Record
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 
@@ -650,3 +651,32 @@ async def test_held_links_wait_in_one_queue() -> None:
         while len(resumed) < 10_000:
             await asyncio.sleep(0)
     assert resumed == list(range(10_000))
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+def test_sys_counts_the_bytes_of_mqtt(served: Served, scheme: str) -> None:
+    """What dashboards of a mosquitto read; a websocket's frames are not counted."""
+    client = Client(served.ports[scheme], scheme)
+    client.connect("c")
+    client.subscribe("t")
+    client.send(Publish(b"t", b"x" * 100, 1, packet_id=7))
+    answers = [client.take(Packet) for _ in range(2)]  # type: ignore[type-abstract]
+    client.send(Pingreq())
+    answers.append(client.take(Pingresp))
+    client.socket.close()
+    figures = {
+        record.topic.decode().removeprefix("$SYS/broker/"): record.payload.decode()
+        for record in asyncio.run_coroutine_threadsafe(_records(served), served.loop).result(30)
+    }
+    sent = Connect(5, "c"), Subscribe(1, (("t", SubscribeOptions(1)),)), Pingreq()
+    received = sum(len(encode(packet, 5)) for packet in (*sent, Publish(b"t", b"x" * 100, 1, packet_id=7)))
+    assert int(figures["bytes/received"]) == received
+    assert int(figures["bytes/sent"]) > 100 + len(answers) * 2
+    assert figures["publish/messages/received"] == figures["publish/messages/sent"] == "1"
+    assert float(figures["load/bytes/received/1min"]) > 0
+    assert float(figures["load/sockets/15min"]) >= float(figures["load/connections/15min"]) > 0
+    assert float(figures["load/publish/dropped/5min"]) == 0
+
+
+async def _records(served: Served) -> list[Record]:
+    return served.app.figures.records()
