@@ -19,11 +19,13 @@ _ANY = ""
 """In place of a region."""
 
 
-@lru_cache(maxsize=256)
 def meant(name: str) -> str:
     """The nearest name of a zone; empty if none is near."""
-    if len(name) > CHARS_MAX:
-        return ""
+    return _nearest(name) if len(name) <= CHARS_MAX else ""
+
+
+@lru_cache(maxsize=256)
+def _nearest(name: str) -> str:
     region, city = _parts(name.replace(" ", "_"))
     near: dict[str, str] = {}
     for length in range(len(city) - LENGTHS, len(city) + LENGTHS + 1):
