@@ -58,7 +58,13 @@ IN = (
     Stage("write", ("shards/rocks.py:write",)),
     Stage("put", ("shards/",)),
     Stage("draft", ("server/http/values/drafts.py", "server/engine/writer.py", "timeline/position.py")),
-    Stage("parse", ("server/http/values/", "server/settings/times.py", "timeline/filters.py", "timeline/")),
+    Stage(
+        "parse",
+        (
+            *("server/http/values/", "server/settings/times.py", "server/settings/durations.py"),
+            *("timeline/filters.py", "timeline/"),
+        ),
+    ),
     Stage("answer", ("server/http/answers.py", "server/http/routes/")),
     Stage("loop and sockets", ("server/run.py",)),
     Stage("front", ("server/http/",)),
