@@ -33,7 +33,7 @@ HEADS = (
     *("Receive", "Later", "Retries with back-off", "Cancel", "Dead letters"),
     *("Again and again", "Priorities"),
 )
-"""The headings of each of the four, in this order."""
+"""The headings of each of them, in this order."""
 WAIT_S = 30
 SETTINGS = {"coming-from-qstash": {"webhook.allow_private": "true"}}
 
@@ -142,6 +142,10 @@ def test_there_is_one_for_each() -> None:
     assert [page.stem.removeprefix("coming-from-") for page in COMING] == [
         "bullmq",
         "celery",
+        "emqx",
         "qstash",
+        "quartz",
+        "sidekiq",
         "sqs",
+        "temporal",
     ]
