@@ -22,6 +22,7 @@ ELSEWHERE = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|docs/|#)[^)]*\)")
 CHECK = re.compile(r"(?ms)^<!-- check\n.*?^-->\n")
 ROLE = re.compile(r"(?m)^(```\w+) \w+$")
 """What tests do with a block of code: a block of checks behind it, and a word behind its language."""
+CELL = re.compile(r"(?s)<td.*?</td>")
 SCHEMES = {":root": "default", ':root[data-theme="dark"]': "slate"}
 """The console's names of its two sets of colours, and the theme's."""
 
@@ -51,6 +52,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == "go.md":
         page.meta["search"] = {"boost": 10}  # the search looks for beginnings of words: goes, gone
     return ROLE.sub(r"\1", CHECK.sub("", markdown)).replace(f"]({TOLD}", "](told/")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """A bar in code in a table has a backslash, which the theme's reader of Markdown leaves in."""
+    return CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
 
 def decisions() -> list[Path]:
