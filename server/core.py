@@ -100,6 +100,7 @@ class Core:
         self._build_places(wake, auth)
         self._build_dispatch()
         self._build_settling(chance)
+        self._build_replay()
         self.errands: tuple[Errand[Any, Any], ...] = (
             self.undone.errand,
             self.late.errand,
@@ -235,7 +236,7 @@ class Core:
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
-        """Settling of deliveries, wills, and replay for returning places."""
+        """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         self.dead_letters = DeadLetters(
             self.opened.store, self.groups, self.url_groups, self.retries, config.dead, node=NODE
@@ -259,26 +260,6 @@ class Core:
         )
         self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
         self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
-        self.endpoint_rows = EndpointRows(self.reader, self.horizon, self.router, self.groups)
-        self.replay = Replay(
-            self.reader,
-            self.horizon,
-            self.tail,
-            self.router,
-            self.spill,
-            self.retained,
-            self.ready,
-            self.cursors,
-            self.burials,
-            self.groups,
-            self.undone,
-            self.retries,
-            self.sent,
-            self.owners,
-            self.endpoint_rows,
-            wall_ms=clock.wall_ms,
-            dispatched_ms=writer.dispatched_ms,
-        )
         self.burying = Burying(
             self.opened.store,
             self.reader,
@@ -305,6 +286,28 @@ class Core:
             self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, clock
         )
 
+    def _build_replay(self) -> None:
+        """Reading on for places that are behind, and how far they hold old slices back."""
+        self.endpoint_rows = EndpointRows(self.reader, self.horizon, self.router, self.groups)
+        self.replay = Replay(
+            self.reader,
+            self.horizon,
+            self.tail,
+            self.router,
+            self.spill,
+            self.retained,
+            self.ready,
+            self.cursors,
+            self.burials,
+            self.groups,
+            self.undone,
+            self.retries,
+            self.sent,
+            self.owners,
+            self.endpoint_rows,
+            wall_ms=self.clock.wall_ms,
+            dispatched_ms=self.writer.dispatched_ms,
+        )
         self.floor = Floor(
             self.reader,
             self.horizon,

@@ -73,23 +73,10 @@ def build_site(
     timeline = read_side(app)
     turns = Turns(clock, max_bytes=http.buffered_bytes)
     intake = Intake(ask, Spreader(timeline), turns, hooks, core.retained)
-    access, pages = Access(app.keyring), http_pages(config)
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
-    site = web.Application(
-        middlewares=[
-            count_answers(metrics),
-            preflight(pages),
-            problem_middleware,
-            access.middleware(),
-            admission.middleware(),
-            access.again(),
-        ],
-        client_max_size=http.max_body,
-    )
-    site.on_response_prepare.append(opening(pages))
-    site.on_response_prepare.append(name_server)
+    site = _bare_site(app, admission)
     for resource in (
         Batch(
             intake,
@@ -157,6 +144,25 @@ def build_site(
     ):
         site.router.add_routes([_patient(route) for route in resource.routes()])
     site.router.add_routes([_patient(route) for route in more])
+    return site
+
+
+def _bare_site(app: App, admission: Admission) -> web.Application:
+    """An application without routes: what happens to every request."""
+    access, pages = Access(app.keyring), http_pages(app.core.config)
+    site = web.Application(
+        middlewares=[
+            count_answers(app.metrics),
+            preflight(pages),
+            problem_middleware,
+            access.middleware(),
+            admission.middleware(),
+            access.again(),
+        ],
+        client_max_size=app.core.config.http.max_body,
+    )
+    site.on_response_prepare.append(opening(pages))
+    site.on_response_prepare.append(name_server)
     return site
 
 

@@ -452,17 +452,6 @@ def is_retry(value: bytes) -> bool:
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & RETRY)
 
 
-def addressee_of(value: bytes) -> bytes:
-    """The only receiver of a retry; empty for any other value. Raises Corrupt."""
-    if not is_retry(value):
-        return b""
-    try:
-        at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
-        return _retry_at(value, at)[0].addressee
-    except (StructError, IndexError) as error:
-        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
-
-
 def is_posted(value: bytes) -> bool:
     """Whether a stored value is posted to an endpoint or URL. False for a value that is too short."""
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & DELIVER_TO)

@@ -125,7 +125,8 @@ class Connection:
         self._poll: select.poll | None = None
         self._came = 0  # packets of the kinds that come in numbers
         self._wrote = asyncio.Event()
-        self._hook()
+        self._hook_callbacks()
+        self._hook_packets()
         self._hook_socket()
 
     @property
@@ -310,13 +311,12 @@ class Connection:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
 
-    def _hook(self) -> None:
+    def _hook_callbacks(self) -> None:
+        """Know of what paho tells, before aiomqtt does."""
         paho = self._paho
         connected: Any = paho.on_connect  # aiomqtt's own
         subscribed: Any = paho.on_subscribe
         disconnected: Any = paho.on_disconnect
-        read, handle_publish, handle_pubrel = paho.loop_read, paho._handle_publish, paho._handle_pubrel
-        handle_pingresp = paho._handle_pingresp
 
         def on_connect(client: Paho, userdata: Any, flags: ConnectFlags, code: ReasonCode, more: Any) -> None:
             self.session_present = bool(flags.session_present)
@@ -343,6 +343,19 @@ class Connection:
             answer = self._answers.get(mid)
             if answer is not None and not answer.done():
                 answer.set_result((code, getattr(more, "ReasonString", "")))
+
+        paho.on_connect = on_connect
+        paho.on_disconnect = on_disconnect
+        paho.on_message = self._on_message
+        paho.on_subscribe = on_subscribe
+        paho.on_publish = on_publish
+        paho.on_socket_register_write = self._watch
+
+    def _hook_packets(self) -> None:
+        """Ack by hand, and read for as long as something comes."""
+        paho = self._paho
+        read, handle_publish, handle_pubrel = paho.loop_read, paho._handle_publish, paho._handle_pubrel
+        handle_pingresp = paho._handle_pingresp
 
         def withhold(mid: int) -> MQTTErrorCode:
             self._withheld.append(mid)
@@ -376,12 +389,6 @@ class Connection:
 
         paho.manual_ack_set(True)
         paho.loop_read = loop_read  # type: ignore[assignment, method-assign]
-        paho.on_connect = on_connect
-        paho.on_disconnect = on_disconnect
-        paho.on_message = self._on_message
-        paho.on_subscribe = on_subscribe
-        paho.on_publish = on_publish
-        paho.on_socket_register_write = self._watch
         paho._send_pubrec = withhold  # type: ignore[method-assign]
         paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]

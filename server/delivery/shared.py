@@ -113,7 +113,7 @@ class Group(Subscriber):
         self.is_unnamed = self.is_endpoint and is_unnamed(self.endpoint)
         """The server made it, for full URLs."""
         self.ahead: Ahead | None = None
-        """Of an endpoint: where what it has still to read stands; None: that is not known."""
+        """Of an endpoint: where what it has still to read stands."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who

@@ -134,13 +134,19 @@ class App:
         """Set to the next time at which there is work."""
         self._quiet: list[asyncio.Future[None]] = []
 
+        self._build_jobs(config)
+        self._build_reports(config)
+        self._build_housekeeping(config)
+
+    def _build_jobs(self, config: Config) -> None:
+        """Work besides the rounds: jobs, and posts to endpoints."""
         core, opened = self.core, self.core.opened
-        self.workers = Workers(store)
+        self.workers = Workers(self._store)
         self.garbage = GarbageCollector(self.ask, core.writer, opened, self.workers)
         self.launcher = Launcher(config.spark, key=self.keyring.own_key())
         self.pipeline = Pipeline(
             self.ask,
-            clock,
+            self._clock,
             core.writer,
             opened,
             self.workers,
@@ -158,7 +164,7 @@ class App:
             config.slices,
             core.floor,
         )
-        registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
+        registry = Registry(self._store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(
             registry,
             core.groups,
@@ -167,26 +173,34 @@ class App:
             core.writer,
             self.ask,
             config.webhook,
-            clock,
+            self._clock,
             SystemClock(),
             node=core.node,
         )
+
+    def _build_reports(self, config: Config) -> None:
+        """What is shown of the server."""
+        core = self.core
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
         self.metrics.registry.register(self.figures)
-        timeline = Timeline(opened, core.writer.journal, node=core.node)
+        timeline = Timeline(core.opened, core.writer.journal, node=core.node)
         self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
         self.metrics.registry.register(self.status)
         self.streams = Streams(config.http.event_streams)
+
+    def _build_housekeeping(self, config: Config) -> None:
+        """Work by a timetable, and the simulated clock."""
+        core = self.core
         overfull = Overfull(
             self.pipeline,
             self.launcher,
             self.splits,
             self.expiries,
             core.directory,
-            clock,
+            self._clock,
             split_above=config.slices.split_above,
         )
-        self.counting = Counting(self.ask, core.writer, opened)
+        self.counting = Counting(self.ask, core.writer, core.opened)
         self.housekeeping = Housekeeping(
             core,
             self.ask,

@@ -13,7 +13,6 @@ from shards.fields import Record, Retry
 from shards.record import (
     CANCELLED,
     MOVED,
-    addressee_of,
     decode,
     deliver_to_of,
     due_of,
@@ -91,7 +90,6 @@ def test_where_it_is_delivered_to_comes_back(record: Record) -> None:
     assert decode(value) == record
     assert topic_of(value) == record.topic
     assert owner_of(value) == record.owner
-    assert addressee_of(value) == (record.retry.addressee if record.retry else b"")
     assert is_posted(value) == bool(record.deliver_to)
     assert deliver_to_of(value) == record.deliver_to
     assert decode(with_id(value, 7, 9)).deliver_to == record.deliver_to
