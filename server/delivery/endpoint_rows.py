@@ -30,19 +30,20 @@ class EndpointRows:
         self._router = router
         self._groups = groups
 
-    def after(self, group: Group, ahead: Ahead, read: Position) -> Iterator[Row]:
-        """Rows behind `read`, up to the horizon, that the endpoint may have to post."""
+    def after(self, ahead: Ahead, read: Position) -> Iterator[Row]:
+        """Rows behind `read`, up to the horizon, that an endpoint may have to post."""
         horizon = self._horizon.position
         for place, shard in ahead.after(read):
             try:
                 value = self._reader.value_at(place, shard)
             except Corrupt:
-                group.ahead, ahead.sure = None, Position(place - 1)
+                ahead.forget()
+                read = Position(place - 1)
                 break
             if value is not None:
                 yield place, shard, value
         if ahead.sure < horizon:
-            yield from self._every(Position(max(read, ahead.sure)), horizon)
+            yield from self._every(max(read, ahead.sure), horizon)
 
     def restore(self) -> None:
         """At start: note what endpoints have still to read of the last while, in one pass over it."""
@@ -50,8 +51,9 @@ class EndpointRows:
         start = max(self._reader.directory.floor, before(max(0, at_of(horizon) - RESTORED_MS)))
         found: dict[Group, Ahead] = {}
         for group in self._groups:
-            if group.is_endpoint and start <= group.session.read:
-                group.ahead = found[group] = Ahead()
+            if group.ahead is not None and start <= group.session.read:
+                group.ahead.begin()
+                found[group] = group.ahead
         if not found:
             return
         looked = size = 0

@@ -17,7 +17,7 @@ from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscriptio
 from ..fair import Bounds, Share
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
-from .ahead import Ahead
+from .ahead import Ahead, SharedNotes
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
@@ -91,6 +91,7 @@ class Membership:
         self._filter_bytes = 0
         """Of all groups."""
         self._forms = Forms()
+        self._notes = SharedNotes()
         self.refused = 0
 
     def __len__(self) -> int:
@@ -389,6 +390,8 @@ class Membership:
         self._burials.end_group(group, why, over, is_dead=group.is_buried_dead)
         group.session.resends.clear()
         self._rate_limited.forget(group)
+        if group.ahead is not None:
+            group.ahead.forget()
         if group.is_stored:
             self._cursors.drop_group(group, heirs)
         else:
@@ -532,8 +535,10 @@ class Membership:
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
-        if group.is_endpoint and incarnation is None:
-            group.ahead = Ahead()
+        if group.is_endpoint:
+            group.ahead = Ahead(self._notes)
+            if incarnation is None:
+                group.ahead.begin()
         self._by_text[text] = group
         self._share.add(group.owner)
         self._forms.add(group.owner, topic_filter)

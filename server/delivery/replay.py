@@ -34,7 +34,6 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import by, shown
-from .ahead import Ahead
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
@@ -147,8 +146,8 @@ class Replay:
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
-        if isinstance(subscriber, Group):
-            subscriber.ahead = None
+        if isinstance(subscriber, Group) and subscriber.ahead is not None:
+            subscriber.ahead.forget()
         self._retries.set_back(subscriber, before)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
@@ -520,7 +519,7 @@ class Replay:
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
-            return self._endpoint_rows.after(subscriber, subscriber.ahead, read)
+            return self._endpoint_rows.after(subscriber.ahead, read)
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         owed = self._spill.of(subscriber)
@@ -532,8 +531,8 @@ class Replay:
         """Tail if everything up to the horizon has been read. From then on what an endpoint falls behind of
         is noted."""
         is_tailing = subscriber.session.join(self._horizon.position)
-        if is_tailing and isinstance(subscriber, Group) and subscriber.is_endpoint:
-            subscriber.ahead = Ahead()
+        if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:
+            subscriber.ahead.begin()
         return is_tailing
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:

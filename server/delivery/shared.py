@@ -194,11 +194,6 @@ class Group(Subscriber):
         return self.text.removeprefix(ENDPOINT_PREFIX)
 
     @property
-    def is_common(self) -> bool:
-        """It has what has no origin's group: no such group may be forgotten while it is behind."""
-        return self.is_unnamed and "://" not in self.text
-
-    @property
     def owners(self) -> frozenset[str]:
         clients = frozenset(member.owner for member in self.members if not member.is_inside)
         return clients or frozenset(("" if self.is_endpoint else self.owner,))

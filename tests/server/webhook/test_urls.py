@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -10,9 +10,9 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from server.delivery import endpoint_rows
+from server.delivery import ahead, endpoint_rows
 from server.delivery.ahead import PLACES_MAX
-from server.delivery.endpoint_rows import RESTORED_BYTES
+from server.delivery.endpoint_rows import RESTORED_BYTES, EndpointRows
 from server.delivery.router import URLS
 from server.delivery.shared import Group, endpoint_text
 from server.engine.clock import SimulatedClock
@@ -21,11 +21,13 @@ from server.settings.config import Config
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
+from shards.read import Row
 from shards.store import Table
 from shards.tables import encode_row, group_of
 from tests.server.conftest import MINUTE_MS, Running, running
 from tests.support.receiver import Receiver, answer, receiving, silent
 from tests.support.stores import FailingMemory
+from timeline.position import Position
 
 from .conftest import dead, put, settled
 
@@ -268,6 +270,7 @@ async def test_what_is_read_late_is_posted_once_and_in_order(
 ) -> None:
     """By the notes of dispatch, by a pass at the start, and by all rows if there are more than are noted."""
     monkeypatch.setattr(endpoint_rows, "RESTORED_BYTES", most)
+    monkeypatch.setattr(ahead, "SHARED_MAX", 10)
     store, data = FailingMemory(), tmp_path / "late"
     async with running(data, config, clock, store=store) as server:
         await put(server, receiver, "late", concurrency=1)
@@ -289,6 +292,31 @@ async def test_what_is_read_late_is_posted_once_and_in_order(
     late = [got.body for got in receiver.got if got.headers["fasti-topic"] == "$deliver/late"]
     assert late == [b"%d" % number for number in range(each)]
     assert len(receiver.got) == 2 * each
+
+
+async def test_an_endpoint_that_is_behind_reads_its_own_rows_alone(
+    server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many others have, and it has more than are its own to note."""
+    read = list[Position]()
+    every = EndpointRows._every
+
+    def counted(self: EndpointRows, after: Position, horizon: Position) -> Iterator[Row]:
+        for row in every(self, after, horizon):
+            read.append(row[0])
+            yield row
+
+    monkeypatch.setattr(EndpointRows, "_every", counted)
+    await put(server, receiver, "late", concurrency=1)
+    await put(server, receiver, "other", concurrency=100)
+    await server.call("POST", "/v1/endpoints/late:pause")
+    names = ("late", *["other"] * 4)
+    batch = [{"payload": n, "deliver_to": name} for n in range(2 * PLACES_MAX) for name in names]
+    await server.call("POST", "/v1/messages:batch", batch, status=201)
+    await server.call("POST", "/v1/endpoints/late:resume")
+    await receiver.posts(len(batch))
+    await settled(server)
+    assert read == []
 
 
 async def test_a_group_whose_batch_was_lost_is_in_the_next_one(
