@@ -1,22 +1,21 @@
-"""Cursors of sessions, written along with every batch of the writer, that is with each group commit. (A
-*group* is a shared subscription in this room; it has a cursor like a session's.)
+"""Cursors of sessions and groups, written with every batch of the writer, so with each group commit.
 
-Nothing here is a request of its own that the writer could refuse: what is to be stored is state of this
-class, and the writer asks for it (`write`) each time that it seals a batch.
+Cursors are no requests that the writer could refuse: the writer asks for them (`write`) when it seals a
+batch.
 
-    ended    names of sessions that are over: their rows go with the next batch
+    ended    names of ended sessions: their rows go with the next batch
     asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the write barrier): one row each
              in a batch, however many ask
-    dirty    the rest, in turns: everybody once before anybody twice, within a budget for each batch and a
-             tenth of the time
+    dirty    the rest, in turns: each once before any twice, within a budget for each batch and a tenth of the
+             time
 
-Cursors are written with the batches that are written anyway, at most every 100 ms a session, and once more
-when its connection ends. A tailing session to which nothing was sent is not written at all: a read
-position that is a little old only means a few rows to pass over after a start.
+A session's cursor is written at most every 100 ms, and once more when its connection ends. A tailing session
+to which nothing was sent is not written: an older read position only means a few rows to pass over after a
+start.
 
-A session of 1,000 subscriptions has a row of 50 KB, one of 1,024 deliveries in flight a cursor of 20: a few
-bytes of its client would write as much again and again. So each pays for what it has written, 4 MiB a
-second after the first 2 MiB, and waits when it owes.
+A session with 1,000 subscriptions has a row of 50 KB, one with 1,024 deliveries in flight a cursor of 20 KB,
+which a few bytes from the client would write again. So each session pays for its writes, 4 MiB a second after
+the first 2 MiB, and waits when it owes.
 """
 
 import logging
@@ -76,8 +75,7 @@ class Cursors(CommitHook):
         clock: Clock,
         writer: Writer,
     ) -> None:
-        """`sessions`, `groups`: all that there are, by client id and by the text that is subscribed to; their
-        owners', who go on changing them."""
+        """`sessions`, `groups`: all of them, by client id and by text; their owners go on changing them."""
         self._sessions = sessions
         self._groups = groups
         self._horizon = horizon
@@ -86,8 +84,8 @@ class Cursors(CommitHook):
         self.dirty: set[Subscriber] = set()
         """Sessions whose cursor on disk is behind (dirty)."""
         self._ended: dict[str, bool] = {}
-        """Names whose rows are to go; True: they are gone when the batches that are open are durable. No more
-        than there were sessions, as only what has been stored has to go."""
+        """Names whose rows must go; True: they are gone when the open batches are durable. At most as many as
+        there were sessions."""
         self._heirs: dict[str, list[Subscriber]] = {}
         """Whose cursors go with them, because they own now what was in flight there."""
         self._asked: dict[Subscriber, list[Secured]] = {}
@@ -132,10 +130,8 @@ class Cursors(CommitHook):
         self._want(subscriber.even_at - BURST_S)
 
     def begin(self, subscriber: Subscriber, done: Secured, *, is_new: bool) -> None:
-        """The same for one whose client connects, in its turn: behind all that was asked for before.
-
-        `is_new`: nothing is left then of an earlier session of that client.
-        """
+        """The same for a client that connects, behind all that was asked for before. `is_new`: nothing is
+        left of an earlier session."""
         self.mark_dirty(subscriber)
         if is_new:
             subscriber.is_stored = False
@@ -181,10 +177,8 @@ class Cursors(CommitHook):
             self.dirty.add(subscriber)
 
     def store(self, _: Commit, subscriber: Subscriber) -> None:
-        """In the writer: the cursor goes with this very batch, as do subscriptions that have changed.
-
-        Nothing does of one that is not stored, or is over by then.
-        """
+        """In the writer: write the cursor, and changed subscriptions, with this batch, unless it is not
+        stored or has ended."""
         self._now[subscriber] = None
 
     def store_next(self, subscriber: Subscriber) -> None:
@@ -197,10 +191,8 @@ class Cursors(CommitHook):
         self._want(-NEVER)
 
     def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
-        """The group ends, or its rows do; what it had in flight is its `heirs`' own.
-
-        Their cursors go with the end of its row, or a kill in between would lose that.
-        """
+        """The group ends, or its rows do. Its messages in flight are its `heirs`' own: their cursors go in
+        the same batch, or a kill in between would lose them."""
         self.dirty.discard(group)
         group.is_stored = False
         name = group.session.client_id
@@ -260,11 +252,8 @@ class Cursors(CommitHook):
     # -- rows
 
     def write(self, commit: Commit) -> Done:
-        """Write what is to be stored into the batch that is about to be sealed; called when it is durable.
-
-        Subscriptions that are not stored as they are go with the cursors: a read position says nothing
-        without them.
-        """
+        """Write what is to be stored into the batch that is about to be sealed. Changed subscriptions go with
+        the cursors: a read position says nothing without them."""
         self._is_nudged = False
         self._over = []
         gone, heirs, cost = self._erase_ended(commit)
@@ -318,10 +307,8 @@ class Cursors(CommitHook):
     def _write_asked(
         self, commit: Commit, written: set[Subscriber], cost: int
     ) -> tuple[int, list[tuple[Secured, int]]]:
-        """Those whom somebody waits for, unless they owe: what the batch has cost, and whom to tell of it.
-
-        `written`: their rows are in it already, for `cost`.
-        """
+        """Write sessions that somebody waits for, unless they owe. Returns the cost of the batch, and whom to
+        call. `written`: in the batch already, for `cost`."""
         mono = self._clock.mono()
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
         now, self._now = self._now, {}
@@ -366,12 +353,11 @@ class Cursors(CommitHook):
         self._lazy_from = ended + min(LAZY_PAUSE * (ended - started), LAZY_PAUSE_MAX_S)
 
     def _write_cursor(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
-        """The cursor, and the subscriptions too if they are not stored as they are; what it cost.
+        """Write the cursor, and changed subscriptions; returns the cost.
 
-        A shared subscription goes with the members that it has handed something to at QoS 2: that is behind
-        its read position and in flight in theirs, and must not be in both or in neither. It also goes with
-        one that joins or leaves; who has left need not go with it: of 60 members of a thousand groups all
-        would go with the first of these groups.
+        A group goes with members that it has sent QoS 2: such a message is behind the group's read position
+        and in flight in the member's, and must not be in both or in neither. It also goes with a member that
+        joins or leaves, but not with all former members: of 60 members of a thousand groups all would go.
         """
         size = cost = 0
         waiting = [subscriber]

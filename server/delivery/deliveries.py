@@ -1,10 +1,7 @@
 """Deliveries of a dispatched message, one for each receiver; computed on request.
 
-The writer asks one thing of it, in less time and of all who are not done: whether anything is undone
-(`is_undone`).
-
-It is stored nowhere, because it follows from what is: where a session or group has read to, what it has in
-flight, which retries and dead letters there are of the message. The first of these that holds is told:
+They are stored nowhere. They follow from read positions, messages in flight, retries and dead letters. The
+first of these states that holds is told:
 
     in_flight    sent and not acked
     retry        comes again at `retry_ms`
@@ -13,10 +10,11 @@ flight, which retries and dead letters there are of the message. The first of th
     dropped      somebody has dropped it, or nobody wanted it any longer, before anybody had it done
     done         read, and nothing of it is left: acked, or it was not to be sent any more
 
-Told of are the groups that match the topic, that of the endpoint it is delivered to, and whoever has
-something left of it; a session that has none is not told of: there may be thousands. Bounds: TOLD_MAX of
-them, LOOKS_MAX of what is in flight, ROWS_MAX retries and as many dead letters. Beyond one of these the
-answer says that there is more.
+Receivers are the groups that match the topic, the message's endpoint, and sessions that are not done; there
+may be thousands of others. Bounds: TOLD_MAX receivers, LOOKS_MAX messages in flight, ROWS_MAX retries and as
+many dead letters. Beyond one of these the answer says that there is more.
+
+The writer asks only whether anything is undone (`is_undone`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,32 +1,30 @@
 """Dispatch: advances the horizon and hands the passed messages to subscribers.
 
 One turn: ask how far the horizon may go, take the due entries from the wheel and the plain publishes that
-wait for the horizon, merge them in position order, give each to the sessions that are tailing, move the
-horizon. A session that has no room stops tailing at that message and reads on by itself
-(server/delivery/replay).
+wait for the horizon, merge them in position order, give each to the tailing sessions, move the horizon. A
+session without room stops tailing at that message and reads on by itself (replay.py).
 
-Plain publishes that nobody can replay are never written; they wait here, in RAM, for the horizon to reach the
-position that the writer gave them, which is at once unless something before them is still being synced. One
-that finds a session without room then is owed to it (spill_buffer.py). Bound: who places them looks at
-`live` and `live_bytes`; a publisher is held back before that (server/mqtt).
+Plain publishes that nobody can replay are never written. They wait here, in RAM, until the horizon reaches
+the position that the writer gave them: at once, unless something before them is still being synced. If a
+session has no room then, the message goes to its spill buffer. Publishers are held back by `live` and
+`live_bytes` (server/mqtt).
 
-A turn has a budget in deliveries, and in bytes that count for some: it ends between two messages once
-TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
-in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
+A turn has a budget in deliveries and bytes, and ends between two messages once TURN_COST is spent. If more
+sessions want one message, the rest fall behind and read on in turns of their own. How many entries are taken
+from the wheel at once follows from the cost of those before.
 
-A message that says where it is delivered to goes to the group of that endpoint besides, whatever its topic.
-For a URL that group is made here, when the first message for its origin is passed (membership.py).
+A message with `deliver_to` also goes to the group of that endpoint, whatever its topic. For a URL the group
+is made here, with the first message for its origin (url_groups.py).
 
-A message that no session, group or endpoint asks for is counted as unclaimed: its sender may believe that
-somebody gets it. A place that is away, paused or full asks for it all the same. The count is made only where
-the router's answer is empty.
+A message that no session, group or endpoint asks for is counted as unclaimed. A place that is away, paused or
+full still asks for it.
 
-What its owner may not send (any more) goes to nobody and is not retained (server/delivery/owners). A plain
-publish that is not stored was checked when it came, a moment ago.
+What its owner may no longer send goes to nobody and is not retained (owners.py). An unstored plain publish
+was checked when it came.
 
-One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
+An unreadable row is passed over. A session to which nothing can be sent loses its connection.
 
-Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
+Never early: a turn reads the wall clock first, and the horizon does not pass it.
 """
 
 import logging
@@ -75,7 +73,7 @@ _PARENT = PARENT.encode()
 OWN_TOPICS = (b"$SYS/", b"$dead/")
 """Topic prefix of the server's own messages."""
 RUN_MIN = 16
-"""Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
+"""Messages taken from the wheel in one go, at least; those for which there is no time go back."""
 
 
 @dataclass(slots=True)
@@ -166,8 +164,8 @@ class Dispatch(CommitHook):
         self.reach += reach
 
     def retract(self, first_seq: int, last_seq: int) -> None:
-        """Forget plain publishes that wait with a seq above the first and up to the last: they were answered
-        with an error, because what they were placed with could not be stored."""
+        """Forget waiting plain publishes with a seq above the first and up to the last: their group commit
+        failed, and they were answered with an error."""
         kept = [one for one in self._live if not first_seq < seq_of(one[0].position) <= last_seq]
         if len(kept) < len(self._live):
             self._live = deque(kept)
@@ -179,10 +177,8 @@ class Dispatch(CommitHook):
         self._marks.append((place, passed))
 
     def turn(self, limit: int = TURN_MESSAGES) -> bool:
-        """Move the horizon as far as it may go, past at most `limit` stored messages, and `limit` others.
-
-        True if there is more to do at once.
-        """
+        """Move the horizon past at most `limit` stored messages, and `limit` others. True if there is more to
+        do at once."""
         wall_ms = self._clock.wall_ms()
         horizon = self._horizon
         horizon.observe(wall_ms)
@@ -337,8 +333,7 @@ class Dispatch(CommitHook):
         return messages, answers, sizes
 
     def _give_run(self, messages: list[Message], sizes: list[int], targets: Targets) -> None:
-        """`_give` of usual messages that are not stored, all to the same subscribers: order holds for each
-        of these."""
+        """`_give` of unstored usual messages, all to the same subscribers, in order."""
         run = Run(messages)
         self._tail.extend([place for place, _ in run.addresses], messages, sizes)
         if not targets:
@@ -358,8 +353,7 @@ class Dispatch(CommitHook):
                 self._pass_over(message, subscriber, subscriptions)
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
-        """Offer a message to every tailing session that it matches; what that costs, one for each that
-        matches at all."""
+        """Offer a message to every tailing session that it matches. Returns the cost: 1 for each match."""
         targets, made = self._router.route(message.topic), 0
         self._tail.append(message.position, message, size)
         if not message.is_usual:
@@ -403,13 +397,12 @@ class Dispatch(CommitHook):
                 _note(endpoint, message)
 
     def _nobody(self, message: Message, count: int) -> None:
-        """Count messages to one topic that nobody asks for: not the server's own, nor what is retained for
-        later subscribers."""
+        """Count messages that nobody asks for; not the server's own, nor retained ones."""
         if not message.retain and not message.topic.startswith(OWN_TOPICS):
             self.counts.unclaimed += count
 
     def _tell(self, traces: Traces, message: Message, wall_ms: int) -> int:
-        """Make the span of a message that belongs to a trace, and is handed on; what that costs."""
+        """Make the span of a message that belongs to a trace; returns the cost."""
         properties = message.record.properties
         if _PARENT not in properties or is_dropped(message.record, message.due_ms, wall_ms):
             return 0
@@ -421,7 +414,7 @@ class Dispatch(CommitHook):
     def _pass_over(
         self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]
     ) -> None:
-        """A message that is nowhere but here: who had no room keeps it, but at QoS 0."""
+        """Keep an unstored message for a session without room, unless it is QoS 0."""
         if is_owed(message, subscriptions):
             self._spill.add(subscriber, message)
         elif subscriber.is_reachable:

@@ -1,14 +1,14 @@
 """Retention floor: groups and endpoints with old unfinished messages hold it back.
 
-The floor is one position: the oldest slice that somebody needs keeps all that come after it. So a place that
-nobody looks after is moved over what is not for it, and is given up in the end:
+The floor is one position: the oldest slice that somebody needs keeps all later ones. So a place that nobody
+looks after is moved over messages that are not its own, and is given up in the end:
 
     read ......... not theirs ......... the first that is theirs ......... horizon
     advance ──────────────────────────>|
     give_up, after slices.kept_behind ───────────────────────────────────> what is left: dead letters
 
-A session is no holder: what a device that sleeps has missed longer than retention is lost to it. Before a
-slice goes, what sessions have not read of it is counted, and what they have in flight becomes dead letters:
+Sessions do not hold the floor: what a sleeping device has missed for longer than retention is lost to it.
+Before a slice goes, the unread messages of sessions are counted, and those in flight become dead letters:
 
     what groups need ──> settle: the unread are counted, then flights end, in steps ──> the slices may go
 """

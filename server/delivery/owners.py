@@ -1,25 +1,22 @@
 """Rights of a message's owner at delivery: it is handed out only if the owner may send it now.
 
-A message has an owner, the name of the key that sent it (shards/record.py). Between sending and delivery lie
-days: it is delayed, retained, missed by a session, replayed. Rules change meanwhile and keys are revoked, so
-whoever is about to hand a message out asks here. It is handed out if the key of that name, as the files have
-it now, may publish to the topic; `%c` stands for the client that published it. A key that is not there may
-nothing. Who takes over the name takes over what was sent under it.
+The owner is the name of the key that sent the message (shards/record.py). Days may lie between sending and
+delivery: the message is delayed, retained, missed, replayed. Rules change meanwhile and keys are revoked. So
+a message is handed out only if the key of that name may now publish to the topic; `%c` stands for the client
+that published it. A key that no longer exists may do nothing. A new key of the same name takes over the
+messages of the old one. A message with `deliver_to` also needs the right to `$deliver/{endpoint}`, or
+`$deliver/*` for a URL.
 
-What is not handed out is *withheld*: nobody gets it, it is not retained, read positions go on past it. Its
-row stays, and is handed out to who reads it again when its owner may.
+What is not handed out is *withheld*: nobody gets it, it is not retained, read positions pass it. Its row
+stays, for readers that come to it when the owner may send again.
 
-What says where it is delivered to needs the right to send to `$deliver/{endpoint}` too,
-`$deliver/*` of a URL.
+Without an owner the server made it, or no key was needed: then it is handed out. But a retained message of an
+MQTT client without a name is judged by what such clients may publish now, as mosquitto does (CVE-2018-12546):
+it would come to each new subscriber for ever.
 
-Without an owner: what the server itself made, and what was sent where nobody had to show a key. It is handed
-out. But a retained message of an MQTT client without a name is judged by what such clients may publish now,
-as mosquitto does (CVE-2018-12546): it would come to each new subscriber for ever.
-
-Answers are remembered up to REMEMBERED_BYTES; at the bound all are forgotten, and when the files change
-(`forget`). One that is not remembered takes a while where there are many rules, and a thousand clients may
-each have a message due at once: what these cost is summed up for who has a budget (`cost`). It is asked once
-for each delivery of a session that reads on, so the usual case, no owner, comes first.
+Answers are remembered, REMEMBERED_BYTES of them, until the files change (`forget`). A new answer takes a
+while where there are many rules, and a thousand clients may each have a message due at once. So the cost of
+new answers is summed up (`cost`) for callers with a budget. The usual case, no owner, comes first.
 """
 
 import logging

@@ -1,19 +1,15 @@
-"""Replay: sessions behind the horizon read from the store on their own, in turns.
+"""Replay: sessions behind the horizon read from the store, in turns.
 
-Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
-reaches back far enough, else from the store. A turn is bounded, so that one session with a million
-messages to catch up on delays nobody; while others wait it is a tenth as long, so that all have something
-soon rather than some have all. A session without room leaves the queue and comes back with its next ack or
-when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
-and joined without a pause in between.
+A session that was away, is slow, or asked for the past reads from its own position: from the tail as far back
+as that reaches, else from the store. A turn is bounded, so that a session with a million messages to catch up
+on delays nobody. While others wait, a turn is a tenth as long. A session without room leaves the queue, and
+comes back with its next ack or when its socket takes data again. When its read position equals the horizon,
+it joins the tail in the same step.
 
-One that has retries which are due (retries.py) is given these and what it has not read in turns, ALTERNATE of
-each: neither waits for the end of the other.
+A session with due retries (retries.py) gets these and unread messages in turns, ALTERNATE of each.
 
-What its owner may not send any more (server/delivery/owners) is passed over; it stays where it is, for who
-reads again when the owner may.
-
-What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
+Messages that their owner may no longer send (owners.py), and unreadable rows, are passed over. A session that
+cannot be served loses its connection; the others go on.
 """
 
 import logging
@@ -56,12 +52,12 @@ log = logging.getLogger(__name__)
 TURN_ROWS = 1_000
 """Messages read in a turn, over all sessions."""
 TURN_SENT = 100
-"""Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
-have its whole backlog before the last of 2,000 had a message."""
+"""Of them, how many are sent while others wait: so that the last of 2,000 sessions need not wait for whole
+backlogs."""
 RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
-"""What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
+"""Cost of new answers about owners in a turn (owners.py)."""
 NOT_WANTED = "no subscription matches any more"
 WITHHELD = "its sender may not send there any more"
 ALTERNATE = 8
@@ -69,13 +65,13 @@ ALTERNATE = 8
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
 TURN_COST = 1_000
-"""What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
+"""Cost of retained messages of a session in a turn: 1 for each topic, ..."""
 COST_BYTES = 4_096
-"""... one for each so many bytes of it, ..."""
+"""... 1 for each so many bytes of it, ..."""
 COST_SENT = 3
-"""... so much for sending it, ..."""
+"""... this for sending it, ..."""
 COST_FILTER = 10
-"""... and so much for each filter. Some 4 ms in all."""
+"""... and this for each filter. Some 4 ms in all."""
 
 
 class Progress(Enum):
@@ -89,7 +85,7 @@ class Progress(Enum):
 
 
 class Replay:
-    """Gives those who wait in `Ready` their turns."""
+    """Gives turns to the sessions in `Ready`."""
 
     def __init__(
         self,
@@ -138,10 +134,8 @@ class Replay:
         return not self._ready
 
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
-        """In the writer: the session or group reads again from `to`, or from where retention begins.
-
-        What it has in flight stays in flight, and is passed over when it is come to.
-        """
+        """In the writer: the session or group reads again from `to`, or from the retention floor. What it has
+        in flight stays in flight, and is passed over."""
         session, horizon = subscriber.session, self._horizon.position
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
@@ -155,8 +149,8 @@ class Replay:
     def skip(
         self, commit: Commit, subscriber: Subscriber, to: Position, reason: str, *, is_dead: bool
     ) -> bool:
-        """In the writer: the session or group reads on behind `to`; what it has not read before becomes dead
-        letters, or is dropped. False: it has read so far."""
+        """In the writer: the session or group reads on behind `to`. Unread messages before become dead
+        letters, or are dropped. False: it has read that far already."""
         if not self._burials.skip(subscriber, to, reason, is_dead=is_dead):
             return False
         self._cursors.store(commit, subscriber)
@@ -193,7 +187,7 @@ class Replay:
             self._ready.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> Progress:
-        """Send again as much as the window takes, and no more than a turn's worth."""
+        """Send again what the window takes, TURN_RESENDS at most."""
         resends = subscriber.session.resends
         for _ in range(TURN_RESENDS):
             if not resends:
@@ -240,17 +234,15 @@ class Replay:
         return flight.qos == 1 and message.is_expired(self._wall_ms())
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
-        """The subscriptions that a flight is due to: its group's, or the session's own that match."""
+        """The subscriptions that a flight comes by: its group's, or the session's own that match."""
         if flight.loan is not None:
             own = subscriber.session.subscriptions.get(flight.loan.share)
             return () if own is None else (own,)
         return self._router.route(message.topic).get(subscriber, ())
 
     def _send_retained(self, subscriber: Subscriber) -> Progress:
-        """What was retained for those who asked.
-
-        A message that has become retained since is read like any other, and passed over here.
-        """
+        """Send retained messages to new subscriptions. Newer ones are passed over: they are read like any
+        other."""
         asked, session, left = subscriber.retained_queue, subscriber.session, TURN_COST
         if subscriber.unanswered:
             return Progress.BLOCKED
@@ -311,11 +303,8 @@ class Replay:
         return has_room and not self._join(subscriber)
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
-        """Retries that are due and messages that are unread, some of each; True if there may be more.
-
-        Whose turn it is stays over the calls: with room for one message at a time each is next every other
-        time.
-        """
+        """Send some due retries and some unread messages; True if there may be more. The order is kept
+        between calls, so that with room for one message at a time they alternate."""
         for _ in range(2):
             before = subscriber.delivered
             if subscriber.reads_next:
@@ -330,7 +319,7 @@ class Replay:
         return self._retries.is_due(subscriber) or not self._join(subscriber)
 
     def _give_retries(self, subscriber: Subscriber) -> bool:
-        """Some of those that are due; False if there was no room for one."""
+        """Send some due retries; False if there was no room for one."""
         wall_ms = self._wall_ms()
         for message in islice(self._retries.due(subscriber), ALTERNATE):
             place = message.position
@@ -352,7 +341,7 @@ class Replay:
         return True
 
     def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
-        """Why a retry that is due is a dead letter; empty: it is given."""
+        """Why a due retry becomes a dead letter; empty: it is sent."""
         if not asked:
             return NOT_WANTED
         if message.is_expired(wall_ms):
@@ -360,16 +349,14 @@ class Replay:
         return "" if self._owners.allow(message) else WITHHELD
 
     def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
-        """The subscriptions that a retry goes by. A group's own are its group's, whatever its filter."""
+        """The subscriptions that a retry comes by. Of a group it is its own, whatever the filter."""
         if subscriber.is_group:
             return tuple(subscriber.session.subscriptions.values())
         return self._router.route(message.topic).get(subscriber, ())
 
     def _read_stretch(self, subscriber: Subscriber, horizon: Position, left: int) -> bool:
-        """Move the read position over a stretch, `left` messages at most; False if there was no room for one.
-
-        Usual messages that come by the same subscriptions are gathered and sent as a run.
-        """
+        """Read on and send at most `left` messages; False if there was no room for one. Usual messages that
+        come by the same subscriptions are sent as a run."""
         session = subscriber.session
         rows, read = TURN_ROWS, session.read
         self._owners.take_cost()  # what others have spent
@@ -434,7 +421,7 @@ class Replay:
         return True
 
     def _may_read(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether it is to be sent a message that it may have had before it was set back."""
+        """Whether to send a message that the subscriber may have had before it was set back."""
         return message.position > subscriber.reread or self._retries.may_read(subscriber, message)
 
     def _stretch(
@@ -497,7 +484,7 @@ class Replay:
     def _run(
         self, subscriber: Subscriber, rows: Sequence[tuple[Position, Message]], wall_ms: int
     ) -> tuple[list[Message], tuple[Subscription, ...]]:
-        """All messages of these rows of the tail, if they are one run that the subscriber gets; else none."""
+        """All messages of these rows of the tail, if they are a run that the subscriber gets; else none."""
         place, first = rows[0]
         qos = first.qos
         run = [
@@ -517,7 +504,7 @@ class Replay:
         return run, by
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
-        """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
+        """Rows behind `read`, merged with the subscriber's spill buffer."""
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             return self._endpoint_rows.after(subscriber.ahead, read)
         structures = self._reader.structures.overlapping(subscriber.filters)
@@ -528,15 +515,14 @@ class Replay:
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
     def _join(self, subscriber: Subscriber) -> bool:
-        """Tail if everything up to the horizon has been read. From then on what an endpoint falls behind of
-        is noted."""
+        """Tail if everything up to the horizon has been read."""
         is_tailing = subscriber.session.join(self._horizon.position)
         if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.begin()
         return is_tailing
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
-        """Which of its subscriptions match what is at this place; written for one, the usual case."""
+        """The subscriber's subscriptions that match; written for one, the usual case."""
         found = self._router.route(topic).get(subscriber, ())
         if not found or (len(found) == 1 and found[0].since < place):
             return found
@@ -554,12 +540,12 @@ class Replay:
 
 
 def _most(subscriber: Subscriber) -> int:
-    """How many messages are read before they are sent: no more than there may be room for."""
+    """How many messages to read before they are sent."""
     return max(1, min(RUN_MAX, subscriber.find_room()))
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
-    """QoS 0 that was not stored is for those who were there, however long it stays in the tail."""
+    """Unstored QoS 0 is only for clients that were connected, however long it stays in the tail."""
     return not message.is_stored and not message.qos and message.due_ms < subscriber.connected_ms
 
 

@@ -1,16 +1,15 @@
 """Retries that are due, given to the places that they wait for.
 
-A retry is a row of `retries` (shards/retries.py) and waits for nothing but its time. When that comes, by the
-wall clock, its place stops tailing, if it was, and reads on by itself (replay.py); there it is given what is
-due here and what it has not read in turns, so that neither waits for the end of the other.
+A retry is a row of `retries` (shards/retries.py) that waits for its time. When that comes, by the wall clock,
+its place stops tailing and reads on by itself (replay.py): due retries and unread messages in turns.
 
-    of each place with retries   from where on the first one stands that is not in flight
+    of each place with retries   the position of the first that may not be in flight
     a heap                       these positions of all places: what is due next
-    due                          the places of which one has come
+    due                          the places with a due retry
 
-What a place is given stays in the table, and is noted as in flight (`Subscriber.retrying`): so a retry that
-is put before it, which sets the place back to there, does not make it come twice. It goes with the cursor in
-which it is in flight no more (cursors.py). RAM: one entry for each place that has any.
+A retry that was given stays in the table, and is noted as in flight (`Subscriber.retrying`). So it does not
+come twice if another retry is put before it. Its row goes with the first cursor in which it is no longer in
+flight (cursors.py). RAM: one entry for each place that has any.
 """
 
 import logging

@@ -1,12 +1,11 @@
 """Usual messages that go to the same subscribers, one after the other: routed once, offered as one.
 
-What a client has published in one go, and what a session that was away reads on, mostly has one topic, or the
-same subscribers. Of such a run a subscriber's room is looked at once, and its bytes are made once for all
-whose deliveries have the same form. With ten subscribers a delivery takes half of what it takes by itself.
+What a client publishes in one go, and what a session reads on after it was away, mostly has one topic, or the
+same subscribers. For a run a subscriber's room is looked at once, and its bytes are made once for all
+deliveries of the same form. With ten subscribers a delivery takes half the time.
 
-A session takes a whole run or nothing. A group (shared.py) divides a run among its members. Messages that
-were not taken are offered one by one: there was no room for them, or something is peculiar about the
-subscriber.
+A session takes a whole run or nothing. A group (shared.py) divides it among its members. What was not taken,
+for lack of room or because of a peculiar subscription, is offered one by one.
 """
 
 from collections.abc import Sequence

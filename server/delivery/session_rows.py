@@ -1,7 +1,6 @@
-"""Sessions as rows and back: what the tables `sessions` and `cursors` hold of one.
+"""Sessions as rows and back: the tables `sessions` and `cursors`.
 
-A session's row is what its client asked for; the cursor is where it stands, written again and again: the read
-position and what is in flight, in order.
+A session's row is what its client asked for. The cursor is its read position and what is in flight, in order.
 """
 
 import msgspec

@@ -1,10 +1,8 @@
 """Every session of the server: found, opened, stored, expired.
 
-Sessions of clients that are away stay in RAM with their subscriptions, because a plain publish has to know
+Sessions of clients that are away stay in RAM with their subscriptions, because a plain publish must know
 whether somebody can replay it; `max_sessions` bounds them. What they have missed is not here: it is the
-timeline behind their read position.
-
-Where they stand is written by `cursors`.
+timeline behind their read position. Cursors are written by `cursors`.
 """
 
 import logging

@@ -1,22 +1,19 @@
 """Shared subscriptions: `$share/group/filter`, whose members divide the messages among them.
 
-A group is a session of its own: it has the read position and what is in flight, and reads on like any
-other. Where a session sends on its link, a group picks a member. A member's delivery is a *loan*: in flight
-in the member's session, under the packet id that its client acks, and in the group's, so that the group has
-it when the member leaves, loses its connection or is overdue. A member that leaves in order gives back what
-it has: another gets it at once. Of one that fails the message comes again later (undone.py). Who once had it
-may finish it all the same. QoS 2 belongs to the member's session alone from the moment it is sent
-(MQTT-4.8.2): it is resent to that client, or to nobody.
+A group is a session of its own, with a read position and messages in flight. Where a session sends on its
+link, a group picks a member (picker.py), of a backlog for several messages in a row (run.py).
 
-The `Picker` (picker.py) chooses the member for each message. Of a backlog, which comes in runs (run.py), it
-chooses one for several in a row: they are lent, sent and later acked together.
+A member's delivery is a *loan*. It is in flight in the member's session, under the packet id that the client
+acks, and in the group's. So the group still has the message when the member leaves, loses its connection or
+is overdue. If a member leaves in order, another gets its messages at once. If it fails, they come again
+later (undone.py). The client that once had a message may still finish it. QoS 2 belongs to the member's
+session alone once it is sent (MQTT-4.8.2): only that client gets it again.
 
-A group stays when its members have gone: it keeps its place for as long as was said (`sessions.expiry_max`
-else), counted from when the last connection of a member ended, and what falls due meanwhile is the next
-member's. Its members need no session that outlives their connection. It ends when somebody deletes it. Unless
-it stays until then (`never`), it also ends when the last one that holds the subscription gives it up, or when
-its time has come and nobody holds it. Until then
-what it may is what its last member might, so that nothing is kept for it that nobody could be given.
+A group without members keeps its read position for its expiry (else `sessions.expiry_max`), counted from the
+end of the last member's connection. The next member gets what fell due meanwhile. Until then the group has
+the rights of its last member, so that nothing is kept that nobody may receive. A group ends when somebody
+deletes it. Unless its expiry is `never`, it also ends when its last subscriber unsubscribes, or when it has
+expired without members.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,9 +38,9 @@ from .terms import UNSAID, Keeping, in_force
 
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
-"""Of the groups of webhook endpoints: nobody can subscribe to such a text, so only posters are members."""
+"""Of the groups of endpoints. Nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
-"""What the texts of groups begin with; no client may be called so, for groups stand among the sessions."""
+"""How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
 
 
 def endpoint_text(name: str) -> str:
@@ -89,8 +86,8 @@ class Group(Subscriber):
         *,
         incarnation: int = 0,
     ) -> None:
-        """`settings`: what holds where its terms say nothing. `rate_limited`: where it waits for a token.
-        `all_returned`: what no member has, of all groups."""
+        """`settings`: defaults of its terms. `rate_limited`: where it waits for a token. `all_returned`:
+        returned messages of all groups that no member has."""
         super().__init__(session, dirty, secure, incarnation=incarnation)
         self._leases = leases
         self.rate_limited = rate_limited
@@ -105,8 +102,8 @@ class Group(Subscriber):
         self.is_paused = False
         """Paused: members are sent nothing; the read position stays."""
         self.client = ""
-        """Its last member, whose `owner` and `rights` it has while it has none. Before there was a last one,
-        who created it. An endpoint has an owner, for whom it counts; it belongs to no key."""
+        """Its last member, or else its creator, whose `owner` and `rights` it has while it has no members. An
+        endpoint counts for its owner, but belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
@@ -116,8 +113,8 @@ class Group(Subscriber):
         """Of an endpoint: where what it has still to read stands."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
-        """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
-        are no members any more too; nobody with none."""
+        """Loans by member and packet id, in the order of lending. Former members are here too, and nobody
+        without loans."""
         self.picker = Picker(self.members, self.lent)
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
@@ -150,7 +147,7 @@ class Group(Subscriber):
 
     @property
     def stays_s(self) -> int:
-        """How long it stays with nobody there, whoever its members were."""
+        """How long it stays without members."""
         said_s = self.keeping.expiry_s
         return self.settings.expiry_max_ms // 1_000 if said_s is None else said_s
 
@@ -175,13 +172,13 @@ class Group(Subscriber):
         return not self.members
 
     def _follow(self) -> None:
-        """It stays as long as was said, and as its most persistent member does."""
+        """Stay for the expiry, and at least as long as the most persistent member."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
         self.session.keep_for(max(self.stays_s, members_s))
 
     @property
     def filters(self) -> Iterable[str]:
-        """None of an endpoint: what is delivered there stands in structure 0, whatever its topic."""
+        """None of an endpoint: its messages stand in structure 0, whatever their topics."""
         return () if self.is_endpoint else self.session.subscriptions
 
     @property
@@ -190,7 +187,7 @@ class Group(Subscriber):
 
     @property
     def endpoint(self) -> str:
-        """The name of the endpoint that it is of."""
+        """The name of its endpoint."""
         return self.text.removeprefix(ENDPOINT_PREFIX)
 
     @property
@@ -212,7 +209,7 @@ class Group(Subscriber):
         return is_in_time and self.picker.next(None) is not None
 
     def _is_in_time(self, rate_limiter: RateLimiter) -> bool:
-        """Whether it may be given a message now; if not, it is woken when it may."""
+        """Whether it may get a message now; if not, it is woken when it may."""
         if rate_limiter.has_token:
             return True
         self.rate_limited.wait(self, rate_limiter)
@@ -225,7 +222,7 @@ class Group(Subscriber):
         return any(member.is_restricted for member in self.members)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether a member, here or away, may be sent it; without any, whether the last one might."""
+        """Whether a member, here or away, may receive it; without members, whether the last one might."""
         if not self.members:
             return self.rights is None or self.rights.may_receive(topic)
         return any(member.may_receive(topic) for member in self.members)
@@ -255,12 +252,12 @@ class Group(Subscriber):
 
     @property
     def _allowed(self) -> int:
-        """How many messages the group may give now, whoever has room for them."""
+        """How many messages the group may give now, if members have room."""
         left = self.session.window - len(self.session.flights)
         return left if self.rate_limiter is None else min(left, self.rate_limiter.tokens)
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:  # noqa: ARG002
-        """Lend messages of a run, to each member some in a row."""
+        """Lend messages of a run, several in a row to each member."""
         picker, messages = self.picker, run.messages
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
             return 0
@@ -303,7 +300,7 @@ class Group(Subscriber):
 
     @property
     def is_working(self) -> bool:
-        """Whether somebody has a message in hand, who need not be a member any more."""
+        """Whether a member, or a former one, has a message in hand."""
         for theirs in self.lent.values():
             for lent in theirs.values():
                 if self.is_held(lent):
@@ -338,16 +335,13 @@ class Group(Subscriber):
         return self.endpoint in endpoint_names(record.deliver_to, record.owner)
 
     def forget(self, member: Subscriber) -> None:
-        """The member's session is over, with what it had in flight."""
+        """The member's session has ended, with its messages in flight."""
         if self.lent.pop(member, None) and self.retrying:
             self.dirty.add(self)
 
     def release_loans(self, *, is_last: bool) -> list[Subscriber]:
-        """The group ends (`is_last`), or its rows: what was lent to a session that outlives its connection is
-        the session's own. Returns these sessions. O(loans).
-
-        What others have stays the group's, for who settles what it leaves undone.
-        """
+        """The group ends (`is_last`), or its rows do. Loans of persistent sessions become their own; returns
+        these sessions. Other loans stay the group's, to be settled. O(loans)."""
         heirs = [heir for heir in self.lent if heir.session.is_persistent]
         for holder in [*self.lent] if is_last else heirs:
             is_heir = holder.session.is_persistent
@@ -363,7 +357,7 @@ class Group(Subscriber):
         return heirs
 
     def returned(self, member: Subscriber, lent: Flight) -> Flight | None:
-        """The member has the message no more in flight: the group's own flight of it, if there is one."""
+        """The member no longer has the message in flight. Returns the group's own flight of it, if any."""
         loan = lent.loan
         assert loan is not None, "only what is lent comes back"
         if loan.until_s:
@@ -381,8 +375,8 @@ class Group(Subscriber):
         return flight
 
     def acked(self, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
-        """The member's client has these messages, one or more. Returned are those that come too late to be
-        ended here, as the group has gone on."""
+        """The member's client has acked these messages. Returns the late ones, where the group has gone
+        on."""
         own, resends, theirs = self.session.flights, self.session.resends, self.lent.get(member, {})
         late: list[Flight] = []
         held = len(own)
@@ -412,21 +406,21 @@ class Group(Subscriber):
         return late
 
     def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:
-        """The member ends without an ack what it may: the group's own flight, for who decides of it."""
+        """The member ends the delivery without an ack. Returns the group's own flight, if the member held
+        it."""
         is_held = self.is_held(lent)
         flight = self.returned(member, lent)
         return flight if is_held else None
 
     def is_held(self, lent: Flight) -> bool:
-        """Whether what a member has in flight is its own to extend or to end: nobody has gone on."""
+        """Whether the member may extend or end the delivery: the group has not gone on."""
         loan = lent.loan
         if loan is None or loan.flight is None or loan.is_overdue or loan.flight.fate:
             return False
         return self.session.flights.get(loan.flight.packet_id) is loan.flight
 
     def give_back(self, flight: Flight) -> bool:
-        """Somebody else gets it, before anything new, in the order of the positions. False: too many
-        wait so."""
+        """Another member gets it, before anything new, in position order. False: too many wait so."""
         if not self.all_returned.has_room:
             return False
         if flight.until_ms:
@@ -435,8 +429,8 @@ class Group(Subscriber):
         return True
 
     def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> None:
-        """At start: the member has the message for so long from now. `retry`: what the message is, unless
-        this is its first try."""
+        """At start: the member has the message for `term_ms` from now. `retry`: the message, unless this is
+        its first try."""
         loan = Loan(self.text, flight)
         if retry is not None:
             _know_retry(loan, retry)
@@ -517,7 +511,7 @@ class Group(Subscriber):
 
 
 def _know_retry(loan: Loan, message: Message) -> None:
-    """What a loan has to know of a retry."""
+    """Note in the loan what it has to know of a retry."""
     retry = message.record.retry
     loan.message = message.record.id
     if retry is not None and loan.flight is not None:
@@ -525,6 +519,6 @@ def _know_retry(loan: Loan, message: Message) -> None:
 
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:
-    """At which a member is sent a message."""
+    """QoS of a message to a member."""
     qos = min(message.qos, own.qos)
     return 1 if member.is_inside and not qos and message.is_stored else qos
