@@ -37,7 +37,7 @@ GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted
 SESSION_ENDED = "session ended"
 SKIPPED, KEPT_TOO_LONG = "skipped", "kept too long"
 SESSIONS = 0
-"""The number of the burial of what sessions have not read. `Horizon.issue` begins later."""
+"""Number of the burial of sessions' unread messages. `Horizon.issue` begins later."""
 
 
 class Burials(CommitHook):
@@ -78,8 +78,7 @@ class Burials(CommitHook):
     # -- what comes
 
     def end_group(self, group: Group, reason: str, over: Iterable[Position], *, is_dead: bool) -> None:
-        """A group has ended: bury what it had in flight itself, had not read, and its retries, without
-        those that are `over`."""
+        """A group has ended: bury its messages in flight, unread ones, and its retries except `over`."""
         read = group.session.read_at(self._horizon.position)
         self._retries.forget(group)
         flights = [
@@ -116,8 +115,8 @@ class Burials(CommitHook):
         return True
 
     def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
-        """In the writer: sessions lose what they have not read up to `upto`; none of those that do has read
-        less than `read`, and asks for more than the `filters`."""
+        """In the writer: sessions lose unread messages up to `upto`. None of them has read less than `read`,
+        or subscribes to more than `filters`."""
         row = BurialRow(
             addressee="",
             group="sessions",
@@ -137,8 +136,7 @@ class Burials(CommitHook):
         self._fresh.add(SESSIONS)
 
     def end_flights(self, subscriber: Subscriber, flights: Iterable[Flight]) -> None:
-        """In the writer: what a session, or a group, had in flight and has no more is kept no longer. The
-        caller stores the cursors."""
+        """In the writer: forget ended flights of a session or group. The caller stores the cursors."""
         horizon = self._horizon.position
         row = self._row(subscriber, horizon, horizon, KEPT_TOO_LONG, is_dead=True)
         ended = [(keys.place(one.position), one.shard, one.attempts) for one in flights]

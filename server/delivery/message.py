@@ -5,9 +5,9 @@ subscription's identifiers), so the parts that are the same are made once and ke
 (protocol level, QoS, retain) -> (head, tail), joined with the packet id between them.
 
 Written for speed: there is one for each message that is dispatched or replayed. A stored one is kept as the
-bytes that were read, and of these only what routing asks for is taken out; its `Record` is made when somebody
-wants to know more. Of the usual message (`is_usual`) nobody does: it has a topic, a payload, a QoS and
-perhaps a due and an owner. So the replay of a backlog takes three quarters of the time.
+bytes that were read, with what routing needs; its `Record` is made on demand. The usual message (`is_usual`)
+has only a topic, a payload, a QoS and perhaps a due and an owner, and needs none: the replay of a backlog
+takes three quarters of the time.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_
 OVERHEAD_BYTES = 600
 """RAM of a message besides its topic, payload and properties, bytes."""
 SHARED_MS = 1_000
-"""For so long after its dispatch a message goes out as it was then, one object for all."""
+"""For this time after its dispatch a message goes out unchanged, one object for all."""
 
 
 def publisher_of(client_id: str) -> bytes:
@@ -60,11 +60,8 @@ class Message:
         *,
         is_usual: bool = False,
     ) -> None:
-        """`record`; or, None, the stored `value` that it is read from, which raises Corrupt.
-
-        `layout`: what `shards.record.usual` says of the value, if it has been asked. `is_usual`: of a record
-        that has no more than that knows.
-        """
+        """From `record`, or if that is None from the stored `value`, which raises Corrupt. `layout`: result
+        of `shards.record.usual` for the value, if known. `is_usual`: whether the record is usual."""
         self.position = position
         self.shard = shard
         if record is None:
@@ -175,7 +172,8 @@ class Message:
 
     @property
     def origin(self) -> tuple[Position, int]:
-        """Where the row stands, or stood, that names it, and in which shard: of a retry the message's own."""
+        """Position and shard of the row that names it, even if that has gone. Of a retry: the message's
+        own."""
         if self.shard != RETRY_SHARD:
             return self.position, self.shard
         name = MessageId(self.record.id)
@@ -194,8 +192,7 @@ class Message:
         return () if retry is None else retry.tries
 
     def try_number(self, attempt: int) -> int:
-        """Which delivery to its receiver one is, from 1 on. `attempt`: since this row was written; 0: not
-        known."""
+        """Number of a delivery to its receiver, from 1. `attempt`: since this row was written; 0: unknown."""
         return self.attempts_before + max(1, attempt)
 
     @property

@@ -1,17 +1,17 @@
 """Publishes take their place: stored or not, and answered when that is settled.
 
-Persist only what somebody can replay: a publish is stored when it is delayed, keyed or retained; when a
-persistent session, a group, or one that is not caught up or has no room, subscribes to it at QoS 1 or 2; or
-when `[replay] filters` asks for it. Any other takes a position like all, so that order holds, and waits for
-the horizon in RAM. (A group, even of clean sessions, replays: what one member leaves unacked is another's.)
+Persist only what somebody can replay. A publish is stored if it is delayed, keyed or retained; if a
+persistent session, a group, or a session that is behind or has no room, subscribes to it at QoS 1 or 2; or if
+`[replay] filters` match. (A group of clean sessions replays too: what one member leaves unacked is
+another's.) Any other publish takes a position like all, so that order holds, and waits for the horizon in
+RAM.
 
-Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; beyond them a publish is
-refused (quota exceeded). Before that, while the server is congested, a client's publishes wait at its
-connection. Below level 5 a client cannot be told of a refusal: what has been begun is taken then, beyond the
-bounds too, by at most what counts as congestion. When what waits for the horizon and what is owed
-(spill_buffer.py) have come to `tail.max_bytes`, or to
-LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
-counted.
+Bounds: `limits.queued` and `limits.queued_bytes` for the writer; beyond them a publish is refused (quota
+exceeded). Before that, while the server is congested, a client's publishes wait at its connection. Below
+level 5 a client cannot be told of a refusal, so publishes that have begun are accepted beyond the bounds, by
+at most what counts as congestion. When the messages that wait for the horizon, and spill buffers, come to
+`tail.max_bytes` or LIVE_MAX publishes, QoS 1 and 2 publishes with subscribers are stored, and QoS 0 ones are
+dropped and counted.
 """
 
 import logging

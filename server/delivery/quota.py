@@ -1,10 +1,10 @@
-"""How many subscriptions there are, the bytes of their filters, and their forms: of one session and of all.
+"""Number of subscriptions, bytes of their filters, and their forms: of one session and of all.
 
-They stay in RAM for as long as their session, present or away: the trie has to know them. Bound: four keys of
-`[limits]`; beyond each a new filter is refused (SUBACK 0x97) and counted. A filter that is there already may
-always be subscribed to again. What was stored before a bound was lowered is restored and counts. How many
-there are is shared by owner (server/fair.py), and a key may have a bound of its own. Forms are bounded by
-owner (forms.py); those of shared subscriptions count with their group.
+They stay in RAM as long as their session, present or away: the trie needs them. Bound: four keys of
+`[limits]`; beyond each a new filter is refused (SUBACK 0x97) and counted. A known filter may always be
+subscribed to again. What was stored before a bound was lowered is restored and counts. The number is shared
+by owner (server/fair.py), and a key may have a bound of its own. Forms are bounded by owner (forms.py); those
+of shared subscriptions count with their group.
 """
 
 from collections.abc import Iterable

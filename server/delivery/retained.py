@@ -1,22 +1,19 @@
 """Retained messages: the last one of each topic, sent to new subscribers.
 
-A message becomes retained when the horizon passes it, that is when it fires: a side effect of dispatch,
-written with the next batch and idempotent (the later position wins), so that dispatching a stretch again
-after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
-yet, and `$SYS`, is laid over it.
+A message becomes retained when the horizon passes it. That is a side effect of dispatch, written with the
+next batch and idempotent (the later position wins), so dispatching again after a crash changes nothing. The
+table `retained` holds them by topic, not RAM; what is not durable yet, and `$SYS`, is laid over it. A second
+row for each message tells its topic by position, for a message whose row on the timeline has expired.
 
-What is sent again is looked for by position, when its row on the timeline has expired: for each message a
-second row of the table says which topic's it is. A store of before is given these rows at its first start.
-
-Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
-when there is room for them (server/delivery/replay).
+A new subscription walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded
+only when there is room for them (replay.py).
 
 Bounds: `share`, in topics, by the owner of their messages. A publish to a new topic beyond it is refused
-before it is taken (`refusal`): nobody is told that a message is kept which is not. One that is taken has its
-place kept until it fires. What fires without a place (delayed, a will, of a schedule) is delivered but not
-retained, counted and logged. Of what is not durable yet FRESH_BYTES: beyond these dispatch waits for the
-batch that is under way (`is_full`), but for what its turn has begun; while no batch can be written it goes
-on, and what comes then is not retained either.
+before it is accepted (`refusal`), so that no client is told that a message is kept that is not. An accepted
+one has its place kept until it fires. A message that fires without a place (delayed, a will, of a schedule)
+is delivered but not retained, counted and logged. Of messages that are not durable yet FRESH_BYTES: beyond
+these dispatch waits for the running batch (`is_full`). While no batch can be written, dispatch goes on, and
+what comes then is not retained.
 """
 
 import logging

@@ -6,20 +6,20 @@ answer is made once for the filters that match, and shared by the topics that th
 
     devices/1/temp, devices/2/temp ... -> {devices/#} -> 1,000 sessions and their subscriptions
 
-Who may not be sent a topic is left out of its answer: where keys are asked for, such topics have answers of
-their own. `forget` when rules change.
+A topic's answer leaves out subscribers that may not receive it: where keys are needed, such topics have
+answers of their own. `forget` when rules change.
 
-What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`). A full URL is an
-unnamed endpoint, one for each origin (scheme, host, port) and key that sends there:
+A message with `deliver_to` also goes to the group of that endpoint, whatever its topic (`posted`). A full URL
+is an unnamed endpoint, one for each origin (scheme, host, port) and key that sends there:
 
     https://a.example/hook, no key     https://a.example, else `*`
     the same, sent by the key ci       ci@https://a.example, else ci@*, else `*`
 
-The first of these that exists, and began before the message, has the message. So what was due before a group
-began is not its own, and each message belongs to one group (docs/decisions/0025).
+The first of these groups that exists, and began before the message, has the message. So each message belongs
+to one group, and a group has nothing that was due before it began (docs/decisions/0025).
 
 The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
-and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.
+and half for the answers; when one half is full, all is dropped. An answer larger than its half is kept alone.
 """
 
 import re
@@ -56,7 +56,7 @@ def is_unnamed(name: str) -> bool:
 
 
 def endpoint_names(deliver_to: bytes, owner: bytes) -> tuple[str, ...]:
-    """The endpoints that a message may belong to that its `owner` has delivered there, the best first."""
+    """Endpoints that a message of this owner may belong to, the best first."""
     if b"://" not in deliver_to:
         return (deliver_to.decode(errors="replace"),)
     found = _HEAD.match(deliver_to)
@@ -85,7 +85,7 @@ class Router:
     """Subscribers of a topic. `route` is O(1) for a topic seen since the last change."""
 
     def __init__(self, denied: Sequence[str] = (), *, max_bytes: int = 16 << 20) -> None:
-        """`denied`: filters whose topics nobody gets whatever is subscribed to; `max_bytes`: of the cache."""
+        """`denied`: filters whose topics nobody gets; `max_bytes`: of the cache."""
         self._denied = denied
         self._half = max_bytes // 2
         self._trie: Trie[Subscriber, Subscription] = Trie()
@@ -94,7 +94,7 @@ class Router:
         self._cache: dict[bytes, Targets] = {}
         self._answers: dict[tuple[int, ...], tuple[Targets, bool]] = {}
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
-        each whether somebody in it may not have every topic."""
+        each: whether a subscriber in it may not receive every topic."""
         self._topic_bytes = self._answer_bytes = 0
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
 """Messages in flight: not kept in RAM, but read again from where they are stored.
 
-stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
+stored          its row, wherever the horizon is; or the retained message, when its slice has gone
 a retry         its row in `retries`
-not stored      the tail, for as long as it is there
+not stored      the tail, as long as it is there
 """
 
 import logging

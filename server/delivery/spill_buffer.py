@@ -1,21 +1,21 @@
 """Spill buffer: unstored messages that were acknowledged but could not be sent yet.
 
-A plain publish is not stored when everybody who subscribes to it at QoS 1 or 2 is there, caught up and has
-room. That is judged when the writer gives it a position; it is sent when the horizon reaches that position,
-and in between the room can go: others were judged in the same round, a slow sync held the horizon, the socket
-filled up. By then it has been (or is about to be) acked, and the tail may drop it long before the session
-reads on. So whoever is passed over keeps the message itself, until it has read past it:
+A plain publish is not stored if everybody who subscribes to it at QoS 1 or 2 is connected, caught up and has
+room. That is judged when the writer gives it a position, but it is sent when the horizon reaches that
+position. Room may be gone by then: others were judged in the same round, a slow sync held the horizon, the
+socket filled up. The publish has been acked, and the tail may drop it before the session reads on. So the
+session keeps the message itself until it has read past it:
 
     judged unstored: m1 m2 m3      room left for one: m1 is sent, the session falls behind at m2
     owed:            m2 m3         it reads on: rows of the store and what it is owed, in position order
 
-Nothing more is judged unstored for a session that has fallen behind, so what one is owed is at most what
-waited for the horizon at that moment. Bound in all: the writer stores a plain publish instead when `bytes`
-and what waits for the horizon have come to `max_bytes`.
+While a session is behind, its messages are stored. So it is owed at most what waited for the horizon at that
+moment. Bound in all: when `bytes` and what waits for the horizon come to `max_bytes`, the writer stores plain
+publishes.
 
-At QoS 0 nothing is owed: who had no room reads it from the tail if it is still there when there is room. What
-went from the tail before that is `dropped`. To know how many that are, it is noted by position how often a
-message was put off; never for more messages than the tail holds.
+At QoS 0 nothing is owed: a session without room reads the message from the tail, if it is still there later.
+Otherwise it is `dropped`. To count these, the number of sessions that were put off is noted by position, for
+at most the messages in the tail.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ PUT_OFF_BYTES = 120
 
 
 class SpillBuffer:
-    """Messages by subscriber, in position order. `bytes`: of all of them, one that many are owed once."""
+    """Messages by subscriber, in position order. `bytes`: of all of them, a shared message counted once."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -78,7 +78,7 @@ class SpillBuffer:
             self._settle(message)
 
     def put_off(self, place: Position) -> None:
-        """The horizon passes a message at QoS 0 that is not stored, and somebody who is there has no room."""
+        """The horizon passes an unstored QoS 0 message, and a connected session has no room."""
         self._put_off[place] = self._put_off.get(place, 0) + 1
 
     def caught(self, place: Position) -> None:

@@ -111,17 +111,16 @@ class Subscriber:
         """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
         self.session = session
         self.incarnation = incarnation
-        """Which place of its name it is: what an earlier one has left is not its own. 0: an older version had
-        no numbers."""
+        """Number that tells it from earlier places of its name. 0: stored by a version without numbers."""
         self.retrying: dict[Position, MessageId] = {}
-        """Its rows in `retries` that are in flight. One that is not any more is over: the row goes in the
-        batch with the next cursor."""
+        """Its rows in `retries` that are in flight. When one no longer is, its row goes with the next
+        cursor."""
         self.superseded: set[Position] = set()
-        """Dead letters of messages that it has read again since: their rows go in the same way."""
+        """Dead letters of messages that it has read again since. Their rows go in the same way."""
         self.undropped: set[bytes] = set()
-        """Keys of rows that say that it has dropped a message that it has read again since: they go, too."""
+        """Keys of its notes about dropped messages that it has read again since. They go in the same way."""
         self.reread = Position(0)
-        """Up to here it may have had what it reads: somebody has set it back. 0: nowhere."""
+        """Up to here it may have had what it reads, as it was set back. 0: nowhere."""
         self.reads_next = False
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
@@ -131,7 +130,7 @@ class Subscriber:
         self.owner = owner
         """Name of the client's key; empty: none."""
         self.rights = rights
-        """What its client may, here or away; None: everything, as nobody is asked for keys."""
+        """Rights of its client, here or away; None: everything, as no keys are needed."""
         self.is_ready = False
         """Waits in `Ready` for its turn to read on."""
         self.stored_at = 0.0
@@ -143,33 +142,32 @@ class Subscriber:
         self.retained_queue = RetainedQueue()
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
-        """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""
+        """Such SUBSCRIBEs whose SUBACK has not left: nothing new is read before."""
         self.even_at = 0.0
-        """When what was written of it will be paid for, s of monotonic time."""
+        """When its writes will be paid for, s of monotonic time."""
         self.is_entangled = False
         """Its cursor is next written together with those of its shared subscriptions, whichever is first."""
         self.has_given_back = False
-        """Their cursors are next written with its own, though they may be before: a kill then takes nothing
-        from what is known of how often something was tried."""
+        """Their cursors are next written with its own, so that a kill loses no count of tries."""
         self.barrier: WriteBarrier | None = None
         """Of its connection, once a delivery has had to wait; never of a group."""
         self.barrier_bytes = barrier_bytes
         """Bytes that may wait at the barrier."""
         self.groups: dict[str, Subscriber] = {}
-        """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
+        """Its shared subscriptions, by the filter as it was subscribed to."""
         self.will = will
         """The will: published if the connection ends without DISCONNECT."""
         self.former_will: Will | None = None
         """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
-        """A will that is to be published at once and has no place yet: stored until it has."""
+        """A will to publish at once that has no place yet: stored until it has."""
         self.will_id = will_id
         """Message id of the delayed will on the timeline, while the client is away."""
         self.left_ms = self.left_running_ms = 0
         """When its last connection ended, by the wall clock and in running time; 0: it is there."""
         self.doubt = Position(0)
         """What the client may have had before the server was killed: due before its ms, placed up to its seq.
-        0: nothing. At QoS 1 only: at QoS 2 the cursor says so."""
+        0: nothing. At QoS 1 only; at QoS 2 the cursor tells."""
         self.connected_ms = 0
         self.ended_ms = 0
         """When its last connection ended, wall ms; 0: it has had none, or the server was killed meanwhile."""
@@ -190,8 +188,8 @@ class Subscriber:
         return [place for place in self.retrying if place not in flying]
 
     def pass_over_flights(self, horizon: Position, retried: Iterable[Position] = ()) -> None:
-        """Have the messages that it has in flight passed over when they are come to: one that is acked before
-        that would be sent once more. `retried`: where those stand that it has in flight as retries."""
+        """Make its messages in flight be passed over when it reads on: an acked one would be sent again.
+        `retried`: positions of its retries in flight."""
         own = [flight for flight in self.session.flights.values() if flight.loan is None]
         firsts = [one.position for one in (*own, *self.lent_alone()) if one.shard != RETRY_SHARD]
         for place in (*firsts, *retried):
@@ -212,15 +210,15 @@ class Subscriber:
 
     @property
     def filters(self) -> Iterable[str]:
-        """What a topic has to match to be looked at for it, where it reads the store."""
+        """Filters of the topics that it reads in the store."""
         return self.session.subscriptions
 
     def lent_alone(self) -> Sequence[Flight]:
-        """Of a group: what is in flight with its members alone, at QoS 2."""
+        """Of a group: QoS 2 deliveries, which only its members have in flight."""
         return ()
 
     def wants(self, place: Position, record: Record) -> bool:
-        """Whether it has asked for the message that stands there."""
+        """Whether it subscribes to the message at this position."""
         topic = record.topic.decode()
         return any(
             one.since < place and matches(text, topic) for text, one in self.session.subscriptions.items()
@@ -228,7 +226,7 @@ class Subscriber:
 
     @property
     def owners(self) -> frozenset[str]:
-        """The names of the keys that its clients have shown."""
+        """Names of its clients' keys."""
         return frozenset((self.owner,))
 
     @property
@@ -261,8 +259,8 @@ class Subscriber:
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send a message that these subscriptions match; False if there is no room for it now.
 
-        Written for speed, as it runs for each delivery: the usual case, one subscription of QoS 0 or 1 that
-        nothing is peculiar about, is spelled out; it is `_send` without a write barrier.
+        Written for speed, as it runs for each delivery. The usual case, one subscription of QoS 0 or 1
+        without peculiarities, is inlined: it is `_send` without a write barrier.
         """
         link = self.link
         if link is None or not link.has_room:
@@ -294,8 +292,7 @@ class Subscriber:
         return self.session.window - len(self.session.flights)
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:
-        """Send messages of a run that these subscriptions match, from its first one on: how many. Those that
-        are left are to be offered one by one."""
+        """Send the first messages of a run; returns how many. Offer the rest one by one."""
         first = subscriptions[0]
         qos = min(first.qos, run.qos)
         if not first.is_plain or first.no_local or len(subscriptions) > 1 or not self.takes_run(run, qos):
@@ -309,7 +306,7 @@ class Subscriber:
         return len(run.addresses)
 
     def takes_run(self, run: Run, qos: int) -> bool:
-        """Whether all of a run can be sent, and nothing is peculiar about this subscriber."""
+        """Whether all of a run can be sent, without peculiarities of this subscriber."""
         link, session = self.link, self.session
         if link is None or qos == 2 or self.barrier or self.doubt or not link.has_room:
             return False
@@ -336,22 +333,20 @@ class Subscriber:
 
     @property
     def can_take_retained(self) -> bool:
-        """Whether it is worth while to load a retained message: a window that is full is seen only then."""
+        """Whether to load a retained message. A full window shows only then."""
         link = self.link
         is_full = self.barrier is not None and self.barrier.is_full
         return link is not None and link.has_room and not is_full
 
     def offer_retained(self, message: Message, subscription: Subscription) -> bool:
-        """Send a retained message to a subscription that asked; False if there is no room for it now.
-
-        The caller has looked whether it `can_take_retained`.
-        """
+        """Send a retained message to a new subscription; False if there is no room for it now. The caller has
+        checked `can_take_retained`."""
         if subscription.no_local and not self._theirs(message, (subscription,)):
             return True
         return self._send(message, (subscription,), is_retained=True)
 
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
-        """Send again what was in flight when the last connection ended; False: there is no room for it."""
+        """Resend a message that was in flight when the last connection ended; False: no room."""
         assert self.link is not None
         flight.begin_again(message.as_of_ms, self.ended_ms)
         self.redelivered += 1
@@ -367,7 +362,7 @@ class Subscriber:
         return True
 
     def release(self, flight: Flight) -> None:
-        """Send PUBREL (again): the client has said that the message is there."""
+        """Send PUBREL (again): the client has the message."""
         if self.link is not None:
             self.link.release(flight.packet_id)
 
@@ -396,7 +391,7 @@ class Subscriber:
         return True
 
     def borrow(self, message: Message, qos: int, loan: Loan) -> Flight:
-        """Have in flight what a group has chosen this member for, whose window has room."""
+        """Take a message from a group into flight; the window has room."""
         session = self.session
         flight = session.launch(message.position, message.shard, qos)
         if session.max_bytes:
@@ -438,28 +433,28 @@ class Subscriber:
             self.link.send(message, qos, packet_id, subscriptions, 1 if is_first else PERHAPS)
 
     def _weight(self, message: Message) -> int:
-        """What a message counts for in flight; 0 where bytes are not bounded."""
+        """Bytes of a message in flight; 0 where they are not bounded."""
         return message.body_bytes if self.session.max_bytes else 0
 
     def _attempt(self, message: Message, qos: int) -> int:
-        """Of something that is not known to have been sent before: 1 or PERHAPS."""
+        """Attempt of a delivery that is not known to have been sent before: 1 or PERHAPS."""
         doubt, place = self.doubt, message.position
         if qos != 1 or at_of(place) >= at_of(doubt) or seq_of(place) > seq_of(doubt):
             return 1
         return PERHAPS
 
     def close_failed(self) -> None:
-        """For who handles an exception: nothing can be sent to this one, its connection ends."""
+        """In an exception handler: sending failed, so the connection ends."""
         log.exception("%r: cannot be sent messages", self.session.client_id)
         if self.link is not None:
             self.link.close(Closing.FAILED)
 
     def bound(self) -> "Iterable[Subscriber]":
-        """Whose cursors go with this one's: its groups, or a group's members."""
+        """Subscribers whose cursors go with this one's: its groups, or a group's members."""
         return self.groups.values()
 
     def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Without those that do not want the client's own publishes."""
+        """The subscriptions without those that do not want the client's own publishes."""
         if message.record.publisher != publisher_of(self.session.client_id):
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)

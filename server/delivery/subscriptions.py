@@ -1,5 +1,4 @@
-"""Subscriptions of clients: checked, added, ended. They also end when the keys have changed and no longer
-allow them.
+"""Subscriptions of clients: checked, added, ended; also ended when the keys no longer allow them.
 
 A filter that begins with `$share/` makes the session a member of a group (membership.py). Any other filter
 leads messages to the session itself (router.py). Retained messages of a new subscription follow the answer

@@ -1,10 +1,9 @@
-"""Failed tries of a message: what is known of them, and how they are told.
+"""Failed tries of a message, and how they are told.
 
-A try that failed while the server ran is written into the row of the retry, with all that is known of it. A
-delivery whose connection or server was lost leaves the flight as it is, and is sent again from there: its try
-is told from the flight. The flight's row has how many there were, and when the last of them was sent again.
-When each connection of a session ended, its flights know in RAM, until the server is killed. So nothing more
-is written for a delivery that succeeds.
+A try that failed while the server ran is written into the row of the retry. A delivery whose connection or
+server was lost leaves the flight as it is, and is sent again from there: its try is told from the flight. The
+flight's row has the number of tries and when the last one began. Flights know in RAM when each connection of
+their session ended, until the server is killed. So successful deliveries cost no further writes.
 """
 
 from collections.abc import Sequence
@@ -22,8 +21,8 @@ from .message import Message
 TRIES_MAX = 20
 """Maximum number of remembered tries of a message."""
 SAID_NO, LAPSED_LEASE, LOST, RETURNED = "failed", "lapsed", "lost", "returned"
-"""Outcomes of a try: a nack or a post without success; no answer in time; the connection or the server was
-lost; it was returned in order, more often than is free."""
+"""Outcomes of a try: a nack or a failed post; no answer in time; connection or server lost; returned in order
+more often than is free."""
 UNANSWERED = "no answer before the connection or the server ended"
 """Reason of a failed try without a known reason."""
 BYTES_MAX = 4_096
@@ -32,8 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tries_of_flight(before: Sequence[TryRow], flight: Flight, holder: str) -> Sequence[TryRow]:
-    """Those of a message before the delivery that is in flight. `before`: those of its row; `holder`: who has
-    it."""
+    """Tries before the delivery in flight. `before`: those of its row; `holder`: who has it."""
     losses = flight.losses
     lost = [] if losses is None else losses.each()
     if not lost:

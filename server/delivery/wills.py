@@ -1,22 +1,19 @@
 """Wills: published when a connection ends without DISCONNECT, at once or on the timeline.
 
-A will was accepted with CONNECT, so it has to come out: `limits.pending` is for what clients ask now, and one
-that finds the queue full, the store broken or no room in the directory is kept and tried again each second.
-What is kept is bounded, by `limits.connections` and `limits.queued_bytes`; a will beyond that is lost, logged
-and counted.
+A will was accepted with CONNECT, so it must come out; `limits.pending` does not apply. If the queue is full,
+the store broken, or the directory without room, the will is kept and tried again each second. Kept wills are
+bounded by `limits.connections` and `limits.queued_bytes`; beyond that a will is lost, logged and counted.
 
-One session has up to four: that of the connection that is there (`will`), that of the one before until the
-client is back for certain (`former_will`), one that comes out now and has no place yet (`unplaced`), and a
-delayed one that has one (`will_id`). They are written here and nowhere else.
+One session has up to four wills: that of the current connection (`will`), that of the connection before until
+the client is back for certain (`former_will`), one that comes out now and has no place yet (`unplaced`), and
+a delayed one on the timeline (`will_id`). They are written here and nowhere else.
 
-The session's row holds the will until the batch that gives it a place, so one of a persistent session comes
-out after a kill as well, and once: place and row change together.
+The session's row holds the will until the batch that gives it a place. So a will of a persistent session
+comes out after a kill too, and once.
 
-It is published by the rules that hold then: if the key may not send to the topic any more, or counts no more,
-nothing comes out. (A delayed one: when it is put on the timeline.)
-
-A delayed will lies on the timeline where it is due, as a message that was not asked for a due: its
-receivers get a plain publish.
+A will is published by the rules of that moment: not if the key may no longer send to the topic, or is not
+valid any more. (A delayed one: when it is put on the timeline.) A delayed will lies on the timeline at its
+time, as a message without a requested due: its receivers get a plain publish.
 """
 
 import logging

@@ -3,15 +3,14 @@
     QoS 1   PUBLISH -> PUBACK: done
     QoS 2   PUBLISH -> PUBREC: remembered, durably -> PUBREL -> PUBCOMP: done
 
-With a reason code >= 0x80 the client says that it does not want the message, and it is done with. With the
-user property `retry-in` besides it says that it could not do it now: the message comes again after that time,
-or after that of the back-off if none is given; or, with `never`, it is a dead letter at once.
+With a reason code >= 0x80 the client refuses the message, and it is done. With the user property `retry-in`
+as well, the client could not do it now: the message comes again after that time (no value: the back-off), or
+is a dead letter at once (`never`).
 
-A client that acks many deliveries at once says so with PUBACKs that stand together: these are ended in one
-go, and whoever waits for room looks for it once.
+PUBACKs that stand together are ended in one go, and subscribers look for room once.
 
-An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
-session began anew); one of the wrong kind is a protocol error.
+An ack of a packet id that is not in flight is ignored (the message was given to another member, or the
+session is a new one). One of the wrong kind is a protocol error.
 """
 
 from collections.abc import Callable

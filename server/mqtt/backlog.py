@@ -1,8 +1,8 @@
 """Backlog of one client: unhandled packets wait here, and their bytes count until they are handled.
 
-Packets are cut out of the stream many at a time, and cost more than their bytes: who decides how much a
-connection may keep counts the bytes that they came in. So the packets of one go are a *stretch*, which counts
-whole until the last of it has been handled:
+Packets are cut out of the stream many at a time, and take more RAM than their bytes. What a connection may
+keep is counted in the bytes of the stream. So the packets of one read are a *stretch*, which counts whole
+until the last of them is handled:
 
     read       1 2 3 4 5 | 6 7 8 9     two stretches, of 700 and of 500 bytes
     handled    1 2 3 4 5   6           500 bytes are kept

@@ -1,10 +1,9 @@
-"""A message as PUBLISH bytes, made once per form and joined with what differs from subscriber to subscriber.
+"""A message as PUBLISH bytes, made once per form and joined with what differs between subscribers.
 
-Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
-`fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
-second delivery on; a retry also carries its failed tries, `fasti-tries`, unless its client takes no packet of
-that size. A plain publish goes out as it came in. Where a group waits for an ack so long and no
-longer, its deliveries say how long: `fasti-ack-timeout`.
+At level 5 deliveries of a scheduled message carry its id and due: `fasti-id`, `fasti-due`, `fasti-late-ms`;
+`fasti-schedule` if a recurring schedule wrote it; `fasti-attempt` from the second delivery on. A retry also
+carries its failed tries, `fasti-tries`, unless its client accepts no packet of that size. A plain publish
+goes out as it came in. `fasti-ack-timeout` tells members of a group with an ack timeout how long it is.
 """
 
 from binascii import hexlify
@@ -150,10 +149,8 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease
 
 
 def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], int]:
-    """What is sent of a run, and its size in bytes with the packet ids: head, (packet id), tail of each.
-
-    At QoS 1 every second of three pieces is to be put in, which differs from one subscriber to the other.
-    """
+    """Pieces of a run, head, (packet id), tail of each message, and their bytes with packet ids. At QoS 1 the
+    caller puts in the packet ids."""
     form, lease_ms = level << 3 | qos << 1, run.lease_ms
     found = run.wire.get(form)
     if found is None:

@@ -1,8 +1,7 @@
 """The publishes of one connection: read, handed on chunk by chunk, answered in their order.
 
-MQTT-4.6.0 wants PUBACKs in the order of the PUBLISHes, but a message that is stored is answered after its
-sync and one that is not when it has been handed on. So every publish takes a place in a queue, and what is
-complete is sent from the front.
+MQTT-4.6.0 wants PUBACKs in the order of the PUBLISHes, but a stored message is answered after its sync, and
+any other when it has been handed on. So answers wait in a queue, whose complete front is sent.
 """
 
 import logging
@@ -116,12 +115,12 @@ class Inbound:
         self.has_published = False
         """Whether something has been handed over since `begin_turn`."""
         self.reach = 0
-        """Deliveries of what was read since then, while several owners are there (net/loop_time.py)."""
+        """Deliveries of publishes since then, while several owners are there (net/loop_time.py)."""
         self._reach_before = 0
-        """Of what of that has been handed over."""
+        """The part of that which has been handed over."""
 
     def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
-        """What CONNECT says of who publishes. `rights`: what it may; None: everything."""
+        """Set the publisher from CONNECT. `rights`: None: everything."""
         self._level = level
         self._rights = rights
         self._publisher = publisher_of(client_id)
@@ -161,10 +160,8 @@ class Inbound:
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
 
     def _resolved(self, packet: Publish, alias: int) -> Publish:
-        """The same with the topic in the place of its alias.
-
-        Raises PublishRefused for what ends the connection: an alias that is none, topics too long to be kept.
-        """
+        """The packet with its topic in place of the alias. Raises PublishRefused, which ends the connection,
+        for an unknown alias or too many bytes of topics."""
         aliases_max = self._mqtt.topic_alias_maximum
         if alias > aliases_max:
             raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is above the maximum")
@@ -193,10 +190,8 @@ class Inbound:
         self._asked.discard(packet_id)
 
     def take(self, packet: Publish, subscriber: Subscriber) -> None:
-        """Read a publish and keep it for `flush`; one that is refused is answered.
-
-        Raises PublishRefused for what ends the connection.
-        """
+        """Read a publish and keep it for `flush`, or answer a refusal. Raises PublishRefused for a fault that
+        ends the connection."""
         if self._is_usual and packet.properties is None:
             if packet.topic.startswith(b"$"):
                 if not self._requests and self._take_delayed(packet, subscriber.session):
@@ -252,11 +247,8 @@ class Inbound:
         self._add(request, answer if traces is None else _traced(traces, packet, request, answer))
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
-        """`take` of a publish without properties that nothing is wrong with; False, and nothing done, of
-        another.
-
-        It is what runs for most messages that come: with what answers them a tenth of a publish at QoS 1.
-        """
+        """`take` of a valid publish without properties; False, and nothing done, for any other. It runs for
+        most messages: with the answer a tenth of a publish at QoS 1."""
         topic, payload, qos, packet_id = packet.topic, packet.payload, packet.qos, packet.packet_id
         limits = self._limits
         if (
@@ -287,11 +279,9 @@ class Inbound:
             self.reach += self._publishing.reach(request)
 
     def _take_delayed(self, packet: Publish, session: Session) -> bool:
-        """The same of a publish to `$delayed/{n}/{topic}`: what is to be stored is made here.
-
-        Those that come together are placed and answered as one. Not behind others of the same turn, which
-        are before it in order.
-        """
+        """The same of a publish to `$delayed/{n}/{topic}`, whose draft is made here. Several together are
+        placed and answered as one; not behind other publishes of the same turn, which are before them in
+        order."""
         payload, qos, limits = packet.payload, packet.qos, self._limits
         if not self._drafts:
             self._now_ms = self._clock.wall_ms()
@@ -383,10 +373,8 @@ class Inbound:
     def _read(
         self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None
     ) -> PublishRequest | None:
-        """None: it was for the server, which answers it. Raises PublishRefused.
-
-        The usual publish asks for nothing: neither the time nor its properties are looked at.
-        """
+        """None: it was a command for the server. Raises PublishRefused. The usual publish needs neither the
+        time nor properties."""
         limits = self._limits
         if packet.properties is None and not packet.topic.startswith(b"$"):
             request = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
@@ -433,11 +421,8 @@ class Inbound:
         self._settling.ack_named(subscriber, text, message, told)
 
     def _claim(self, pending: PendingAck, session: Session) -> None:
-        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say, or if at
-        QoS 2 there are too many.
-
-        Below level 5 there are clients that send again what was not acked soon.
-        """
+        """Take the packet id. Raises PublishRefused if it is in use (level 5 only: older clients resend what
+        was not acked soon), or if there are too many at QoS 2."""
         if self._level == 5 and self.is_in_use(pending.packet_id):
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)

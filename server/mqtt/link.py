@@ -1,20 +1,20 @@
-"""The asyncio protocol round a connection: bytes from and to a socket, and the timers.
+"""The asyncio protocol around a connection: bytes from and to a socket, and the timers.
 
-Output is gathered for a loop turn and written in one call. While the socket takes no more data the
-connection has no room and its session reads on later.
+Output is gathered for a loop turn and written in one call. While the socket takes no more data, the
+connection has no room, and its session reads on later.
 
-A socket is not read (it is *held*) when its client has published and the server is congested, while its
-client does not read the answers, while its session is being opened, and when it has sent more than could be
-handled in a turn. So a publisher that is too fast waits instead of filling RAM, and a flood of tiny packets
-leaves the others their turns. Held links wait for their owner's turn (server/net/loop_time.py); those that
-have just published not while the server is congested, all others, whose acks, pings and subscriptions wait
-for nobody, always. Those that wait for their own socket or session come to it when that has happened.
+A socket is not read (it is *held*) if its client has published and the server is congested, if its client
+does not read the answers, while its session is being opened, and if it has sent more than one turn can
+handle. So a publisher that is too fast waits instead of filling RAM, and a flood of tiny packets leaves the
+others their turns. Held links wait for their owner's turn (server/net/loop_time.py). Those that have just
+published also wait while the server is congested. Those that wait for their own socket or session are read
+again when that is over.
 
-A client that goes, by DISCONNECT or by the end of its stream, loses nothing that it sent before: what is not
-handled then is handled in its turns, and the session is left at the end of that. Whom the server ends, or who
-is taken over, has no such claim: what is not handled is dropped.
+A client that leaves, by DISCONNECT or by the end of its stream, loses nothing that it sent before: its link
+handles the rest in its turns, and then leaves the session. If the server ends a connection, or another one
+takes it over, unhandled input is dropped.
 
-The end is in two steps. What belongs to the session is settled at once: its will, its group's messages, its
+The end has two steps. What belongs to the session is settled at once: its will, its group's messages, its
 place. The socket lingers (server/net/lingering.py).
 """
 
@@ -47,23 +47,23 @@ log = logging.getLogger(__name__)
 
 CONGESTION_POLL_S = 0.005
 RESUMED_AT_ONCE = 64
-"""Links that are read again in one turn: then it is seen whether the server is congested."""
+"""Links read again in one turn, between two checks for congestion."""
 KEEP_ALIVE_SLACK = 1.5
 HELD_CHECK_S = 1.0
 READ_BYTES = 32 << 10
-"""Who sends so much at once is read again in its turn: the loop would read the socket 32 times in a row."""
+"""After so many bytes at once a link waits for its turn: the loop would read the socket 32 times in a row."""
 LENT_BYTES = 64 << 10
-"""What a client that does not read all that it is sent may get in one turn."""
+"""Maximum sent in one turn to a client that does not read all."""
 SHARED_BYTES = 4 << 10
-"""Pieces that are so large on the average are sent as they are: all who get a message share its payload."""
+"""From this average size pieces are sent as they are: all receivers of a message share its payload."""
 UNREAD_FACTOR = 4
-"""Times `limits.out_bytes` that may lie unread before the client is read from no more."""
+"""Times `limits.out_bytes` that may lie unread before the link is held."""
 TLS_HELLO = b"\x16\x03"
 CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
 
 class Links:
-    """What links share: their crowd, the pool, what they send with, and the queues of those that are held."""
+    """Shared by links: their crowd, the pool, the output, and the queues of held links."""
 
     def __init__(
         self, crowd: "Crowd[MqttLink]", pool: Pool, publishing: Publishing, outgoing: Outgoing, time: LoopTime
@@ -75,7 +75,7 @@ class Links:
         self._publishing = Congested(time, publishing.is_congested)
 
     def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
-        """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
+        """Call its `go_on` in its turn; if it has published, not while the server is congested."""
         if has_published:
             self._publishing.append(link)
         else:
@@ -174,7 +174,7 @@ class MqttLink(Opening):
         """As the pool has noted it."""
         self._frame_bytes = self._unread_bytes = self._unsent_bytes = 0
         self._is_lent = False
-        """Its client has not read more than the part that is its own: that counts too."""
+        """Its client has not read all that it was sent: unread bytes count too."""
         parts.publishing.traffic.sockets += 1
         links.crowd.add(self)
         self._timer = loop.call_later(self._limits.connect_timeout_ms / 1000, self._check_alive)
@@ -262,10 +262,8 @@ class MqttLink(Opening):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
-        """What has come before is still handled, each in its turn; so is the end.
-
-        Of 60 connections that are lost at once, each in a thousand shared subscriptions, the ends take 0.3 s.
-        """
+        """Earlier input, and the end, are handled in turns: the ends of 60 connections at once, each in a
+        thousand shared subscriptions, take 0.3 s."""
         self._transport = None
         self._timer.cancel()
         if self._lingering is not None:
@@ -343,7 +341,7 @@ class MqttLink(Opening):
     # -- for the queue
 
     def go_on(self) -> None:
-        """It is its turn: handle what has been left over; if that was all, read on."""
+        """In its turn: handle the rest; if that was all, read on."""
         self._is_waiting = False
         connection = self._connection
         if self._is_ending or connection is None:
@@ -460,14 +458,14 @@ class MqttLink(Opening):
         return size
 
     def _borrow(self, transport: asyncio.Transport, connection: Connection) -> None:
-        """Go on sending as long as there is room for what is not read; it counts."""
+        """Go on sending while there is room for unread bytes, which count."""
         self._unsent_bytes = transport.get_write_buffer_size()
         if self._keep(connection):
             has_room = self._unsent_bytes < self._limits.out_bytes and self._pool.may_take(self.owner)
             connection.is_blocked = not has_room
 
     def _is_to_hold(self, connection: Connection) -> bool:
-        """Whether the server has to catch up with what came, or the client with what it was answered."""
+        """Whether the server has to catch up with the input, or the client with the answers."""
         publishing = self._publishing
         is_too_fast = (
             connection.has_published and publishing.is_pressed and publishing.is_congested(connection.key)
@@ -489,17 +487,15 @@ class MqttLink(Opening):
             self._wait()
 
     def _wait(self) -> None:
-        """Queue for a turn. Not while it waits for its session or its answers lie unread.
-
-        When either is over this is called again.
-        """
+        """Queue for a turn, but not while it waits for its session or its answers lie unread; this is called
+        again when that is over."""
         connection = self._connection
         if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):
             self._is_waiting = True
             self._links.wait(self, has_published=connection.has_published)
 
     def _arm(self) -> None:
-        """CONNECT has come: from now on it is the keep alive that counts."""
+        """CONNECT has come: from now on the keep alive counts."""
         self._is_armed = True
         connection = self._connection
         assert connection is not None
@@ -511,10 +507,8 @@ class MqttLink(Opening):
         self._check_alive()
 
     def _check_alive(self) -> None:
-        """Close a client that has not connected, or has been silent for 1.5 times its keep alive.
-
-        Behind what has come from it and waits for its owner's turn.
-        """
+        """Close a client that has not connected, or has been silent for 1.5 times its keep alive; after its
+        input that waits for its owner's turn."""
         connection = self._connection
         if connection is None:  # the TLS handshake: it has the same time, to the millisecond
             self._timer = self._loop.call_later(HELD_CHECK_S, self._check_alive)
@@ -528,7 +522,7 @@ class MqttLink(Opening):
             self._timer = self._loop.call_later(left_s, self._check_alive)
 
     def _judge(self) -> None:
-        """All that has come is handled, and it still was silent for too long; or it was not."""
+        """Decide after all input is handled: close it if it was silent for too long."""
         connection, transport = self._connection, self._transport
         if self._is_ending or transport is None or connection is None or transport.is_closing():
             return
@@ -543,7 +537,7 @@ class MqttLink(Opening):
             transport.abort()
 
     def _left_s(self, connection: Connection) -> float:
-        """When to look again whether it is silent; 0.0 or less: it has been for too long."""
+        """Seconds until the next check for silence; 0.0 or less: it was silent for too long."""
         if not (connection.is_open or connection.is_opening):
             return 0.0
         if not connection.keep_alive_s:

@@ -1,8 +1,8 @@
 """Output of one connection: deliveries, answers, and the last packet before it closes.
 
-Output waits in a list that the link takes once a loop turn. Nothing follows a DISCONNECT, and nothing is
-sent that is larger than the client takes: a delivery is dropped, an answer ends the connection, properties
-that only explain are left out.
+Output waits in a list that the link takes once a loop turn. Nothing follows a DISCONNECT. Nothing is sent
+that is larger than the client accepts: a delivery is dropped, an answer ends the connection, explaining
+properties are left out.
 """
 
 import logging
@@ -45,9 +45,9 @@ _REASONS = {
 class Outbox:
     """Output of one connection: the link that delivery sees.
 
-    `wake` is called when there is an answer to send or it is to be closed, `fill` when there are deliveries:
-    these may wait for others. `drop` is given the packet id of a delivery that is larger than the client
-    takes; 0: at QoS 0.
+    `wake` is called when there is an answer to send or something to close, `fill` when there are deliveries,
+    which may wait for others. `drop` gets the packet id of a delivery that is too large for the client; 0: at
+    QoS 0.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Outbox:
         self._has_answer = False
         """Whether an answer is in the queue."""
         self.out_max = out_bytes
-        """Unsent bytes from which there is no room: the session then reads on by itself, later."""
+        """Unsent bytes from which there is no room."""
         self._max_packet = 0
         self._shape = Shape(0, node, 0, 0)
         self._is_plain = True
@@ -81,9 +81,9 @@ class Outbox:
         """Whether acks may carry reason strings and user properties."""
         self.level = 0
         self._form = 0
-        """Of the deliveries of most messages, as `forms.parts` has it, but for QoS and retain."""
+        """Form of most deliveries (`forms.parts`), without QoS and retain."""
         self.is_open = False
-        """The session is there and the end has not come: CONNACK first, then whatever there is."""
+        """CONNACK may leave, and the end has not come."""
         self.is_closed = False
         self._is_blocked = False
         self.has_room = False

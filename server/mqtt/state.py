@@ -2,18 +2,18 @@
 
     new --CONNECT--> opening --key known, session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a key is being checked or a session opened waits, and so does what comes behind a SUBSCRIBE
-or UNSUBSCRIBE that is not through (server/mqtt/subscribing). When something waits no more, and when more has
-come than can be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
+Packets wait while a key is being checked or a session opened, and behind a SUBSCRIBE or UNSUBSCRIBE that is
+not finished (subscribing.py). When the wait is over, and when more has come than one turn can handle
+(`is_behind`), the link calls `receive` again.
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
-handed on: a queue of them is kept, and sent from the front as far as it is complete.
+handed on. They wait in a queue, whose complete front is sent.
 
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
 QoS 2 from the client: PUBREC leaves when message and packet id are durable, PUBCOMP when the release is. To
-the client: the session's cursor is durable before the PUBLISH leaves (server/delivery/write_barrier)
-and again before PUBREL.
+the client: the session's cursor is durable before the PUBLISH leaves (server/delivery/write_barrier.py), and
+again before PUBREL.
 """
 
 import logging
@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 PACKETS_AT_ONCE = 128
 """Packets handled between two looks at the clock."""
 ASKS_MAX = 100
-"""Packets of one client that may wait for its session to be stored; then it is read no more."""
+"""Packets of one client that may wait for its session to be stored; beyond it the socket is held."""
 REACH_MAX = 1_000
 """Deliveries of what one connection publishes in a turn, while several owners are there."""
 TURN_S = 0.002
@@ -157,10 +157,8 @@ class Connection:
     # -- bytes
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come, or, without any, it is this connection's turn again.
-
-        What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
-        """
+        """Handle received bytes, or without any continue in this connection's turn. What is not done in
+        `TURN_S`, or has to wait, is kept (`is_behind`)."""
         clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self._outbox
         self._inbound.begin_turn()
         until = 0.0
@@ -263,7 +261,7 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """For the session, or for what was published: `wake` is called when that has come."""
+        """Whether it waits for its session or its publishes; `wake` is called when that is over."""
         return self.is_opening or self._backlog.work is not None or self._asks_much
 
     @property
@@ -279,10 +277,8 @@ class Connection:
     # -- packets
 
     def _decode(self, data: bytes) -> Sequence[Packet | MqttError]:
-        """The next packets, none while the session is being opened. An error is the last of all.
-
-        What waits is bounded in packets, and handled in one go: acks that may have to wait come one by one.
-        """
+        """The next packets, none while the session is being opened. An error comes last. Waiting packets are
+        bounded in number; acks that may have to wait come one by one."""
         waiting = self._backlog.packets
         is_full = self.is_opening or len(waiting) > PACKETS_AT_ONCE
         self._decoder.gathers = not waiting
@@ -292,11 +288,8 @@ class Connection:
             return [*self._decoder.unreturned, error]
 
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
-        """Handle packets in order, as far as nothing has to be waited for.
-
-        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead. While the
-        server is congested no publish is begun.
-        """
+        """Handle packets in order until one has to wait. Acks and PINGREQ do not wait for subscriptions, or
+        the client may take the connection for dead. While the server is congested no publish is begun."""
         backlog, outbox, inbound = self._backlog, self._outbox, self._inbound
         held = backlog.packets
         stops = self._publishing.is_pressed and self._publishing.is_congested(self.key)
@@ -323,7 +316,7 @@ class Connection:
             self._handle(held.popleft())
 
     def _goes_ahead(self, packet: Packet | MqttError) -> bool:
-        """Handle what need not wait for a subscription; whether it was that."""
+        """Handle a packet that need not wait for a subscription; False for any other."""
         backlog = self._backlog
         is_ahead = (
             backlog.work is not None
@@ -565,10 +558,8 @@ class Connection:
 
 
 def answer_to(error: MqttError) -> bytes:
-    """The answer to bytes that are not a CONNECT: CONNACK, or empty for none.
-
-    [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
-    """
+    """The answer to bytes that are not a CONNECT: CONNACK, or empty, as at 3.1.1 [MQTT-3.1.4-1],
+    [MQTT-3.1.4-2]."""
     if isinstance(error, UnsupportedLevel):
         return error.connack
     if error.spoken != 5:

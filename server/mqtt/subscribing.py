@@ -1,11 +1,11 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason.
 
-One takes effect when what the client has published before it has been handed on; until then it waits, and
-what comes behind it too.
+A packet takes effect when all that the client published before has been handed on. Until then it waits, with
+everything behind it.
 
 A packet may hold 10,000 filters, and one of many levels takes 45 us. So both are generators that yield after
-each portion (some 5 ms): the next one comes when it is their owner's turn again (server/net/loop_time.py),
-and the answer when they have come to an end.
+each portion (some 5 ms) and continue in their owner's next turn (server/net/loop_time.py). The answer follows
+at the end.
 """
 
 import logging
@@ -104,10 +104,8 @@ class Subscribing:
         """Of filters that may be taken before a later round has to come."""
 
     def take(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
-        """At once if the client has published nothing, else when that has been handed on.
-
-        Many packets of few filters are worked off in portions like few packets of many.
-        """
+        """Handle a packet, at once or when earlier publishes have been handed on. Many packets of few filters
+        go in portions like few packets of many."""
         self._portion -= size_of(packet)
         is_spent = self._portion <= 0
         if is_spent:
@@ -118,8 +116,8 @@ class Subscribing:
         self._inbound.settle()
 
     def _later(self, work: Callable[[], None]) -> bool:
-        """Do it in a turn, when all that has been published up to now has been handed on; what comes behind
-        it waits. False: it cannot wait, and is the caller's."""
+        """Do it in a turn, when all earlier publishes have been handed on; later packets wait. False: it
+        cannot wait, and the caller does it."""
         self._backlog.work = work
         in_turn = partial(self._in_turn, partial(self._go_on, work))
         if self._inbound.is_settled:
@@ -212,8 +210,8 @@ class Subscribing:
         texts: Sequence[str],
         then: Callable[[], None],
     ) -> None:
-        """Send an answer once the session is durable as it is now, or, if it is none that lasts, its groups
-        among `texts`; then go on."""
+        """Send an answer once the session is durable as it is now (or, of a session that is not persistent,
+        its groups among `texts`), then go on."""
         shared = {text for text in texts if text.startswith(SHARE_PREFIX)}
         if not (subscriber.session.is_persistent or shared):
             self._outbox.put(answer)
@@ -252,8 +250,8 @@ def subscribe(
     properties: SubscribeProperties,
     invalid: list[str],
 ) -> Reasons:
-    """Take every filter that can be taken, one after the other: of one that is there twice the last options
-    stay. `invalid` gets what is wrong with the last filter that is none."""
+    """Subscribe to every valid filter, in order; the last options of a filter count. `invalid` gets the fault
+    of the last invalid filter."""
     reasons: list[int] = []
     left = PORTION_BYTES
     for text, options in packet.filters:
@@ -273,10 +271,8 @@ def subscribe(
 
 
 def bridged(packet: Subscribe) -> Subscribe:
-    """A SUBSCRIBE of a bridge below level 5, with the options that it cannot ask for and counts on.
-
-    Not its own messages, or they would go round between the brokers; and retained ones as such.
-    """
+    """A SUBSCRIBE of a bridge below level 5, with the options that it counts on: not its own messages, which
+    would go round between the brokers, and retained ones as such."""
     filters = tuple(
         (
             text,
