@@ -1,9 +1,9 @@
 """Struct -> bytes, for all packets, levels and both directions.
 
-The caller is trusted: a struct that breaks a rule of the protocol gives bytes that break it. Only what
-cannot be written raises ValueError: a number or string too large for its place, a text with U+0000 or a lone
-surrogate, a failure reason in a packet of a level that has none. Publishes that go to many are encoded once
-by publish.py.
+The caller is trusted: a struct that breaks a rule of the protocol gives bytes that break it. Only what cannot
+be written raises ValueError: a number or string too large for its place, a text with U+0000 or a lone
+surrogate, a failure reason in a packet whose level has none. publish.py encodes publishes once for many
+receivers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is wrong with what the other side sent.
+"""Faults in what the other side sent.
 
-An error of the codec carries the reason code that a DISCONNECT (or a CONNACK, before there is a session)
-should name. It ends the connection: what follows a malformed packet in the stream means nothing.
+An error of the codec carries the reason code for a DISCONNECT (or a CONNACK, before there is a session). It
+ends the connection: nothing can be read behind a malformed packet.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from .reasons import Reason
 
 
 class MqttError(Exception):
-    """What the other side sent is not MQTT; the connection must end.
+    """The input is not MQTT; the connection must end.
 
-    `packet` names the packet, `field` what in it is wrong, `offset` the byte counted from the packet's first
-    one. `reason` is the reason code to answer with. `spoken` is the protocol level, as far as the packet
-    itself tells it; 0: not known.
+    `packet` names the packet, `field` the wrong field, `offset` its byte from the packet's first one.
+    `reason` is the reason code of the answer. `spoken` is the protocol level, if the packet tells it; 0:
+    unknown.
     """
 
     reason: int = Reason.UNSPECIFIED_ERROR
@@ -48,11 +48,8 @@ class PacketTooLarge(MqttError):
 
 
 class UnsupportedLevel(MqttError):
-    """CONNECT asks for a protocol level that we do not speak.
-
-    `level` is what it asked for; `connack` the bytes to answer with before closing: return code 0x01 in the
-    form of 3.1.1 or reason code 0x84 in that of MQTT 5, whichever such a client can read.
-    """
+    """CONNECT asks for an unsupported protocol level, `level`. `connack`: the answer before closing, return
+    code 0x01 in the form of 3.1.1 or reason code 0x84 in that of MQTT 5, which such a client can read."""
 
     reason = Reason.UNSUPPORTED_PROTOCOL_VERSION
 

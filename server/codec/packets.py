@@ -1,9 +1,8 @@
 """One frozen struct per packet, the same for all protocol levels and both directions.
 
-What a level does not have is at its default: no properties below 5, no reasons in a 3.1.1 UNSUBACK.
-`properties` is None when there are none, so that the usual packet costs one small object. The garbage
-collector does not track these structs (they cannot be part of a cycle: strings, bytes, numbers and tuples of
-them).
+A field that a level lacks has its default: no properties below 5, no reasons in a 3.1.1 UNSUBACK.
+`properties` is None if there are none, so the usual packet costs one small object. The garbage collector does
+not track these structs: strings, bytes, numbers and tuples of them form no cycles.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ class Will(msgspec.Struct, frozen=True, gc=False):
 
 class Connect(msgspec.Struct, frozen=True, gc=False):
     """`level` is 3, 4 or 5; `clean_start` is 3.1.1's clean session; `keep_alive` seconds, 0 is off.
-
-    `is_bridge`: the client is a broker and says so, which it can below level 5 only.
-    """
+    `is_bridge`: the client is a broker; known below level 5 only."""
 
     level: int
     client_id: str
@@ -83,7 +80,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subscribe(msgspec.Struct, frozen=True, gc=False):
-    """Filters are text as they came: UTF-8 and not empty; where wildcards may stand is checked elsewhere."""
+    """Filters are UTF-8 and not empty; the places of wildcards are checked elsewhere."""
 
     packet_id: int
     filters: tuple[tuple[str, SubscribeOptions], ...]

@@ -165,11 +165,11 @@ def _read_all(reader: Reader, kind: int) -> Properties:
 
 
 def read_users(data: bytes, at: int, end: int, count_max: int) -> tuple[list[tuple[str, str]], int]:
-    """The user properties from `at` on, `count_max` at most, and where they end.
+    """The user properties from `at` on, `count_max` at most, and where they end: before an invalid one, if
+    any, for which the reader of single properties will raise.
 
-    They end before one that is not sound, or there are none: whoever reads it by itself will complain.
-    Written for speed, as a packet may hold thousands: 0.4 us each where reading it field by field takes 1.1.
-    All text is cut from one string; in it a U+0000 shows by there being more zeros than the lengths have.
+    Written for speed, as a packet may hold thousands: 0.4 us each, where reading field by field takes 1.1.
+    All text is cut from one string; a U+0000 shows as more zeros than the lengths have.
     """
     section = data[at:end]
     text = section.decode("latin-1")
@@ -249,12 +249,9 @@ def _write(rule: Rule, value: Any) -> bytes:
 
 
 def forwarded(properties: Properties | None) -> bytes:
-    """What a server passes on with a publish, encoded, without the length in front.
-
-    Payload format, content type, response topic, correlation data, and the user properties in their order.
-    Message expiry is not in it: what is left of it is known only when the message is sent
-    (`message_expiry()`).
-    """
+    """Properties that a server passes on with a publish, encoded, without length: payload format, content
+    type, response topic, correlation data, user properties in order. `message_expiry()` makes the rest of the
+    expiry when the message is sent."""
     if properties is None:
         return b""
     parts: list[bytes] = []

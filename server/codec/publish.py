@@ -4,11 +4,11 @@ Written for speed: at 100,000 messages a second the whole server has 10 us a mes
 200-byte publishes costs 0.98 us a packet at QoS 0 and 1.15 us at QoS 1 (1.21 us at level 5), an ack in such
 a chunk 0.42 us; `parse` alone takes 4.1 us (2 cores, Python 3.11, freeing the packets included). So
 `Decoder.feed` reads the usual PUBLISH and the 2-byte ack in one loop, without a call per field, and leaves
-everything else, and all that looks wrong, to `parse`, which knows the rules and makes the complaints. What
-the loop accepts, `parse` would accept with the same result (a test holds it to that).
+everything else to `parse`, which knows the rules and makes the complaints. `parse` would accept all that the
+loop accepts, with the same result (a test checks this).
 
-Who reads deliveries acks them many at a time. A server has such PUBACKs as one packet, an `AckRun`: 0.04 us
-for each in place of 0.42, and what is done once for them it does once.
+A client acks many deliveries at a time. A server reads such PUBACKs as one packet, an `AckRun`: 0.04 us for
+each in place of 0.42.
 
 Out: a message is encoded once per level and QoS into (head, tail); for QoS 1 and 2 each receiver's copy is
 head + its packet id + tail:
@@ -53,12 +53,10 @@ BYTES_AT_ONCE: Final = 16 << 10
 RUN_MAX: Final = 256
 """Acks in one AckRun at most."""
 RUN_COST: Final = 16
-"""Bytes that an ack of a run counts for in BYTES_AT_ONCE: 1,000 are read before the caller looks at the
-clock."""
+"""Bytes that an ack of a run counts for in BYTES_AT_ONCE: 1,000 acks between two looks at the clock."""
 _PUBACK: Final = b"\x40\x02"
 CONNECT_BYTES: Final = 192 << 10
-"""A CONNECT may have as many, whatever `max_packet_bytes` is: nobody has told the client yet how large a
-packet may be, and nobody knows yet who the client is."""
+"""Maximum size of a CONNECT, whatever `max_packet_bytes` is: the client does not know that bound yet."""
 _LEVEL_5: Final = b"\x00\x04MQTT\x05"
 _ACK_FIRST: Final = {wire.PUBACK: 0x40, wire.PUBREC: 0x50, wire.PUBREL: 0x62, wire.PUBCOMP: 0x70}
 
@@ -232,10 +230,8 @@ class Decoder:
         return at
 
     def _any(self, data: bytes, at: int, packets: list[Packet]) -> int:
-        """Append the packet at `at`, whatever it is, slowly; return where it ends.
-
-        If it is incomplete that is `at`, and `_wanted` says how many bytes of it there must be.
-        """
+        """Append the packet at `at`, of any kind; returns its end. If it is incomplete that is `at`, and
+        `_wanted` is the number of bytes that it needs."""
         length, body = _read_length(data, at, self.level)
         stop = body + length
         if not body:
@@ -266,7 +262,7 @@ class Decoder:
 
 
 def _run_of_acks(data: bytes, at: int) -> tuple[int, ...]:
-    """Packet ids of the PUBACKs of 4 bytes that stand together from `at` on, where there is a sound one."""
+    """Packet ids of the PUBACKs of 4 bytes that stand together from `at` on; the first is valid."""
     run = data[at : at + 4 * min(RUN_MAX, (len(data) - at) // 4)]
     firsts, lengths = run[::4], run[1::4]
     count = len(firsts) - max(len(firsts.lstrip(b"\x40")), len(lengths.lstrip(b"\x02")))
@@ -275,10 +271,8 @@ def _run_of_acks(data: bytes, at: int) -> tuple[int, ...]:
 
 
 def _usual_properties(data: bytes, at: int, stop: int, users_max: int) -> tuple[Properties | None, int]:
-    """The section at `at` if it holds only user properties, message expiry, topic alias; and where it ends.
-
-    Anything else, right or wrong, gives an end behind `stop`, which sends the packet to `parse`.
-    """
+    """The section at `at` if it has only user properties, message expiry and topic alias, and its end. For
+    any other the end is behind `stop`, which sends the packet to `parse`."""
     users: list[tuple[str, str]] = []
     expiry = alias = None
     end = at + 1 + data[at]
@@ -320,10 +314,8 @@ def _usual_properties(data: bytes, at: int, stop: int, users_max: int) -> tuple[
 
 
 def _read_length(data: bytes, start: int, level: int) -> tuple[int, int]:
-    """Remaining length and where the body starts; (0, 0) if more bytes are needed to tell.
-
-    Only MQTT 5 forbids forms longer than needed; a CONNECT is looked at again when its level is known.
-    """
+    """Remaining length and start of the body; (0, 0) if more bytes are needed. Only MQTT 5 forbids forms
+    longer than needed; a CONNECT is checked again when its level is known."""
     value = shift = 0
     for at in range(start + 1, min(start + 5, len(data))):
         byte = data[at]
@@ -378,9 +370,7 @@ def with_dup(head: bytes) -> bytes:
 
 def ack(level: int, kind: int, packet_id: int, reason: int = 0, properties: bytes = b"") -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP (`kind`) in its shortest form; `properties` encoded, without length.
-
-    ValueError for a failure below level 5, which cannot say it: such a client is disconnected instead.
-    """
+    ValueError for a failure below level 5, which has none: disconnect such a client."""
     first = _ACK_FIRST[kind]
     if level < 5:
         if reason >= 0x80:

@@ -1,8 +1,8 @@
 """Reason codes, and which packet may carry which.
 
-Up to 3.1.1 only CONNACK and SUBACK could say why; MQTT 5 gives nearly every answer a reason code: below 0x80
-the request worked, from 0x80 on it failed. A code that its packet may not carry is a protocol error of the
-sender, so the allowed ones stand here as sets, per packet and, where it matters, per sender.
+Up to 3.1.1 only CONNACK and SUBACK had a code. MQTT 5 gives nearly every answer one: below 0x80 the request
+worked, from 0x80 on it failed. A code that its packet may not carry is a protocol error of the sender, so the
+allowed ones are sets, per packet and, where it matters, per sender.
 """
 
 from __future__ import annotations

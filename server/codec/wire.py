@@ -1,9 +1,9 @@
 """Numbers of packet types, and integers and strings on the wire.
 
-Everything in MQTT is made of six forms: integers of 1, 2 and 4 bytes (big-endian), integers of variable
-length (7 bits a byte, least significant first, at most 4 bytes: 321 is C1 02), and strings and binary values
-with a length of 2 bytes in front. `Reader` walks one packet through them; it never reads past the packet and
-every complaint names packet, field and byte.
+MQTT has six forms: integers of 1, 2 and 4 bytes (big-endian), integers of variable length (7 bits a byte,
+least significant first, at most 4 bytes: 321 is C1 02), and strings and binary values behind a length of 2
+bytes. `Reader` walks one packet through them. It never reads past the packet, and every complaint names
+packet, field and byte.
 """
 
 from __future__ import annotations

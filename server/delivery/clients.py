@@ -176,10 +176,8 @@ class Clients:
         self._groups.meet(subscriber)
 
     def leave(self, subscriber: Subscriber, *, is_clean: bool) -> None:
-        """Handle the end of the connection: a persistent session stays where it is, any other ends.
-
-        `is_clean`: the client has said that it goes, or the server stops: the client has not failed.
-        """
+        """Handle the end of the connection: a persistent session stays, any other ends. `is_clean`: by
+        DISCONNECT, or because the server stops."""
         session = subscriber.session
         subscriber.ended_ms = self._clock.wall_ms()
         self._settling.disconnected(subscriber, is_clean=is_clean)
@@ -193,11 +191,8 @@ class Clients:
         self._cursors.secure(subscriber, _drop)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
-        """The client says that it goes, how long its session stays (None: as agreed), and whether its will
-        is published all the same.
-
-        False: a session that ends with its connection cannot be kept any more.
-        """
+        """Handle DISCONNECT with a new session expiry (None: as agreed), and whether the will is kept. False:
+        a session without expiry cannot get one now."""
         session = subscriber.session
         if expiry_s is not None:
             if expiry_s and not session.is_persistent:
@@ -214,8 +209,7 @@ class Clients:
     def store_groups(
         self, subscriber: Subscriber, texts: Iterable[str], done: Callable[[bool], None]
     ) -> None:
-        """Make durable which groups a session has joined or left that ends with its connection; `done` as for
-        `store`."""
+        """Make the groups durable that a session without expiry has joined or left; `done` as for `store`."""
         found = [self._groups.get(text) for text in texts]
         waiting: set[Subscriber] = {group for group in found if group is not None}
         waiting.add(subscriber)  # nothing of it is stored, but with a batch goes what has ended

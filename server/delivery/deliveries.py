@@ -54,7 +54,7 @@ ROWS_MAX = 500
 
 DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "dropped", "done"]
 May = Callable[[Iterable[str]], bool]
-"""Whether what belongs to clients that have shown these keys is there for who asks."""
+"""Whether the caller may see what belongs to clients with these keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,8 @@ class Deliveries:
     def of(
         self, message: MessageId, place: Position, record: Record, may: May
     ) -> tuple[list[Delivery], bool]:
-        """Those of the message whose row is at `place`, groups first, and whether there are more.
-
-        For one that dispatch has passed. Raises Corrupt, StoreFailed.
-        """
+        """Deliveries of a dispatched message whose row is at `place`, groups first, and whether there are
+        more. Raises Corrupt, StoreFailed."""
         retries, is_cut = self._retries(message)
         dead, is_cut_too = self._dead(message, may)
         dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
@@ -139,12 +137,9 @@ class Deliveries:
         return told, is_cut or is_cut_too
 
     def is_undone(self, group: OpenBatch, found: Found) -> bool:
-        """In the writer: whether a session, group or endpoint has still to do a message that dispatch has
-        passed: it has not read it, has it in flight, or waits for its next try. A dead letter is not undone.
-
-        A message for which more than UNDONE_LOOKS_MAX places and flights had to be looked at counts as
-        undone. Raises Corrupt.
-        """
+        """In the writer: whether a dispatched message is undone in a session, group or endpoint: unread, in
+        flight, or waiting for its next try. Dead letters are not undone; beyond UNDONE_LOOKS_MAX places and
+        flights it counts as undone. Raises Corrupt."""
         record, place = decode(found.value), found.position
         horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
         for retry, row in RETRIES.each_of_message_in(group, found.id):
@@ -167,10 +162,7 @@ class Deliveries:
         return False
 
     def kept(self, message: MessageId, may: May) -> KeptRow | None:
-        """What is known of a message by who is not done with it: a retry that comes yet, or a dead letter.
-
-        For one whose slice has gone. Raises StoreFailed.
-        """
+        """A retry or dead letter of a message whose slice has gone. Raises StoreFailed."""
         retries = islice(RETRIES.of_message(self._store, message), ROWS_MAX)
         current = (row for _, row in retries if self._groups.place_of(row) is not None)
         letters = (row for _, row in islice(self._dead_letters.of_message(message), ROWS_MAX))
@@ -196,10 +188,7 @@ class Deliveries:
         return dead, next(found, None) is not None
 
     def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Subscriber]:
-        """Who may have something to do with the message: groups by name, then sessions.
-
-        A topic may have ten thousand sessions, most of which have nothing in flight.
-        """
+        """Subscribers that may have deliveries: groups by name, then sessions with messages in flight."""
         targets = self._router.route(record.topic) | self._posted(record, place)
         found = {name: self._groups.named(name) for name in named}
         for one, subscriptions in targets.items():
@@ -265,10 +254,7 @@ def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:
 def _flight(
     subscriber: Subscriber, places: dict[Position, int], lent: list[dict[int, Flight]]
 ) -> Flight | None:
-    """What the session or group has in flight of a message that stands at these places.
-
-    Not what has been decided to be something else: its rows say what.
-    """
+    """The flight of a message at these places, unless its outcome is decided: then its rows tell."""
     for flight in subscriber.session.flights.values():
         if flight.position in places and flight.loan is None and flight.fate != SETTLED:
             return flight

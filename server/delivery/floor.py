@@ -92,10 +92,8 @@ class Floor:
         return min([first, *(flight.position for flight in _stored(group))])
 
     def advance(self, commit: Commit, group: Group, before: Position) -> bool:
-        """In the writer: move a group that has nobody over what is not for it; True if there may be more.
-
-        No further than to `before`, and LOOK rows at a time.
-        """
+        """In the writer: move a group without members over messages that are not its own, up to `before`,
+        LOOK rows at a time; True if there may be more."""
         session = group.session
         if group.is_reachable or session.tailing or session.read + 1 >= before:
             return False
@@ -128,8 +126,7 @@ class Floor:
         return any(one.since < place for one in found)
 
     def give_up(self, commit: Commit, group: Group, before: Position) -> bool:
-        """In the writer: what a group has not done of what stands before that position becomes dead letters;
-        whether there was anything."""
+        """In the writer: undone messages of a group before that position become dead letters; True if any."""
         old = [one for one in _stored(group) if one.position < before]
         for flight in old:
             self._undone.fail(group, flight, KEPT_TOO_LONG, delay_ms=NEVER)
@@ -137,8 +134,8 @@ class Floor:
         return is_skipped or bool(old)
 
     def settle(self, commit: Commit, before: Position) -> bool:
-        """In the writer: a step towards that no session has anything undone before that position; whether
-        there is more to do, in a while."""
+        """In the writer: a step to settle what sessions have undone before that position; True if there is
+        more."""
         if before <= self.settled:
             return False
         if self._walk[0] != before:
@@ -153,8 +150,8 @@ class Floor:
         return False
 
     def pass_unread(self, _: Commit, before: Position) -> bool:
-        """In the writer: see to it that what sessions have not read before that position is counted; whether
-        that goes on."""
+        """In the writer: have unread messages of sessions before that position counted; True while that goes
+        on."""
         burials, upto = self._burials, Position(before - 1)
         if SESSIONS in burials.active:
             return True
@@ -172,11 +169,8 @@ class Floor:
         return False
 
     def _end_flights(self, commit: Commit, walk: deque[Subscriber], before: Position) -> None:
-        """What these have in flight before that position is theirs no more, and becomes dead letters. Takes
-        off the walk whoever has been looked at.
-
-        At QoS 2 a client that has said that it has the message needs no more of it.
-        """
+        """End flights of these sessions before that position, as dead letters, unless a QoS 2 client has the
+        message already. Takes sessions off the walk."""
         cost = 0
         while walk and cost < LOOK_FLIGHTS:
             one = walk.popleft()
@@ -208,8 +202,7 @@ def _stored(one: Subscriber) -> list[Flight]:
 
 
 def _needs_row(flight: Flight) -> bool:
-    """Whether a flight of a session is to be sent again from the timeline. What is retained is kept; what a
-    group remembers is its own."""
+    """Whether a flight of a session is resent from the timeline: not if it is retained, or a group's."""
     is_settled = flight.fate == SETTLED or flight.phase
     return not (is_settled or flight.is_retained or flight.is_of_group)
 

@@ -87,7 +87,7 @@ class Membership:
         """Returned messages that no member holds."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
-        """Those that clients can name, by what stands between `$share/` and the filter; none is empty."""
+        """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0
         """Of all groups."""
         self._forms = Forms()
@@ -127,11 +127,11 @@ class Membership:
         return [*self.of_name(name), *[group for group in exact if group is not None]]
 
     def restore(self) -> list[tuple[Group, Flight]]:
-        """At start: every group that has a row, and every stored session that holds one is a member, away.
+        """At start: restore every group with a row, and its stored sessions as members that are away.
 
-        A group without a row (an older program had none) begins where its cursor is, else where its
-        first member joined. Returned is what has no room to wait for a member; what is leased does not wait
-        for one (settling/former.py).
+        A group without a row (of an older version) begins at its cursor, else where its first member joined.
+        Returns flights for which there is no room to wait for a member; leased ones do not wait
+        (settling/former.py).
         """
         for text, row in self._sessions.stored_groups():
             self._restore(text, row)
@@ -186,8 +186,8 @@ class Membership:
                 group.rights = self._sessions.rights_of(group.owner, group.client)
 
     def refusal(self, text: str, owner: str) -> str:
-        """Why the key of that name may not create a group under this text; empty: it may, or the group is
-        there. A refusal is counted."""
+        """Why the key may not create a group with this text; empty: it may, or the group exists. Counts
+        refusals."""
         limits, size = self._limits, len(text.encode())
         if text in self._by_text:
             return ""
@@ -219,11 +219,9 @@ class Membership:
         keeping: Keeping = UNSAID,
         rights: Rights | None = None,
     ) -> Group:
-        """In the writer: create a group without members, or change its terms; durable with this batch.
-
-        A new group begins at the horizon. The settings supply every term that is not given. `rights`: of the
-        key that creates it; they count like those of its last member. Raises TooManyGroups.
-        """
+        """In the writer: create a group without members at the horizon, or change its terms; durable with
+        this batch. `rights`: of its creator; they count like those of its last member. Raises
+        TooManyGroups."""
         owner = "" if rights is None else rights.name
         why = self.refusal(text, owner)
         if why:
@@ -264,12 +262,12 @@ class Membership:
         rights: Rights | None = None,
         keeps_overdue: bool = True,
     ) -> Inside:
-        """Make a part of the server a member of a group, under a `name` that people see.
+        """Make a part of the server a member of a group; `name` is shown to people.
 
-        The group sends it messages while `link` has room, stored ones at QoS 1 at least; it acks them like a
-        client and calls `read_on` when it has room again. It reads nothing by itself: it is always at the
-        horizon, and nothing of it is stored. `rights` may limit what it is sent. Not `keeps_overdue`: when
-        its lease has lapsed, it acks by position (a late ack). Raises UnknownGroup.
+        The group sends it messages while `link` has room, stored ones at QoS 1 at least. It acks like a
+        client and calls `read_on` when it has room again. It is always at the horizon, and nothing of it is
+        stored. `rights` may limit its messages. Not `keeps_overdue`: after its lease has lapsed it acks by
+        position (a late ack). Raises UnknownGroup.
         """
         group = self._by_text.get(text)
         if group is None:
@@ -315,8 +313,8 @@ class Membership:
         self._look(group)
 
     def _look(self, group: Group) -> None:
-        """Start or stop the group's expiry, which elapses while no member is connected. The poster of an
-        endpoint is always connected: its expiry elapses while it is paused."""
+        """Start or stop the group's expiry, which elapses while no member is connected. That of an endpoint,
+        whose poster is always connected, elapses while it is paused."""
         if group.is_reachable if group.is_endpoint else group.is_here:
             group.left_ms = group.left_running_ms = 0
         elif not group.left_ms:
@@ -327,11 +325,8 @@ class Membership:
         self._cursors.dirty.add(group)
 
     def leave(self, member: Subscriber, text: str, *, is_given_up: bool) -> None:
-        """The member holds the subscription no more; what it has in flight is still its own to finish.
-
-        `is_given_up`: because it has unsubscribed, not because its session is over. With the last one that
-        does so the group ends, unless it stays until it is deleted.
-        """
+        """The member leaves; it may still finish its messages in flight. `is_given_up`: it unsubscribed, its
+        session has not ended. When the last member does so the group ends, unless it is lasting."""
         group = self._by_text.get(text)
         if group is None or member.groups.pop(text, None) is None:
             return
@@ -348,11 +343,11 @@ class Membership:
         self._agreed(group)
 
     def disband(self, commit: Commit, group: Group, *, is_dead: bool = True) -> bool:
-        """In the writer: delete a group that may have members; True: it is gone.
+        """In the writer: delete a group that may have members; True: it is gone. END_MEMBERS leave in each
+        step, and clients are not told.
 
-        END_MEMBERS leave in each step. A session that outlives its connection keeps what it has in flight;
-        all else that is undone becomes dead letters, or is dropped (not `is_dead`). A client no longer
-        subscribes to the group then, and is not told.
+        Persistent sessions keep their messages in flight. The others become dead letters, or are dropped (not
+        `is_dead`).
         """
         group.is_buried_dead = is_dead
         for member in list(islice(group.members, END_MEMBERS)):
@@ -369,7 +364,7 @@ class Membership:
 
     def end(self, group: Group, reason: str) -> None:
         """Delete the group; its members leave. Its unfinished messages become dead letters with that reason,
-        or is dropped."""
+        or are dropped."""
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
@@ -413,10 +408,8 @@ class Membership:
             self.meet(subscriber)
 
     def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
-        """The member's connection has ended: its session stops reading.
-
-        Returns its unacked messages of groups: the group, the group's own flight, and the loan.
-        """
+        """The member's connection has ended. Returns its unacked messages of groups: the group, the group's
+        own flight, and the loan."""
         member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
@@ -438,8 +431,8 @@ class Membership:
         return left
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
-        """The member's client says that it cannot do the message: the group's own flight of it, if that was
-        the member's still."""
+        """The member's client cannot do the message. Returns the group's own flight, if the member held
+        it."""
         member.session.ack(lent.packet_id)
         member.dirty.add(member)
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
@@ -447,11 +440,8 @@ class Membership:
         return None if group is None or flight is None else (group, flight)
 
     def acked(self, member: Subscriber, ended: Iterable[Flight]) -> list[tuple[Group, Flight]]:
-        """A member's client has these, those that are loans, whoever else was given them meanwhile.
-
-        The groups have room for as many then, even if these were no member's any more. Returned is what a
-        group has gone on from already: the message waits to come again, is with another, or dead.
-        """
+        """A member's client has acked these; loans make room in their groups. Returns late acks, where the
+        group has gone on: the message waits to come again, is with another member, or dead."""
         runs: dict[str, list[Flight]] = {}
         late: list[tuple[Group, Flight]] = []
         for lent in ended:
@@ -473,7 +463,7 @@ class Membership:
 
     def give_back(self, group: Group, flight: Flight) -> bool:
         """Another member gets the message, before anything new; the delivery was no try. False: too many
-        messages wait so."""
+        wait."""
         has_room = group.give_back(flight)
         flight.attempts -= has_room
         group.dirty.add(group)

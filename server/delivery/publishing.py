@@ -56,12 +56,12 @@ SHARED_HOLD = 0.25
 RETAINED_COST = 6
 """Deliveries' worth of a publish that becomes retained, as it is written too."""
 PLACED_BOUNDS = 4
-"""So many times what may wait is remembered of who has published it: twice that may wait. Then it is halved:
-who has published for an hour would else be held back until another one has published as much."""
+"""Bounds up to which publishes are remembered by owner. Then all counts are halved, so that an owner that has
+published for an hour is not held back until another one has published as much."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
-"""Publishes in one request of the writer, if all who were to get a message may have to be asked of a key."""
+"""Publishes in one request of the writer, if a key may need a look at all receivers."""
 REQUEST_BYTES = 800
 """What a publish that waits for the writer costs in RAM besides its record."""
 
@@ -115,8 +115,7 @@ class Publishing:
         self.is_pressed = False
         """`is_congested` may be true of some owner; if not, it need not be asked."""
         self._placed: dict[str, int] = {}
-        """What waits by owner, here and for the horizon: all since nothing waited, and of what is long ago
-        the less. While several come."""
+        """Publishes by owner since nothing waited, older ones counted less; while several owners publish."""
         self._placed_sum = 0
         self._dispatch = dispatch
         self._spill = spill
@@ -129,12 +128,8 @@ class Publishing:
         return self._part.now < 1.0
 
     def is_congested(self, owner: str) -> bool:
-        """Publishers of this owner should be held back: what has been sent waits in RAM, and the requests of
-        others wait behind it. Up to twice the usual bounds those go on that have published less than an equal
-        share of what waits.
-
-        `owner`: name of a key; empty: who has shown none.
-        """
+        """Whether to hold back publishers of this owner (name of a key; empty: none): too much waits in RAM.
+        Up to twice the usual bounds, owners with less than an equal share of what waits go on."""
         dispatch, part = self._dispatch, self._part.now
         is_shared = part < 1.0
         if is_shared:
@@ -157,12 +152,8 @@ class Publishing:
         *,
         can_refuse: bool = True,
     ) -> None:
-        """Place publishes in order; each answer comes when the message is durable or handed on.
-
-        `reach`: how many deliveries they make at once, if that is known.
-
-        Without `can_refuse` the caller hands them over only while the server is not congested.
-        """
+        """Place publishes in order; each answer comes when the message is durable or handed on. `reach`:
+        their deliveries, if known. Without `can_refuse`, only call it while the server is not congested."""
         step = len(requests)
         if step > UNDONE_RUN and any([request.terms.while_undone for request, _ in requests]):  # noqa: C419
             step = UNDONE_RUN
@@ -236,10 +227,8 @@ class Publishing:
     def schedule(
         self, drafts: Sequence[Draft], answered: RunAnswer, owner: str = "", *, can_refuse: bool = True
     ) -> None:
-        """The same of a run of delayed publishes without keys, which are nobody's: one answer for all.
-
-        Half of what they cost as requests: there is no record of them but the one that is stored.
-        """
+        """The same of a run of delayed publishes without keys or owner: one answer for all, at half the cost
+        of requests, as only the stored record is made."""
         count = len(drafts)
         size = sum([REQUEST_BYTES + len(draft.value) for draft in drafts])
         self.traffic.received += count
@@ -259,11 +248,8 @@ class Publishing:
             self._refuse_run(count, answered, Verdict.UNAVAILABLE)
 
     def place(self, commit: Commit, request: PublishRequest, due_ms: int = 0) -> MessageId | None:
-        """In the writer: give one of the server's own a position, on the timeline if `due_ms` says so.
-
-        Its id, 0 if it is not stored; None if it is refused, which `limits.pending` does not do: that is for
-        what clients ask for.
-        """
+        """In the writer: place a message of the server's own, on the timeline if it has `due_ms`. Returns its
+        id, 0: not stored, None: refused. `limits.pending` does not apply."""
         is_full = self._is_full()
         if not due_ms and not self.is_to_store(request, is_full=is_full):
             self._place_live(commit, request, None, is_full=is_full)
@@ -278,10 +264,8 @@ class Publishing:
         return placed
 
     def after_publishes(self, owner: str, then: Callable[[], None]) -> bool:
-        """Call `then` once, when all that this owner has published so far has been handed on, or cannot be.
-
-        False: nothing can be waited for; `then` is not called.
-        """
+        """Call `then` once, when all earlier publishes of this owner have been handed on, or cannot be.
+        False: it cannot wait, and `then` is not called."""
         called = False
 
         def once() -> None:
@@ -305,7 +289,7 @@ class Publishing:
         return True
 
     def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
-        """The client has ended a QoS 2 publish of its own: forget its packet id. `done` says whether that is
+        """The client has ended its QoS 2 publish: forget the packet id. `done` tells whether that is
         durable."""
         session = subscriber.session
         session.received.pop(packet_id, None)
@@ -435,11 +419,9 @@ class Publishing:
     def is_to_store(
         self, request: PublishRequest, known: Judged | None = None, *, is_full: bool = False
     ) -> bool:
-        """Persist only what somebody can replay; what is delayed or keyed, always.
-
-        `known`: what was said of topics just now, for those that are asked about in one go, all with the same
-        `is_full`. With ten subscribers it took a sixth of a QoS 1 delivery to ask for each publish anew.
-        """
+        """Persist only what somebody can replay; delayed or keyed publishes always. `known`: answers by
+        topic, for calls in one go with the same `is_full`: without it asking took a sixth of a QoS 1 delivery
+        to ten."""
         record = request.record
         if not request.is_plain and (request.is_scheduled or request.key or record.retain):
             return True

@@ -47,7 +47,7 @@ STEP_BYTES = 16 << 20
 FRESH_BYTES = 32 << 20
 """RAM for messages that are not durable yet, bytes; a slow disk syncs as much in a second."""
 PROMISE_MS = 60_000
-"""How long a place is kept for a message that was taken: it fires with one of the next turns."""
+"""How long a place is kept for an accepted message, which fires with one of the next turns."""
 INDEX_ROWS = 1_000
 INDEX_BYTES = 1 << 20
 """Of a batch of rows by position, in topics."""
@@ -134,8 +134,8 @@ class Retained(CommitHook):
         return ""
 
     def note(self, message: Message) -> None:
-        """A message with the retain flag has fired. Raises Corrupt, StoreFailed: what was there before cannot
-        be read."""
+        """A message with the retain flag has fired. Raises Corrupt, StoreFailed if the former one is
+        unreadable."""
         topic, owner = message.record.topic, message.record.owner.decode()
         last = self._current(topic)
         if last is not None and last[0] >= message.position:
@@ -170,10 +170,8 @@ class Retained(CommitHook):
             log.warning("retained message: stored later: %s", error, extra=by("clients"))
 
     def write(self, commit: Commit) -> Done:
-        """Put what is not written into a batch that is about to be sealed; called when that is over.
-
-        Every batch has to have it: it says that the horizon has passed these messages.
-        """
+        """Put all that is not written into a batch that is about to be sealed. Every batch must have it, as
+        it says that the horizon has passed these messages."""
         unwritten, self._unwritten = self._unwritten, {}
         for topic, message in unwritten.items():
             before = _if_readable(commit, topic)
@@ -232,9 +230,7 @@ class Retained(CommitHook):
 
     def sweep(self, start: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Topics from `start` on whose stored message has expired, and where to go on (empty: at the end).
-
-        Looks at so many rows at most, and at no more than STEP_BYTES of them.
-        """
+        Bounded in rows and STEP_BYTES."""
         now_ms = self._wall_ms()
         expired: list[bytes] = []
         size = 0

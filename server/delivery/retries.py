@@ -87,11 +87,8 @@ class Retries(CommitHook):
     # -- what comes
 
     def put(self, commit: Commit, one: Subscriber, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
-        """In the writer: have the place try the message again at `due_ms`; where that stands.
-
-        A dead letter that the place has of it goes. `is_owed`: it was promised before. Raises Refused, before
-        anything is changed.
-        """
+        """In the writer: retry the message at `due_ms`; returns the position. The place's dead letter of it
+        goes. `is_owed`: it was promised before. Raises Refused, before any change."""
         place = put_retry(commit, row, due_ms, is_owed=is_owed)
         remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
         self._fresh.append((one, place))
@@ -105,10 +102,7 @@ class Retries(CommitHook):
         return [letter for letter in found if letter[1].is_of(one.session.client_id, one.incarnation)]
 
     def take(self, commit: Commit, one: Subscriber, place: Position, row: KeptRow) -> bool:
-        """In the writer: somebody decides otherwise about one that is not in flight; False if it is gone.
-
-        Nobody is given it from now on.
-        """
+        """In the writer: withdraw a retry that is not in flight; False if it is gone."""
         is_there = end_retry(commit, place, row)
         if is_there:
             self._taken[place] = one
@@ -186,10 +180,8 @@ class Retries(CommitHook):
         return one in self._due
 
     def due(self, one: Subscriber) -> Iterator[Message]:
-        """Those of a place that are due and not in flight, in the order of their times.
-
-        Who takes one says so (`gave`) before the next. One that cannot be read is passed over, and stays.
-        """
+        """Due retries of a place that are not in flight, by time; call `gave` for each before the next. An
+        unreadable one is passed over, and stays."""
         end = before(self._clock.wall_ms() + 1)  # once: what comes due meanwhile is among the following
         yield from self.waiting(one, end=end)
         self._due.discard(one)
@@ -250,8 +242,7 @@ class Retries(CommitHook):
         return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
     def may_read(self, one: Subscriber, message: Message) -> bool:
-        """Whether a place that was set back is to be sent a message that it may have had: not one that it has
-        done since, or has in flight."""
+        """Whether a place that was set back gets a message again: not if it is done since, or in flight."""
         if message.position in one.session.finished:
             return False
         name = message.id(self._node)

@@ -103,11 +103,9 @@ class Wills:
         subscriber.will = None
 
     def displace(self, subscriber: Subscriber, *, is_resumed: bool) -> None:
-        """The client connects anew: the will of the connection before comes out, or is kept until it is back.
-
-        It may also be a will that is on its way to the timeline: that stops, and goes on if the client is
-        refused. The will of one that was not back for certain does not count.
-        """
+        """The client connects again: the will of the connection before comes out, or is kept until it is
+        back. A will on its way to the timeline stops, and goes on if the client is refused. The will of a
+        client that was not back for certain does not count."""
         will, subscriber.former_will = subscriber.former_will or subscriber.will, None
         subscriber.will = will
         if will is not None and not (is_resumed and will.delay_s):
@@ -125,10 +123,8 @@ class Wills:
             self.recall(subscriber, at_once=False)
 
     def refuse(self, subscriber: Subscriber, *, is_gone: bool) -> None:
-        """The client could not come back: its will does not count, the one before still does.
-
-        `is_gone`: nobody else has the session meanwhile.
-        """
+        """The client could not come back: its will does not count, the one before does. `is_gone`: nobody
+        else has the session meanwhile."""
         if is_gone:
             subscriber.will, subscriber.former_will = subscriber.former_will, None
         if subscriber.link is None:

@@ -17,13 +17,13 @@ class CommitHook:
     """A commit hook of the writer. A subclass implements the calls that it needs."""
 
     def write(self, commit: Commit) -> Done | None:
-        """Called with each group before it is sealed. Its result is called when that group is durable, or has
+        """Called with each group before it is sealed. Its result is called when the group is durable or
         failed."""
 
     def retract(self, first_seq: int, last_seq: int) -> None:
-        """Messages placed with a seq above the first and up to the last were answered with an error: do not
-        send them."""
+        """Do not send messages with a seq above the first and up to the last: they were answered with an
+        error."""
 
     def recover(self) -> None:
-        """A decision was not written, and the store is readable again: read or write the state in RAM that
-        was noted at decisions. Raises StoreFailed, Corrupt."""
+        """The store is readable again, after decisions were lost: read or write the state in RAM again.
+        Raises StoreFailed, Corrupt."""

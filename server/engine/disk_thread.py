@@ -1,8 +1,8 @@
 """The thread that waits for the disk, so that the loop does not.
 
-One after the other, what it is given is done there and its end told on the loop. A queue and a handle of the
-loop are all there is between the two: 42 µs of processor time there and back, where an executor, its future
-and the loop's future for that took 77, and there is one for each group commit.
+It runs its tasks one after the other, and tells the loop when each ends. Between the two are only a queue and
+a handle of the loop: 42 µs of processor time there and back, for each group commit. An executor, its future
+and the loop's future took 77.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Held messages: the clock was set back behind what it had shown, and comes back.
+"""Held messages: the clock was set back, and has not yet reached their due again.
 
 A message that falls due between the wall clock and T waits in the table `held`, since nothing is written at
-or behind the horizon. When the wall clock shows its due it is moved to T, under its own id. One that cannot
-be read is passed over; one that is refused is asked for again a second later.
+or behind the horizon. When the wall clock shows its due, it is moved to T, under its own id. An unreadable
+one is passed over; a refused one is tried again a second later.
 """
 
 import logging

@@ -1,11 +1,11 @@
 """The leader's lease: how long a node may lead without proof that it still does.
 
-Each group that comes into the log is that sign, a heartbeat where there is nothing else. The others wait for
-the time that a lease lasts, from when they have *seen* the last record, before one of them takes the lead; it
-was begun before they could see it. So who keeps to its lease hands on and acknowledges nothing beside another
-leader. That is a courtesy to clients: what is in the log is safe by the log's fence, whatever clocks do.
+Each group that comes into the log is that proof, or else a heartbeat. Before another node takes the lead, it
+waits for the duration of a lease from when it has *seen* the last record, which is after the leader began it.
+So a leader that keeps to its lease hands on and acknowledges nothing beside another leader. That is a
+courtesy to clients: the log's fence keeps the log safe, whatever clocks do.
 
-The wall clock has no part in it: it may be set back, and a group be due nevertheless.
+The wall clock has no part in it: it may be set back while groups are due.
 """
 
 from collections.abc import Callable

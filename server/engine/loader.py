@@ -1,8 +1,8 @@
 """Keeps the wheel filled from the slices on disk.
 
-Each step opens fresh iterators at the wheel's `loaded` position, takes a bounded run of rows and closes
-them: an open iterator does not see what is written later, but a message written at or before `loaded`
-enters the wheel by itself, and one beyond it is found by the next step.
+Each step opens fresh iterators at the wheel's `loaded` position, takes a bounded run of rows and closes them.
+An open iterator does not see later rows. But a message written at or before `loaded` enters the wheel by
+itself, and the next step finds one beyond it.
 
 It skips a corrupt range, but only after the range has been noted (shards/unreadable.py).
 """

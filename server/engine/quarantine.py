@@ -122,10 +122,8 @@ class Quarantine:
         return Task(decide, is_durable)
 
     def _in_wheel(self, ranges: list[CorruptRange]) -> dict[CorruptRange, tuple[Position, int]]:
-        """Ranges whose beginning the wheel holds, without a gap, and up to where.
-
-        A large message is in the wheel without its payload: that one, and what comes after it, stays owed.
-        """
+        """Ranges whose beginning the wheel holds without a gap, and up to where. A large message, in the
+        wheel without its payload, stays owed with all behind it."""
         wheel = self._wheel
         bare = [(place, item[0]) for place, (item, _) in wheel.items() if item[1] is None]
         held: dict[CorruptRange, tuple[Position, int]] = {}

@@ -1,9 +1,9 @@
-"""Requests that wait for the writer: each owner's in the order of their coming, and the owners in turns.
+"""Requests that wait for the writer: in order for each owner, and the owners in turns.
 
-An owner is a key. What has no key, and what the server asks for itself, is one more. Calls over HTTP have a
-line of their own (`over_http`). In one line a plain publish, which writes nothing, would wait behind a call
-of its key, and the call for somebody's large batch. An order across lines is promised to nobody: a client
-that has an answer comes after what it was answered.
+An owner is a key. Requests without a key, and the server's own, have one more. Calls over HTTP have a line of
+their own (`over_http`): in one line a plain publish, which writes nothing, would wait behind a call of its
+key, and the call behind somebody's large batch. No order is promised across lines; a client that has an
+answer comes after what was answered.
 
     a1 a2 a3 a4, then b1     ->  a1 b1 a2 a3 a4
     a1 cannot be decided yet ->  b1
@@ -18,7 +18,7 @@ from shards.commit import Commit
 from .commit_hook import Done
 
 Request = tuple[int, int, bool, Callable[[Commit], Any], Done]
-"""(messages' worth, bytes that nobody else counts, whether it writes, `decide`, `done`): see writer.py."""
+"""(messages' worth, bytes, whether it writes, `decide`, `done`): see writer.py."""
 
 
 def over_http(key: str) -> str:
@@ -50,10 +50,8 @@ class Requests:
             line.append(request)
 
     def take(self, *, may_write: bool, most: float) -> Request | None:
-        """The next one that costs at most so much and, unless `may_write`, writes nothing; or None.
-
-        Its owner goes behind the others.
-        """
+        """The next request within the cost, which unless `may_write` writes nothing; or None. Its owner goes
+        behind the others."""
         lines = self._lines
         for owner, line in lines.items():
             first = line[0]

@@ -1,46 +1,43 @@
 """The one writer: requests in, one group commit after another, answers out after the sync.
 
-A request is a function of the open group (`decide`) and a callback for its answer (`done`). Requests are
-decided in turns by owner, those of one owner in the order of their arrival (requests.py), up to 1,000
-messages' worth, 4 MiB or some 5 ms to a group (one request is never divided); the group is written as one
-batch and synced in a thread, while the loop goes on and the next group gathers. So concurrent requests share
-one fsync, and a lone one waits for nobody.
+A request is a function of the open group (`decide`) and a callback for its answer (`done`). Owners take
+turns, and each owner's requests keep their order (requests.py). A group takes up to 1,000 messages' worth,
+4 MiB or some 5 ms; a request is never divided. The group is written as one batch and synced in a thread,
+while the loop goes on and the next group gathers. So concurrent requests share one fsync, and a lone one
+waits for nobody.
 
     submit ──> queue ──> compose: decide each, write batch ──> sync in a thread ──> settle: wheel, answers
                             ^                                                          |
                             +----------------- the next group, if any ----------------+
 
-Two groups at most are being synced at a time, and the second one is not composed for the sake of a few: as
-long as a group is being synced requests gather until they are `gather` messages' worth, or much is under way
-in bytes. They would wait for the same disk anyhow, and each group costs a sync and a batch: with 64 clients
-that wait for their own answers there are a third fewer groups, and requests cost 0.85 to 0.9 of the processor
-time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes
-that nobody can replay) are let through even then, and a group in which nothing was written is settled at
-once.
+At most two groups are being synced at a time. The second one is composed only for `gather` messages' worth,
+or when many bytes are under way: it would wait for the same disk, and each group costs a sync and a batch.
+With 64 clients that wait for their own answers this saves a third of the groups and 0.1 to 0.15 of the
+processor time, with 16 clients a third, and answers come sooner. Requests that usually write nothing (plain
+publishes that nobody can replay) pass even then, and a group without rows is settled at once.
 
 A large request, of up to 10,000 messages, is decided in steps (shards/steps.py) and begins a group of its
-own. When its time is over the group stays open: the loop turns, what is due is dispatched, requests gather,
-and the next `compose` goes on. Other owners' requests that write nothing are decided meanwhile. The horizon
-stays below all that the request has reserved, so what a step has found out holds in the next one. Such a
-group is written in a turn of its own, too: 10,000 rows take 9 ms, with keys 18. If the store fails meanwhile
-the request fails with all that is open.
+own. When its time is over the group stays open: the loop turns, due messages are dispatched, requests gather,
+and the next `compose` continues. Meanwhile other owners' requests that write nothing are decided. The horizon
+stays below all reserved positions, so what one step has found holds in the next. Such a group is written in a
+turn of its own: 10,000 rows take 9 ms, with keys 18. If the store fails meanwhile, the request fails with all
+that is open.
 
-When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
-wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
-is refused at once and dispatch goes on, up to a bound that is marked in place of those in the groups
+When a write or sync fails, all open requests are answered with StoreFailed, the store is reopened, and the
+wheel is loaded again from the horizon. While the store is read-only, as on a full disk, requests that write
+are refused at once. Dispatch goes on, up to a bound that is marked instead of those in the groups
 (`mark_ms`).
 
-One request fails alone. What `decide` raises is its answer; Refused and Corrupt come before it has changed
-anything. When it fails half way, or what it made cannot be put into rows, the group that is being composed
-is *given up*: nothing of it is written, the directory is read again as the groups before have left it, and
-what was decided along with it is answered with StoreFailed. It is not composed again without that one:
-requests have told others of what they decided (a publish that waits for the horizon, a schedule's next
-place). That one is not tried again. A callback that raises is logged.
+One request fails alone. The exception of `decide` is its answer; Refused and Corrupt come before any change.
+If a request fails half way, or its result cannot be put into rows, the group that is being composed is *given
+up*: nothing of it is written, the directory is read again as earlier groups have left it, and the others in
+it are answered with StoreFailed. They are not decided again, as they have told others of their decisions (a
+publish that waits for the horizon, a schedule's next place). The failed one is not tried again either. An
+exception of a callback is logged.
 
-Bounds: `max_queued` messages' worth waiting, and `max_bytes` of requests from their submission until their
-answer leaves, whether they wait or are being synced. What is on its way here (an HTTP body that is being
-read) counts with them. Beyond either `submit` raises Busy; one request is let in however large, so that none
-starves.
+Bounds: `max_queued` messages' worth waiting, and `max_bytes` of requests from submission to answer. Bytes on
+their way here (an HTTP body that is being read) count too. Beyond either, `submit` raises Busy; one request
+is let in however large, so that none starves.
 """
 
 import logging
@@ -76,7 +73,7 @@ LARGE = 250
 request that is worth more messages than that, each of which may have a key to be read, waits for its turn."""
 OPEN_GROUPS = 2
 GATHER_BYTES = 1 << 20
-"""With so much under way the disk has to be kept busy while the next group is composed."""
+"""From so many bytes under way the disk must be kept busy while the next group is composed."""
 TURNS_MAX = 10_000
 """Maximum number of dispatch turns that wait for the journal."""
 ENTRY_PAYLOAD_BYTES = 4_096
@@ -95,9 +92,7 @@ class Ask(Protocol):
 
     async def __call__(self, decide: Decide, *, cost: int = 1, size: int = 0, owner: str = "") -> Any:
         """`cost`: messages' worth; `size`: bytes that nobody else counts; `owner`: see `Writer.submit`.
-
-        Raises what `decide` raised, Busy, StoreFailed.
-        """
+        Raises what `decide` raised, Busy, StoreFailed."""
 
 
 class Busy(Exception):
@@ -129,7 +124,7 @@ class Deciding:
         self.is_whole = True
         """Whether no request failed half way."""
         self.begun: tuple[int, Done, tuple[int, int, int], Steps] | None = None
-        """The last request, if it is half decided: its size and callback, the group's mark before it, and its
+        """The half decided request, if any: its size and callback, the group's mark before it, and its
         steps."""
         self.is_cut = False
         """Whether it is decided over several turns of the loop."""
@@ -155,9 +150,9 @@ class Writer:
         failing: Callable[[], None] = _nothing,
         gather: int = 1,
     ) -> None:
-        """`wake`: something waits for `compose`, or something new may be due. `failing`: a write or sync has
-        failed, of which nobody has been answered. `gather`: how many messages have to wait for a group to be
-        composed while another one is being synced."""
+        """`wake`: called when something waits for `compose` or may be due. `failing`: called after a failed
+        write or sync, before any answer. `gather`: messages that must wait for a group while another is being
+        synced."""
         self._opened = opened
         self._open_batch = opened.open_batch
         self._wheel = wheel
@@ -281,10 +276,7 @@ class Writer:
         self._turns.append((place, wall_ms))
 
     def dispatched_ms(self, place: Position) -> int | None:
-        """Wall ms of the dispatch turn that passed `place`, also of one that is not in the journal yet.
-
-        None if nobody knows it (any more).
-        """
+        """Wall ms of the dispatch turn that passed `place`, in the journal or not yet; None: unknown."""
         written_ms = self._opened.reader.dispatched_ms(place)
         if written_ms is not None:
             return written_ms
@@ -441,8 +433,8 @@ class Writer:
     def _decide_more(
         self, commit: Commit, deciding: Deciding, large: int, until: float, *, is_beside: bool
     ) -> bool:
-        """`is_beside`: a large request is half decided. It fills the group, but what writes nothing adds
-        nothing."""
+        """`is_beside`: a large request is half decided and fills the group; only requests without rows
+        fit."""
         group, may_write = self._open_batch, self._takes_writes and not is_beside
         while self._queue and (is_beside or not self._is_filled(deciding)):
             request = self._queue.take(may_write=may_write, most=large if deciding.answers else END_OF_TIME)
@@ -477,8 +469,8 @@ class Writer:
         )
 
     def _go_on(self, deciding: Deciding, until: float) -> bool:
-        """Take steps of the request that is half decided, one at least, as long as there is time; whether it
-        is decided."""
+        """Take steps of the half decided request while there is time, at least one; returns whether it is
+        done."""
         assert deciding.begun is not None
         size, done, mark, steps = deciding.begun
         try:
