@@ -21,7 +21,9 @@ COPIED = re.compile(
 )
 OF_THE_STORE = re.compile(rf"{COPIED.pattern}|[\w-]+\.dbtmp|bound(\.new)?|synced|jobs|beside", re.ASCII)
 """Deleted with the old rows. Other files stay: last uses of keys, the operator's files, `lost+found`."""
-_BESIDES = re.compile(r"\..*|lost\+found|LOCK|copy|keys-used\.(json|new)", re.ASCII | re.DOTALL)
+_BESIDES = re.compile(
+    r"\..*|lost\+found|LOCK|copy|keys-used\.(json|new)|fasti-options-\w+", re.ASCII | re.DOTALL
+)
 _TABLES = frozenset(table.value for table in Table)
 
 

@@ -59,6 +59,7 @@ SHARED_BYTES = 4 << 10
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the link is held."""
 TLS_HELLO = b"\x16\x03"
+HTTP_REQUESTS = (b"GET /", b"HEAD /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /", b"OPTIONS /")
 CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
 
@@ -222,6 +223,9 @@ class MqttLink(Opening):
             log.warning("connection closed: TLS handshake on a port without TLS", extra=cause)
             self._transport.abort()
             return
+        if not self._is_armed and data.startswith(HTTP_REQUESTS) and self._is_untouched(connection):
+            self._answer_http()
+            return
         connection.receive(data)
         if (
             self._keep(connection)
@@ -229,6 +233,22 @@ class MqttLink(Opening):
             and (len(data) >= READ_BYTES or self._is_to_hold(connection))
         ):
             self._hold()
+
+    def _is_untouched(self, connection: Connection) -> bool:
+        """Whether nothing has come before, also no part of a CONNECT."""
+        return self._transport is not None and not connection.level and not connection.kept_bytes
+
+    def _answer_http(self) -> None:
+        """Somebody has taken this port for that of HTTP: say so in HTTP, and close."""
+        transport = self._transport
+        assert transport is not None
+        port = self._parts.config.http.listen.port
+        where = f"at port {port}" if port else "at another port"
+        text = f"This port speaks MQTT. HTTP is {where} (http.listen).".encode()
+        head = b"HTTP/1.1 421 Misdirected Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        write_to(transport, head + b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(text), text))
+        log.warning("connection closed: an HTTP request on a port of MQTT", extra=by(self.address))
+        self.linger()
 
     def eof_received(self) -> None:
         """The client sends no more: the loop closes the transport. What has come before is still handled."""

@@ -166,6 +166,30 @@ async def test_a_tls_hello_on_the_plain_port(served: Served, caplog: pytest.LogC
     await _connected(served)
 
 
+async def test_http_on_the_plain_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    async with aiohttp.ClientSession() as calls:
+        for call in (calls.get, calls.post):
+            async with call(f"http://127.0.0.1:{served.ports['mqtt']}/v1/messages") as answer:
+                assert answer.status == 421
+                said = await answer.text()
+    port = Config().http.listen.port
+    assert said == f"This port speaks MQTT. HTTP is at port {port} (http.listen)."
+    assert "an HTTP request on a port of MQTT" in caplog.text
+    await _until(lambda: not served.listeners.crowd)
+
+
+async def test_a_connect_in_pieces_is_no_http(served: Served) -> None:
+    data = encode(Connect(5, "GET /a"), 5)
+    at = data.index(b"GET /")
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtt"])
+    writer.write(data[:at])
+    await _until(lambda: any(link.held_bytes for link in served.listeners.crowd))
+    writer.write(data[at:])
+    assert (await reader.readexactly(1))[0] >> 4 == wire.CONNACK
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtts"])
     served.writers.append(writer)
