@@ -142,6 +142,10 @@ def parse_cron(text: str) -> Cron:
     if len(text) > CHARS_MAX:
         raise CronError(f"has {len(text)} characters, at most {CHARS_MAX} are read")
     fields = MACROS.get(text.strip().lower(), text).lower().split()
+    if len(fields) == 7:
+        raise CronError(
+            f"the year {fields[6]!r} is read by Quartz alone; leave it out, and use start and end"
+        )
     if len(fields) not in (5, 6):
         known = "5 fields (minute hour day month weekday), 6 with seconds first, or one of "
         raise CronError(f"{text[:40]!r} is neither {known}{', '.join(MACROS)}")

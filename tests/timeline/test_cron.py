@@ -68,6 +68,7 @@ def test_a_range_that_ends_on_sunday_is_the_whole_week() -> None:
         ("0 0 * * 1L", "day of week: '1L'", "BYDAY=-1SU"),
         ("0 0 * * friL", "day of week: 'FRIL'", "BYDAY=-1FR"),
         ("0 0 12 ? * 2-6", "day of week: Quartz counts from 1", ""),
+        ("0 0 12 * * ? 2027-2030", "the year '2027-2030' is read by Quartz alone", ""),
         ("0 0 12 ? * mon/2,5", "day of week: Quartz counts from 1", ""),
     ],
 )
