@@ -23,10 +23,9 @@ one. They fill it up to the *level*: the share that the members have when the wh
 At QoS 0 a member has nothing in flight, and its share stays as it is. If all get a run at QoS 0, they get
 equal parts; if only some do, the run is given one by one.
 
-A member without room is taken out when it is come to, and put in again when it acks, drains or connects. One
-whose client does not take a message of its size, or may not have it, is passed over for it; LOOKED_AT are,
-before one who takes everything, UNABLE_MAX otherwise. Only when none would take it, it goes to one
-nevertheless, where it is dropped.
+A member without room leaves its line, and comes back when it acks, drains or connects. A member whose client
+does not accept a message of its size, or may not have it, is passed over: LOOKED_AT of them before one that
+takes everything, UNABLE_MAX otherwise. If nobody takes the message, one gets it and drops it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +40,7 @@ from .subscriber import Subscriber
 CAPACITY_FIRST = 16
 LOOKED_AT = 8
 UNABLE_MAX = 100
-"""Members that are asked for one message whether their clients take its size, where nobody takes all."""
+"""Members checked for one message whether their clients accept its size, if nobody accepts all sizes."""
 STALE_MAX = 16
 """Stale heap entries tolerated before a rebuild, in addition to one per member."""
 ROUNDING = 1e-6
@@ -50,8 +49,8 @@ PART_MIN = 4
 """Messages of a run for each member, at least. Fewer are given one by one."""
 
 Place = tuple[float, int, Subscriber]
-"""(share, turn, member). No two of a line are equal in share and turn: told apart by these, as a tuple has no
-identity in the compiled build."""
+"""(share, turn, member). Share and turn are unique in a line; a tuple has no identity in the compiled
+build."""
 
 
 class Line:
@@ -160,8 +159,8 @@ class Picker:
             self._line_up(member, self._line_of(member))
 
     def find_room(self, most: int) -> int:
-        """How many messages members may have room for, up to `most`. Looks at `most` members of a line; one
-        without room leaves it, so that it is not looked at for each message that is read."""
+        """How many messages members may have room for, up to `most`. Looks at `most` members of a line; those
+        without room leave it, so that they are looked at once."""
         room = 0
         for line in (self._usual, self._picky):
             for share, _, member in list(islice(line.places(), most)):
@@ -174,19 +173,16 @@ class Picker:
         return room
 
     def part(self, count: int, qos: int) -> int:
-        """How many of `count` messages each member gets in a row if all get them at QoS 0, and so have none
-        in flight; 0: they do not, or each would get very few."""
+        """Messages of `count` that each member gets in a row, if all get QoS 0; 0: they do not, or too few
+        each."""
         places = self._sharing(count)
         if not places or any(self._has_in_flight(place, qos) for place in places):
             return 0
         return count // len(places)
 
     def level(self, count: int, qos: int) -> float:
-        """The share that members reach when `count` messages go one by one to the one with the least.
-
-        0.0: they are given one by one. Each would get very few; or a member gets them at QoS 0, and is next
-        again and again.
-        """
+        """The share that members reach when `count` messages go one by one to the least busy. 0.0: give them
+        one by one, as each would get very few, or a member gets QoS 0 and is next again and again."""
         places = self._sharing(count)
         if not all(self._has_in_flight(place, qos) for place in places):
             return 0.0
@@ -199,7 +195,7 @@ class Picker:
         return lent / capacity if capacity else 0.0
 
     def portion(self, member: Subscriber, level: float) -> int:
-        """How many messages in a row the next one gets, to reach the level; 0: it has reached it."""
+        """Messages in a row for the next member, to reach the level; 0: it has reached it."""
         wanted = level * self._capacity(member) - self._lent_to(member)
         return min(max(1, int(wanted + ROUNDING)), self._room(member)) if wanted > ROUNDING else 0
 
@@ -209,7 +205,7 @@ class Picker:
         self._line_of(member).put((self._share(member), self._turn, member))
 
     def next(self, message: Message | None, attempt: int = 1) -> Subscriber | None:
-        """Who gets a message, or any; None if nobody has room who would take it. It is the same one until it
+        """The member that gets a message, or any; None if no member with room takes it. The same one until it
         has been given something."""
         usual = self._first(self._usual)
         if len(self._unlimited) == len(self.present):
@@ -217,7 +213,7 @@ class Picker:
         return self._first_able(usual, message, attempt)
 
     def _first_able(self, usual: Place | None, message: Message | None, attempt: int) -> Subscriber | None:
-        """The same where some are not to be given every message."""
+        """The same if some members do not take every message."""
         line, best = self._picky, usual
         unable: list[Place] = []
         most = UNABLE_MAX if usual is None else LOOKED_AT
@@ -241,7 +237,7 @@ class Picker:
         return None
 
     def _first(self, line: Line) -> Place | None:
-        """The next one of a line who has room; who has none leaves it."""
+        """The next member of a line with room; those without leave it."""
         while True:
             place = line.first()
             if place is None or (place[0] < 1.0 and _is_free(place[2])):
@@ -289,7 +285,7 @@ class Picker:
         return min(left, member.session.window - len(member.session.flights))
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
-        """Whether a member's client may have a message, and takes one of this size."""
+        """Whether a member's client may have the message and accepts its size."""
         own = self._members[member]
         link, qos = member.link, min(message.qos, own.qos)
         if link is None or not member.may_receive(message.topic):
@@ -297,7 +293,7 @@ class Picker:
         return not link.is_limited or link.takes(message, qos, (own,), attempt)
 
     def _is_another_s(self, message: Message, attempt: int) -> bool:
-        """Whether somebody takes a message who has no room now: it waits for that."""
+        """Whether a member without room takes the message, which then waits."""
         if self._unlimited:
             return True
         some = islice(self.present, UNABLE_MAX)
@@ -305,7 +301,7 @@ class Picker:
 
 
 def _is_free(member: Subscriber) -> bool:
-    """Whether a member can be sent one more message: its own unacked ones go first."""
+    """Whether a member can be sent one more message; its resends go first."""
     link, session = member.link, member.session
     if link is None or not link.has_room or session.resends:
         return False

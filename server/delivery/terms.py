@@ -5,12 +5,12 @@
     in force, a group     30 s, 20 attempts, 1 s and then 5 s on and on
     in force, a session   the same, but attempts without end
 
-A session is sent a message until it acks: what it has missed is its own. A group is a pool of workers, where
-one message that kills them all must not do so for ever: hence two defaults.
+A session is sent a message until it acks. A group is a pool of workers, which one message must not kill for
+ever: hence two defaults.
 
-The bounds are the server's: an ack timeout of at most 12 h (and if the server has one nobody may do without),
-`sessions.max_attempts` where that is a number above 0, `sessions.expiry_max`. What is beyond them is refused,
-and not shortened: a job that counts on an hour is not helped by a minute.
+Bounds: an ack timeout of at most 12 h (and at least some, if the server has one), `sessions.max_attempts` if
+that is a number above 0, `sessions.expiry_max`. A value beyond them is refused and not shortened: a job that
+counts on an hour is not helped by a minute.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""The groups of full URLs: one for each origin and key, and a common one for what finds no room.
+"""The groups of full URLs: one for each origin and key, and a common one for those without room.
 
-The group of an origin is made in dispatch, with the first message that falls due for it. It is forgotten when
-it has nothing undone. Its rows go with the next batch, and with each until one is durable: so no stored
-horizon is behind a message whose group is not stored. Where there is no room for one more group, the message
-belongs to the common one of its key.
+Dispatch makes the group of an origin with the first message that falls due for it. Its rows go with the next
+batch, and with each until one is durable, so no stored horizon is behind a message whose group is not stored.
+A group without undone messages is forgotten. If there is no room for one more group, the message belongs to
+the common one of its key.
 """
 
 from shards.commit import Commit
@@ -30,8 +30,8 @@ class UrlGroups:
         """Groups without a poster yet. Whoever opens one removes its group."""
 
     def meet(self, record: Record, place: Position) -> int:
-        """In dispatch, of a message that stands at `place`: how many groups had to be made for where it is
-        delivered to, 0 or 1."""
+        """In dispatch: make the group of a message at `place`, if it goes to a URL. Returns the number of new
+        groups, 0 or 1."""
         if b"://" not in record.deliver_to:
             return 0
         before = len(self._groups)
@@ -39,8 +39,8 @@ class UrlGroups:
         return len(self._groups) - before
 
     def find(self, record: Record, since: Position | None = None) -> Group:
-        """The group that has what the owner of this message has delivered to its URL from now on: that of the
-        origin, or without room for one more the common one. A new one begins behind `since`; None: now."""
+        """The group for this owner and URL: that of the origin, or without room for one more the common one.
+        A new group begins behind `since`; None: now."""
         groups = self._groups
         names, owner = endpoint_names(record.deliver_to, record.owner), record.owner.decode(errors="replace")
         text = endpoint_text(names[0])
@@ -56,8 +56,8 @@ class UrlGroups:
     def forget(self, commit: Commit, group: Group) -> bool:
         """In the writer: end a group if nothing of it is undone; False: it stays for now.
 
-        Not while a common group is behind: what it comes to would seem to be its own when the group that has
-        done it is gone. Nor may its stored position be behind after a kill: it goes with the same batch.
+        Not while a common group is behind: it would take messages that this group has done for its own. Its
+        stored position goes with the same batch, so that this holds after a kill too.
         """
         groups, session, horizon = self._groups, group.session, self._horizon.position
         common = {f"{group.owner}@{URLS}", URLS} - {group.endpoint}

@@ -12,10 +12,10 @@ first; it has one item at least. Items for which there was no time are the first
 1,000 items of one owner, 3 of another, `most` 200 and `turn` 16, the three are in the first piece: owners
 take turns of 16. The order of one owner's items is kept.
 
-An item that is Refused, or Corrupt before it has changed anything, fails alone. One that fails half way
-spoils the whole group, once: the writer gives the group up, the item gets its own exception, and the other
-items of the piece get StoreFailed. It is asked for again after SPOILER_S only. When the writer takes nothing,
-all that waits fails.
+An item that is Refused, or Corrupt before any change, fails alone. One that fails half way spoils the whole
+group, once: the writer gives the group up, the item gets its own exception, and the other items of the piece
+get StoreFailed. It is tried again after SPOILER_S only. When the writer takes nothing, all waiting items
+fail.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 SPOILER_S = 60.0
-"""What spoiled a group may spoil another one, and each costs others their requests."""
+"""A spoiler may spoil the next group too, at the cost of others' requests."""
 MOST = 250
 DECIDE_S = 0.008
 NEVER = float("inf")
@@ -66,13 +66,12 @@ class Errand(Generic[Item, Answer]):
         source: Callable[[], Iterable[Item]] | None = None,
         begin: Callable[[Iterable[Item]], None] = _ignore,
     ) -> None:
-        """`decide`: in the writer. `done`: its answer is durable. `failed`: it is not; in how many seconds to
-        ask again, None: not at all.
+        """`decide`: in the writer. `done`: the answer is durable. `failed`: it is not; returns the seconds
+        until the next try, None: none.
 
-        `most`: items of a piece. `turn`: those that one `owner` has in a row. `cost`: what the owner of an
-        item costs a piece, before which no new owner comes in beyond `cost_max`. `source`: yields what is to
-        be done, asked when nothing waits; an item that is to be asked for again is left out meanwhile.
-        `begin`: in the writer, with each piece before it is decided.
+        `most`: items of a piece. `turn`: items of one `owner` in a row. `cost`: of the owner of an item in a
+        piece; beyond `cost_max` no new owner comes in. `source`: yields items when nothing waits, except
+        those that are to be tried again. `begin`: in the writer, before each piece.
         """
         self._writer = writer
         self._clock = clock

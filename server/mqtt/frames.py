@@ -1,11 +1,9 @@
-"""Frames of a websocket: those of a client read, those of a server written.
+"""Frames of a websocket: reads those of a client, writes those of the server.
 
-    82 fe 00 c8 <mask> <200 bytes>      a binary frame from a client; what a server sends has no mask
+    82 fe 00 c8 <mask> <200 bytes>      a binary frame from a client; the server's have no mask
 
-Payload is handed on as it comes, in the middle of a frame too: nothing is gathered but the head of a frame
-and the few bytes of a control frame, so a frame may be of any size.
-
-Source: RFC 6455, section 5.
+Payload is handed on as it comes, even in the middle of a frame. Only the head of a frame and the few bytes of
+a control frame are gathered, so a frame may have any size. Source: RFC 6455, section 5.
 """
 
 from typing import Final

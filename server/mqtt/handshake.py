@@ -2,10 +2,8 @@
 
     GET /mqtt HTTP/1.1 ... -> 101, then frames; anything else -> an HTTP error, and the end
 
-A page in a browser may connect to any host that the browser can reach. Which may connect to this one
-server/net/browsers.py says.
-
-Source: RFC 6455, section 4.2.
+A page in a browser may connect to any host that the browser can reach: server/net/browsers.py says which
+pages may. Source: RFC 6455, section 4.2.
 """
 
 import binascii

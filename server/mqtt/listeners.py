@@ -1,7 +1,7 @@
-"""Where MQTT listens: plain TCP, TLS, websockets, websockets over TLS; as many as are configured.
+"""MQTT listeners: plain TCP, TLS, websockets, websockets over TLS; as many as are configured.
 
-server/net/acceptor.py says how connections are accepted, server/net/crowd.py which. Here a protocol is made
-for each at its accept, before TLS or HTTP: a link, or where this node does not lead what tells where to go.
+server/net/acceptor.py says how connections are accepted, server/net/crowd.py which. Each gets its protocol at
+its accept, before TLS or HTTP: a link, or a redirecting connection if this node does not lead.
 
     accept ──> is there room? ──> [TLS] ──> [websocket] ──> link
 """
@@ -27,7 +27,7 @@ from .parts import Parts
 from .websocket import Inner, Websocket
 
 Behind = Callable[[Caller], Inner]
-"""Gives what is behind a listener's sockets."""
+"""Makes the protocol of a connection."""
 
 
 class Listeners:
@@ -42,8 +42,8 @@ class Listeners:
         ports: Ports,
         behind: Callable[[Address, Certificates | None], Behind],
     ) -> None:
-        """`certificates`: of the listeners with TLS, if there are any. `behind`: for each listener, and the
-        certificates that it has."""
+        """`certificates`: of the listeners with TLS, if any. `behind`: for each listener and its
+        certificates."""
         self._config = config
         self.crowd = crowd
         self._certificates = certificates
@@ -89,7 +89,7 @@ def mqtt_listeners(
     time: LoopTime,
     ports: Ports,
 ) -> Listeners:
-    """Those of a server: what is behind them is a link."""
+    """Listeners of a server: each connection is a link."""
     config = parts.config
 
     def behind(address: Address, own: Certificates | None) -> Behind:

@@ -31,7 +31,7 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
 
 
 def granted_keep_alive_s(packet: Connect, config: Config) -> int:
-    """The keep alive that counts, in seconds; 0: none. Only level 5 can be told of another than its own."""
+    """The keep alive in force, in seconds; 0: none. Only level 5 can be told another than it asked for."""
     imposed = config.mqtt.keep_alive_s if packet.level == 5 else 0
     return imposed or packet.keep_alive
 

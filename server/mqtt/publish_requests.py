@@ -2,15 +2,13 @@
 
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
-makes a publish that is sent again the same message; `idempotency-replace` and `idempotency-key-only`, `true`
-or `false`, and `idempotency-key-scope`, `kept` or `pending`, are the parameters `replace`, `key_only` and
+makes a repeated publish the same message. `idempotency-replace` and `idempotency-key-only`, `true` or
+`false`, and `idempotency-key-scope`, `kept` or `pending`, are the parameters `replace`, `key_only` and
 `key_scope` of a POST.
 
-A publish to `$control/extend` is none: it asks for more time for a delivery. One to `$control/done` acks a
-message of a group that came on a connection before.
-
-Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
-connected, with a retained message and a will.
+A publish to `$control/extend` asks for more time for a delivery; one to `$control/done` acks a message of a
+group from an earlier connection. Other reserved topics are the server's, except one where bridges of
+mosquitto tell whether they are connected.
 """
 
 from hashlib import blake2b
@@ -63,7 +61,7 @@ class PublishRefused(Exception):
 def read_plain(
     packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, owner: bytes = b""
 ) -> PublishRequest:
-    """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
+    """`read_publish` for a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
@@ -79,10 +77,8 @@ def read_publish(
     levels_max: int = LEVELS_MAX,
     owner: bytes = b"",
 ) -> PublishRequest:
-    """`owner`: name of the key whose the message and its idempotency key are; empty: nobody's.
-
-    Raises PublishRefused.
-    """
+    """`owner`: name of the key that owns the message and its idempotency key; empty: none. Raises
+    PublishRefused."""
     topic, due_ms = packet.topic, 0
     properties = packet.properties
     if topic.startswith(b"$"):
@@ -123,14 +119,14 @@ def read_publish(
 
 
 class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
-    """What `$control/extend` asks for: to hold on to a delivery on this connection, from now on."""
+    """Payload of `$control/extend`: keep a delivery on this connection for so long from now."""
 
     packet_id: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     for_: str | float
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `$control/done` says: a message of a group is done, which it was given on another connection."""
+    """Payload of `$control/done`: a message of a group, from another connection, is done."""
 
     group: str
     id: str
@@ -197,7 +193,7 @@ def _fingerprint(packet: Publish) -> bytes:
 
 
 def _terms(properties: Properties, *, has_key: bool) -> Terms:
-    """What a publish has to say of its key. Raises PublishRefused."""
+    """The publish's options of its key. Raises PublishRefused."""
     replace, key_only = _flag(properties, REPLACE), _flag(properties, KEY_ONLY)
     while_undone = _flag(properties, KEY_SCOPE, "kept", "pending")
     if not replace and not key_only and not while_undone:
@@ -220,7 +216,7 @@ def _too_deep(topic: bytes, levels_max: int) -> str:
 
 
 def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
-    """`_delayed` where nothing is wrong with it, which the decoder has looked at already; None: it may be."""
+    """`_delayed` for a valid topic, which the decoder has checked; None: it may be invalid."""
     number, _, rest = topic[_NUMBER_AT:].partition(b"/")
     if (
         not number.isdigit()

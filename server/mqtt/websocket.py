@@ -1,8 +1,8 @@
 """MQTT over websockets: the same link, behind a handshake and frames.
 
-A websocket stands between a socket and a link: a protocol to the one, a transport to the other. MQTT-6.0:
-frames are binary, packet boundaries mean nothing, the subprotocol is "mqtt". So payload is handed on as it
-comes, and the bounds are those of the link and its decoder, whatever the frames are.
+A websocket is a protocol to the socket and a transport to the link. MQTT-6.0: frames are binary, packet
+boundaries mean nothing, the subprotocol is "mqtt". So payload is handed on as it comes, and the bounds are
+those of the link and its decoder.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Websocket(Opening):
         self._frames = Frames()
         self._is_open = False
         self._is_over = False
-        """Nothing more is sent: the close frame, or what refuses the request, was the last."""
+        """Nothing more is sent: the close frame or a refusal was the last."""
         self._has_heard_close = False
         self._is_paused = False
         """By the link."""
@@ -137,7 +137,7 @@ class Websocket(Opening):
         return True
 
     def write_eof(self) -> None:
-        """Say that this was all. The client's close frame, its end or the link's patience ends the rest."""
+        """Send the close frame. The client's close frame, its end or the link's timeout ends the rest."""
         if self._is_open:
             self._say_close(NORMAL)
         elif self._raw.can_write_eof():
@@ -202,7 +202,7 @@ class Websocket(Opening):
             self._turn()
 
     def _turn(self) -> None:
-        """Hand on what has come, if the link reads, for as many frames as are one turn."""
+        """Hand on payload, if the link reads, for at most one turn's frames."""
         if self._is_paused:
             self._link.keep_frames(self._frames.kept_bytes)
             self._raw.pause_reading()  # it may have been read on: what came was waiting for its turn
@@ -228,7 +228,7 @@ class Websocket(Opening):
             self._raw.resume_reading()
 
     def _take(self, payload: list[bytes]) -> bool:
-        """Append the payload of the next frames; whether there may be more of them. Raises FrameError."""
+        """Append the payload of the next frames; True if there may be more. Raises FrameError."""
         pongs: list[bytes] = []
         try:
             return self._take_frames(payload, pongs)
@@ -261,7 +261,7 @@ class Websocket(Opening):
         self._link.linger()
 
     def _leave(self) -> None:
-        """The client has said that it goes. What it sent before is handled first."""
+        """The client has sent a close frame. Its earlier input is handled first."""
         if self._is_paused:
             return
         self._link.eof_received()

@@ -88,10 +88,8 @@ class Settling:
             self._undone.fail(group, flight, UNANSWERED, delay_ms=0, outcome=LOST)
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
-        """The client acks a QoS 1 message. False: the message under this packet id is not of QoS 1.
-
-        Written for speed, since it runs for each delivery: the usual case is inlined.
-        """
+        """The client acks a QoS 1 message. False: this packet id has another QoS. Written for speed, since it
+        runs for each delivery: the usual case is inlined."""
         session = subscriber.session
         flights = session.flights
         flight = flights.get(packet_id)
@@ -183,10 +181,8 @@ class Settling:
     def ack_named(
         self, member: Subscriber, text: str, message: MessageId, done: Callable[[bool | None], None]
     ) -> None:
-        """The member acks a message of its group from an earlier connection.
-
-        `done`: as for a late ack (late.py); False if it is no member of that group.
-        """
+        """The member acks a message of its group from an earlier connection. `done`: as for a late ack
+        (late.py); False if it is no member of that group."""
         group = self._groups.get(text)
         if group is None or text not in member.groups:
             done(False)
@@ -194,10 +190,8 @@ class Settling:
             self._late.finish_named(group, member, message, done)
 
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
-        """Extend: the client keeps the message for `for_ms` from now. False: it no longer has it.
-
-        Changes nothing if the group has no ack timeout.
-        """
+        """The client keeps the message for `for_ms` from now, if the group has an ack timeout. False: it no
+        longer has it."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
             return False
@@ -251,10 +245,8 @@ class Settling:
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
     ) -> Receipt:
-        """The client has received a QoS 2 message, or (not `is_taken`) does not want it.
-
-        After LATER `done` is called: True when the receipt is durable, False if it cannot be.
-        """
+        """The client has received a QoS 2 message, or (not `is_taken`) refuses it. After LATER `done` is
+        called with whether the receipt is durable."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None:
             return Receipt.RETIRED if packet_id in subscriber.session.retired else Receipt.UNKNOWN
@@ -334,10 +326,8 @@ class Settling:
                 self._undone.fail(group, flight, why, by=by, outcome=LOST, since_s=loan.since_s)
 
     def leave(self, member: Inside, *, is_clean: bool) -> None:
-        """A part of the server leaves its group: its unacked messages go to another member, or are retried.
-
-        `is_clean`: it leaves in order, without an error.
-        """
+        """A part of the server leaves its group: its unacked messages go to another member (`is_clean`: in
+        order), or are retried."""
         self.disconnected(member, is_clean=is_clean)
         self._groups.forget(member)
 
