@@ -121,12 +121,7 @@ class Core:
         self.settling.former.restore()
 
     def _build_engine(
-        self,
-        store: Store,
-        wake: Callable[[], None],
-        failing: Callable[[], None],
-        auth: Auth,
-        gather: int,
+        self, store: Store, wake: Callable[[], None], failing: Callable[[], None], auth: Auth, gather: int
     ) -> None:
         """The timeline with its wheel and tail, the writer, and their feeders."""
         config, clock = self.config, self.clock

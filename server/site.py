@@ -104,16 +104,7 @@ def build_site(
         Export(clock, timeline, turns),
         LeaseRoutes(ask, leasing_of(app), core.groups, turns),
         Messages(
-            ask,
-            intake,
-            clock,
-            timeline,
-            turns,
-            core.deliveries,
-            metrics,
-            core.router,
-            limits,
-            core.traces,
+            ask, intake, clock, timeline, turns, core.deliveries, metrics, core.router, limits, core.traces
         ),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),

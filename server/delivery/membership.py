@@ -254,13 +254,7 @@ class Membership:
         )
 
     def enlist(
-        self,
-        link: Link,
-        text: str,
-        *,
-        name: str,
-        rights: Rights | None = None,
-        keeps_overdue: bool = True,
+        self, link: Link, text: str, *, name: str, rights: Rights | None = None, keeps_overdue: bool = True
     ) -> Inside:
         """Make a part of the server a member of a group; `name` is shown to people.
 

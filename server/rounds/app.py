@@ -156,13 +156,7 @@ class App:
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
         self.expiries = Expiries(
-            self.pipeline,
-            self.workers,
-            self.garbage,
-            self.ask,
-            opened,
-            config.slices,
-            core.floor,
+            self.pipeline, self.workers, self.garbage, self.ask, opened, config.slices, core.floor
         )
         registry = Registry(self._store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(
@@ -202,14 +196,7 @@ class App:
         )
         self.counting = Counting(self.ask, core.writer, core.opened)
         self.housekeeping = Housekeeping(
-            core,
-            self.ask,
-            self.figures,
-            self.pipeline,
-            self.expiries,
-            overfull,
-            self.garbage,
-            self.webhooks,
+            core, self.ask, self.figures, self.pipeline, self.expiries, overfull, self.garbage, self.webhooks
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 
