@@ -326,7 +326,9 @@ class Cursors(CommitHook):
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
                 cost += self._write_cursor(commit, subscriber, mono)
-            answers += [(done, len(subscriber.barrier or ())) for done in waiting]
+            barrier = subscriber.barrier
+            held = 0 if barrier is None else len(barrier.waiting)
+            answers += [(done, held) for done in waiting]
         return cost, answers
 
     def _write_dirty(self, commit: Commit, cost: int) -> None:

@@ -249,6 +249,11 @@ class Subscriber:
         return self.rights is None or self.rights.may_receive(topic)
 
     @property
+    def has_held(self) -> bool:
+        """Whether deliveries wait at the write barrier."""
+        return self.barrier is not None and len(self.barrier.waiting) > 0
+
+    @property
     def can_resend(self) -> bool:
         """Whether there is room to resend one more message."""
         link, session = self.link, self.session
@@ -269,7 +274,9 @@ class Subscriber:
         qos = message.qos
         if first.qos < qos:
             qos = first.qos
-        if qos == 2 or self.barrier or first.no_local or len(subscriptions) > 1 or self.doubt:
+        barrier = self.barrier
+        has_held = barrier is not None and len(barrier.waiting) > 0
+        if qos == 2 or has_held or first.no_local or len(subscriptions) > 1 or self.doubt:
             return self._offer_peculiar(message, subscriptions)
         packet_id = 0
         if qos:
@@ -308,7 +315,7 @@ class Subscriber:
     def takes_run(self, run: Run, qos: int) -> bool:
         """Whether all of a run can be sent, without peculiarities of this subscriber."""
         link, session = self.link, self.session
-        if link is None or qos == 2 or self.barrier or self.doubt or not link.has_room:
+        if link is None or qos == 2 or self.has_held or self.doubt or not link.has_room:
             return False
         if qos and (session.max_bytes or len(session.flights) + len(run.addresses) > session.window):
             return False
@@ -382,7 +389,7 @@ class Subscriber:
         self.dirty.add(self)
         attempt = 1 if is_retained else self._attempt(message, qos)
         assert self.link is not None
-        if self.barrier or (qos == 2 and session.is_persistent):
+        if self.has_held or (qos == 2 and session.is_persistent):
             self._hold(message, qos, packet_id, subscriptions, attempt, is_retained)
         elif is_retained:
             self.link.send(message, qos, packet_id, subscriptions, attempt, True)
@@ -423,7 +430,7 @@ class Subscriber:
         """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
         assert self.link is not None
         self.delivered += 1
-        if self.barrier or (qos == 2 and self.session.is_persistent):
+        if self.has_held or (qos == 2 and self.session.is_persistent):
             self._hold(message, qos, packet_id, subscriptions, self._attempt(message, qos), False)
             return
         is_first = not self.doubt or self._attempt(message, qos) != PERHAPS

@@ -22,7 +22,7 @@ store has failed."""
 
 
 class WriteBarrier:
-    """Sends what it was given when it may be sent. Its length is the number of deliveries that wait."""
+    """Sends what it was given when it may be sent."""
 
     __slots__ = ("_bytes_max", "_is_planned", "_link", "_secure", "bytes", "waiting")
 
@@ -35,9 +35,6 @@ class WriteBarrier:
         self.waiting: deque[tuple[Message, int, int, tuple[Subscription, ...], int, bool]] = deque()
         """Arguments of `Link.send`."""
         self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.waiting)
 
     @property
     def is_full(self) -> bool:

@@ -218,7 +218,7 @@ def test_what_waits_for_a_sync_is_bounded_in_bytes(filter_: str) -> None:
     assert [int(payload[:2]) for payload in peer.take_all()] == list(range(40))
     # What is at the barrier when the connection ends is counted no more.
     publisher.publish("t", "x" * 20_000, 2, pump=False)
-    while not subscriber.barrier:
+    while not subscriber.has_held:
         rig.micro()
     peer.drop(pump=False)
     assert subscriber.barrier is None
