@@ -42,10 +42,13 @@ GROUPS = {
     "tests/spark/test_program.py": "programs",
     "tests/spark/": "session",
     "tests/browser/": "browser",
+    "tests/log/": "log",
+    "tests/server/http/test_schemathesis": "schemathesis",
 }
 """By how a path starts: one process has the nodes of a cluster, another the Spark session, another the
-programs that start their own, another the browser. They take longest and are begun first, in this order."""
-EACH = ("crash", "oracle", "overload", "bench", "docs", "model", "sdk", "log", "fuzz", "mutation")
+programs that start their own, another the browser, another the servers of the log. They take longest and are
+begun first, in this order."""
+EACH = ("crash", "oracle", "overload", "bench", "docs", "model", "sdk", "fuzz", "mutation")
 """Folders of long tests: these come next, each test by itself. Of the others a file goes to one process."""
 
 

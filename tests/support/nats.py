@@ -128,7 +128,7 @@ class Nats:
         for name in list(self._running):
             self.kill(name)
 
-    def wait_ready(self, limit_s: float = 20) -> None:
+    def wait_ready(self, limit_s: float = 60) -> None:
         """Until every running server counts itself healthy: in the cluster, and up to date."""
         until = time.monotonic() + limit_s
         waiting = list(self._running)
@@ -140,7 +140,7 @@ class Nats:
                 )
             time.sleep(0.05)
 
-    def leader(self, stream: str, limit_s: float = 20) -> str:
+    def leader(self, stream: str, limit_s: float = 60) -> str:
         """The server that leads this stream."""
         until = time.monotonic() + limit_s
         while time.monotonic() < until:

@@ -28,6 +28,7 @@ shared_buffers = 16MB
 max_wal_size = 64MB
 wal_keep_size = 64MB
 max_connections = 40
+dynamic_shared_memory_type = mmap
 wal_receiver_timeout = 5s
 wal_sender_timeout = 5s
 wal_retrieve_retry_interval = 200ms
@@ -116,10 +117,10 @@ class Postgres:
         self.asked("SELECT pg_reload_conf()", name)
         self._until(lambda: self.asked("SHOW synchronous_standby_names", name) == [(names,)], "not set", 5)
 
-    def wait_ready(self, name: str, limit_s: float = 20) -> None:
+    def wait_ready(self, name: str, limit_s: float = 60) -> None:
         self._until(lambda: bool(self.asked("SELECT 1", name)), f"{name} does not answer", limit_s)
 
-    def wait_replicating(self, limit_s: float = 20) -> None:
+    def wait_replicating(self, limit_s: float = 60) -> None:
         """Until every standby is a synchronous one."""
         query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
         self._until(lambda: self.asked(query) == [(len(self._standbys),)], "no standbys", limit_s)
