@@ -21,10 +21,13 @@ import fasti
 from fasti import sync
 from fasti.cli.profiles import Profile
 from fasti.tls import Tls, trouble
+from server.settings.kinds import Address
 from tests.sdk.scripted import Peer, Script
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.server.mqtt.test_redirecting import turning
 from tests.support.authority import NAMES, Authority
 from tests.support.keys import KeysFile
+from tests.support.rig import config
 from tests.support.server import ServerProcess
 
 __all__ = ["no_profiles"]
@@ -166,6 +169,28 @@ async def test_the_key_is_not_sent_to_plain_mqtt_that_an_https_server_names(home
         assert script.connections == 0
     with home.serve("mqtt") as server:
         async with server.client(allow_plain=True) as c:
+            assert await round_trip(c) == "mqtt"
+
+
+async def test_a_node_that_does_not_lead_sends_on_to_a_listener_with_tls(home: Home, server: Server) -> None:
+    cert, key = home.ca.issue("node", NAMES)
+    settings = config(listen=(Address("127.0.0.1", 0, "mqtts"),), tls_cert=str(cert), tls_key=str(key))
+    leader = {scheme: await server.broker(scheme) for scheme in ALL}
+    async with turning(settings) as node:
+        there = f"mqtts://localhost:{node.ports['mqtts']}"
+        for where, scheme in (
+            (leader["mqtts"].removeprefix("mqtts://"), "mqtts"),
+            (leader["wss"], "wss"),
+            (f"{leader['mqtt']} {leader['wss']}", "wss"),
+        ):
+            node.where = where
+            async with server.client(mqtt=there) as c:
+                assert await round_trip(c) == scheme
+        node.where = leader["mqtt"]
+        async with server.client(mqtt=there) as c:
+            with pytest.raises(fasti.Refused, match="Use another server"):
+                await round_trip(c)
+        async with server.client(mqtt=there, allow_plain=True) as c:
             assert await round_trip(c) == "mqtt"
 
 

@@ -62,7 +62,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     made = Served(
         app,
         listeners,
-        {scheme: at.port for scheme, at in zip(SCHEMES, where, strict=True)},
+        {at.scheme: at.port for at in where},
         certificates,
     )
     try:

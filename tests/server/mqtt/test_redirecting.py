@@ -28,7 +28,7 @@ from server.net.tls import mqtt_certificates
 from server.settings.config import Config
 from tests.support.mqtt import Peer, dial
 from tests.support.rig import props
-from tests.support.served import SCHEMES, TLS, everywhere
+from tests.support.served import TLS, everywhere
 
 LEADER = "leader.example:1883"
 HELLO = encode(Connect(5, "a"), 5)
@@ -39,6 +39,8 @@ class Turning:
 
     def __init__(self, settings: Config) -> None:
         self.where = LEADER
+        self.asked: list[str] = []
+        """The schemes of the listeners that asked where."""
         self.bounded: Counter[str] = Counter()
         self.crowd = Crowd[Redirecting](mqtt_bounds(settings.limits), self.bounded, lambda _: None)
         self.listeners = redirecting_listeners(
@@ -46,10 +48,14 @@ class Turning:
             mqtt_certificates(settings),
             self.crowd,
             pool_of(settings),
-            lambda _: self.where,
+            self.told,
             Ports(),
         )
         self.ports: dict[str, int] = {}
+
+    def told(self, scheme: str) -> str:
+        self.asked.append(scheme)
+        return self.where
 
     async def dial(self, level: int = 5, scheme: str = "mqtt") -> Peer:
         return await dial(("127.0.0.1", self.ports[scheme]), level)
@@ -59,7 +65,7 @@ class Turning:
 async def turning(settings: Config) -> AsyncIterator[Turning]:
     made = Turning(settings)
     listening = await made.listeners.open()
-    made.ports = {scheme: at.port for scheme, at in zip(SCHEMES, listening, strict=False)}
+    made.ports = {at.scheme: at.port for at in listening}
     try:
         yield made
     finally:
@@ -126,6 +132,7 @@ async def test_over_tls(away: Turning, level: int) -> None:
         (connack,) = Decoder(1 << 20, level, "client").feed(await reader.read())
     assert isinstance(connack, Connack)
     assert told(connack) == ((0x9C, LEADER) if level == 5 else (3, None))
+    assert away.asked == ["mqtts"]
     writer.close()
 
 
@@ -146,6 +153,7 @@ async def test_over_websockets(away: Turning, scheme: str) -> None:
             assert told(connack) == (0x9C, LEADER)
             await ws.receive()
         assert ws.close_code == 1000
+    assert away.asked == [scheme]
 
 
 async def test_what_is_no_websocket_is_told_so(away: Turning) -> None:
