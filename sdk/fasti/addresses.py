@@ -24,6 +24,7 @@ from yarl import URL
 HOPS = 5
 """Redirects that one request or connection follows in a row."""
 REDIRECTS = (301, 302, 307, 308)
+_PORT_MAX = 65_535
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}  # by the transports of /v1/info
 _SECURE = ("mqtts", "wss")
@@ -207,14 +208,15 @@ class Brokers:
 def broker(text: str) -> Broker:
     """The address in "host:port", "mqtts://host", "wss://host/path". Raises ValueError."""
     found = _BROKER.fullmatch(text.strip())
-    scheme = (found and found["scheme"]) or "mqtt"
-    port = (found and found["port"]) or (_PORTS.get(scheme) if found and found["scheme"] else None)
-    if found is None or port is None or scheme not in _PORTS or (found["path"] and scheme not in _WEBSOCKETS):
-        raise ValueError(
-            f"mqtt must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
-        )
-    path = found["path"] if found["path"] and scheme in _WEBSOCKETS else "/mqtt"
-    return Broker(found["host"].strip("[]"), int(port), scheme, path)
+    if found is not None:
+        scheme = found["scheme"] or "mqtt"
+        port = int(found["port"] or (_PORTS.get(scheme, 0) if found["scheme"] else 0))
+        is_odd = found["path"] is not None and scheme not in _WEBSOCKETS
+        if scheme in _PORTS and 0 < port <= _PORT_MAX and not is_odd:
+            return Broker(found["host"].strip("[]"), port, scheme, found["path"] or "/mqtt")
+    raise ValueError(
+        f"mqtt must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
+    )
 
 
 def listener_of(listeners: Sequence[Mapping[str, Any]], base: str) -> Broker | None:

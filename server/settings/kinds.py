@@ -243,7 +243,7 @@ def _read_listener(value: object) -> Address:
 def _read_url(value: object) -> str:
     """Read the base URL of an HTTP server; empty: none."""
     text = _read_text(value).strip()
-    if text and not _URL.fullmatch(text):
+    if text and not (len(text) <= URL_CHARS_MAX and _URL.fullmatch(text)):
         raise KindError('must be like "https://fasti.example.com", with its port if it has one')
     return text.rstrip("/")
 
@@ -258,9 +258,9 @@ def _read_mqtt_urls(value: object) -> tuple[Address, ...]:
 
 
 def _read_mqtt_url(value: object) -> Address:
-    found = _MQTT_URL.fullmatch(_read_text(value).strip())
+    found = _MQTT_URL.fullmatch(_read_text(value).strip()[: URL_CHARS_MAX + 1])
     scheme = found["scheme"] or "mqtt" if found else "mqtt"
-    if found is None or (found["path"] and scheme not in ("ws", "wss")):
+    if found is None or len(found[0]) > URL_CHARS_MAX or (found["path"] and scheme not in ("ws", "wss")):
         raise KindError(
             'must be URLs such as "mqtts://fasti.example.com:8883", "wss://fasti.example.com/mqtt"'
         )
@@ -359,13 +359,13 @@ BACKOFF_STEPS_MAX = 32
 LOGS = ("nats://", "tls://", "postgresql://", "postgres://")
 MQTT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 SCHEMES = tuple(MQTT_PORTS)
-MQTT_URLS_MAX = 16
+MQTT_URLS_MAX, URL_CHARS_MAX = 16, 256
 WEBSOCKET_PATH = "/mqtt"
-_HOST = r"(?:\[[0-9a-fA-F:.]{1,45}\]|[A-Za-z0-9._-]{1,253})"
-_URL = re.compile(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]{{0,200}})?", re.ASCII)
+_HOST = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)"
+_URL = re.compile(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]*)?", re.ASCII)
 _MQTT_URL = re.compile(
     rf"(?:(?P<scheme>{'|'.join(SCHEMES)})://)?(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?"
-    r"(?P<path>/[A-Za-z0-9._~/-]{0,200})?",
+    r"(?P<path>/[A-Za-z0-9._~/-]*)?",
     re.ASCII,
 )
 ADDRESS = Kind(_read_address)

@@ -93,7 +93,7 @@ def test_addresses() -> None:
     assert broker("mqtts://h") == Broker("h", 8883, "mqtts")
     assert broker("wss://h/queue/mqtt") == Broker("h", 443, "wss", "/queue/mqtt")
     assert [str(broker(text)) for text in ("ws://[::1]:1", "h:1")] == ["ws://[::1]:1/mqtt", "mqtt://h:1"]
-    for wrong in ("h", "http://h:1", "mqtt://h:1/path", "mqtts://", "h:x", ":1", ""):
+    for wrong in ("h", "http://h:1", "mqtt://h:1/path", "mqtts://", "h:x", "h:0", "h:65536", ":1", ""):
         with pytest.raises(ValueError, match="host:port"):
             broker(wrong)
 

@@ -155,6 +155,8 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[mqtt]\npublic_urls = ["https://a:1883"]', "mqtt.public_urls", "must be URLs such as"),
         ('[mqtt]\npublic_urls = ["mqtts://a/mqtt"]', "mqtt.public_urls", "must be URLs such as"),
         ('[mqtt]\npublic_urls = ["mqtts://a:0"]', "mqtt.public_urls", "from 1 to 65535"),
+        (f'[http]\npublic_url = "https://{"a" * 249}"', "http.public_url", "must be like"),
+        (f'[mqtt]\npublic_urls = ["mqtts://a", "mqtt://{"a" * 250}"]', "mqtt.public_urls", "must be URLs"),
         ("[mqtt]\npublic_urls = 1", "mqtt.public_urls", "at most 16 URLs"),
     ],
 )
