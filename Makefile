@@ -74,6 +74,7 @@ test-fast: fast .venv/spark
 
 # What takes too long for every change: all kill points, many lives; more than it can do; 40 random programs; ten minutes of mishaps of a cluster;
 # ten minutes of each reader of bytes;
+# clients that other people's generators make;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45).
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
 soak: .venv/tested .venv/spark
@@ -83,10 +84,21 @@ soak: .venv/tested .venv/spark
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/oracle
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
+	$(MAKE) --no-print-directory build/tools/installed || echo 'SKIPPED: not all generators of clients install here'
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/clients/test_generators.py
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis.py \
 	    tests/server/http/test_schemathesis_stateful.py tests/spark/test_cluster.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
 	nice -n 10 $(BIN)/python -m tests.mutation
+
+# Programs that make clients of /openapi.json, for tests/clients/test_generators.py; go, java and node are the machine's.
+build/tools/installed:
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check 'openapi-generator-cli==7.26.*' \
+	    'openapi-python-client==0.29.*' 'pydantic>=2.11,<3' 'urllib3>=2.7,<3' python-dateutil
+	npm install --silent --no-audit --no-fund --prefix build/tools openapi-typescript@7.13 openapi-fetch@0.17 typescript@5.9 \
+	    @stoplight/spectral-cli@6.16
+	touch $@
 
 # Beside the peers that are installed; QUICK=1: the main rows in under three minutes, exit code 1 if one has fallen.
 bench: .venv/tested .venv/spark
