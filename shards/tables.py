@@ -425,17 +425,31 @@ def batch_value(row: BatchRow) -> bytes:
 
 def batch_from(value: bytes) -> BatchRow:
     """Raises Corrupt."""
-    fingerprint, place = _unpacked(_BATCH, value[: _BATCH.size])
-    ids = value[_BATCH.size :]
-    if len(ids) % ID_BYTES:
+    fingerprint, place = _batch_head(value)
+    ids = range(_BATCH.size, len(value), ID_BYTES)
+    return BatchRow(fingerprint, place, [keys.message_of(value[at : at + ID_BYTES]) for at in ids])
+
+
+def _batch_head(value: bytes) -> tuple[bytes, Position]:
+    if (len(value) - _BATCH.size) % ID_BYTES:
         raise Corrupt(f"row of {len(value)} bytes, which is none of a key")
-    names = [keys.message_of(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES)]
-    return BatchRow(fingerprint, keys.place_of(place), names)
+    fingerprint, place = _unpacked(_BATCH, value[: _BATCH.size])
+    return fingerprint, keys.place_of(place)
 
 
 def key_row_of(value: bytes) -> DedupeRow | BatchRow:
     """Either row of `dedupe`: their lengths differ. Raises Corrupt."""
     return dedupe_from(value) if len(value) == _DEDUPE.size else batch_from(value)
+
+
+def key_place_of(value: bytes) -> Position:
+    """The position of either row, without the ids of a batch: there may be 10,000. Raises Corrupt."""
+    return dedupe_from(value).position if len(value) == _DEDUPE.size else _batch_head(value)[1]
+
+
+def id_of_key(value: bytes) -> MessageId | None:
+    """The message that has the key; None: the key of a batch. Raises Corrupt."""
+    return dedupe_from(value).id if len(value) == _DEDUPE.size else None
 
 
 def wall_value(wall_ms: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from shards.dedupe import Refused
+from shards.draft import BatchKey
 
 from ...engine.clock import Clock
 from ...observe.metrics import Metrics
@@ -113,8 +114,7 @@ class Batch:
                 reader = Reader(now_ms, self._limits, user, trace.context, keep_ids=keep_ids)
                 reading = await self._read(body, lines, reader, turn)
                 items: list[Any] = list(reading.items)
-                shown = key_of(request)
-                key = None if shown is None else batch_key(shown, user, body, len(items))
+                key = await self._key(request, user, body, len(items), turn)
                 topics = reader.topics.values()
                 if is_each:
                     refuse = items.__setitem__
@@ -141,6 +141,18 @@ class Batch:
             await (asyncio.sleep(0) if reading.is_fine else turn.begin())
             reading.step(PIECE)
         return reading
+
+    async def _key(
+        self, request: web.Request, user: str, body: bytes, count: int, turn: Turn
+    ) -> BatchKey | None:
+        """The key of the batch. Raises FieldError."""
+        shown = key_of(request)
+        if shown is None:
+            return None
+        keyed = partial(batch_key, shown, user, body, count)
+        if len(body) > OFFLOADED_BYTES:
+            return await turn.in_thread(self._bodies, keyed)
+        return keyed()
 
     async def _all(self, coming: Coming, reading: Reading) -> web.Response:
         with refusals():

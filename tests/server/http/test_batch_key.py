@@ -83,6 +83,16 @@ async def test_sent_again_it_has_the_same_ids(server: Running, path: str, many: 
     assert len(other) == many
 
 
+async def test_a_large_body(server: Running) -> None:
+    """Its key is read in the thread that has read it."""
+    items = [item(payload="x" * 2_000) for _ in range(LARGE)]
+    first = await post(server, items)
+    assert ids_of(await post(server, items)) == ids_of(first)
+    items[-1]["payload"] = "y"
+    assert (await post(server, items)).status == 422
+    assert pending(server) == LARGE
+
+
 async def test_state_is_the_messages(server: Running) -> None:
     items = [item(deliver_in=60), item(deliver_in=7_200), item(deliver_in=7_200)]
     first = ids_of(await post(server, items))
