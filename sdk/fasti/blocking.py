@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_BLOCKED = "fasti.sync.Client blocks the event loop that runs in this thread; use fasti.Client and await"
 
 
 def is_in_loop() -> bool:
     """Whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return asyncio._get_running_loop() is not None
 
 
 class Loop:
@@ -26,12 +24,16 @@ class Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fasti", daemon=True)
         self._thread.start()
+        self._has_warned = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end and return the result; Ctrl-C cancels it."""
-        if self.is_closed:
+        if self._loop.is_closed():
             work.close()
             raise RuntimeError("the client is closed")
+        if asyncio._get_running_loop() is not None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(_BLOCKED, stacklevel=3)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -7,9 +7,10 @@ key that the message was scheduled under.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
@@ -23,10 +24,12 @@ from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
 from .wire import (
     DUE_NAMES,
+    NO_PAYLOAD,
     Json,
     Key,
     KeyScope,
     Span,
+    When,
     check_scope,
     due,
     dumps,
@@ -42,6 +45,8 @@ from .wire import (
 )
 
 _OPTIONS = MessageOptions.__optional_keys__
+_PAST = timedelta(minutes=1)
+_EMPTY = "schedule({!r}) has no payload, so the message is empty; give payload='' if that is meant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,7 @@ class Messages:
     async def schedule(
         self,
         topic: str = "",
-        payload: Any = "",
+        payload: Any = NO_PAYLOAD,
         *,
         replace: bool = False,
         key_only: bool = False,
@@ -247,6 +252,8 @@ class Messages:
         if headers is not None:
             body["headers"] = headers
         line = message_line(body)
+        if payload is NO_PAYLOAD and options.get("deliver_to") is None:
+            warnings.warn(_EMPTY.format(topic), stacklevel=2)
         try:
             if claims:
                 answer = await send_one(self._transport, (*terms, ("claims", "true")), line, own)
@@ -263,7 +270,10 @@ class Messages:
             if own and answer.get("state") == "cancelled":
                 raise key_cancelled(own, {"type": "/problems/cancelled", "id": answer["id"]})
         body.update(answer)
-        return self._handle(body)
+        made = self._handle(body)
+        if "at" in options and options.get("late") is None and not made.replayed:
+            _warn_of_past(made, options["at"], 2)
+        return made
 
     async def schedule_many(
         self,
@@ -408,7 +418,9 @@ class Messages:
             answer = await self._transport.call("PATCH", path, body=dumps(body))
         except Refused as error:
             raise renamed(error, DUE_NAMES) from None
-        return self._handle(answer.object())
+        moved = self._handle(answer.object())
+        _warn_of_past(moved, when.get("at"), 3)
+        return moved
 
     async def _looked_up(self, answer: Json) -> Json:
         """Look up a message of a known key: a batch answers only with its id."""
@@ -431,6 +443,27 @@ class Messages:
             self,
             said.get("replayed") is True,
         )
+
+
+def _warn_of_past(message: Message, at: When | None, depth: int) -> None:
+    """Warn if it was due more than a minute before the server placed it, by the server's clock.
+
+    `depth`: calls from here up to the user's.
+    """
+    if at is None:
+        return
+    try:
+        due_at = at if isinstance(at, datetime) else parse_instant(at)
+    except ValueError:  # text of another form
+        due_at = message.deliver_at
+    now = message.raw.get("server_time")  # a batch does not tell it: then the time is the id's
+    past = (message.deliver_at if now is None else parse_instant(now)) - due_at
+    if past > _PAST:
+        ago = timedelta(seconds=past // timedelta(seconds=1))
+        text = (
+            f"{message.topic or message.id}: {at} was {ago} ago by the server's clock, so it is due at once"
+        )
+        warnings.warn(text, stacklevel=depth + 1)
 
 
 def _path(message_id: str) -> str:

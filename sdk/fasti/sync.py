@@ -69,7 +69,7 @@ from .signatures import unfolded
 from .timeline import Density
 from .tls import Cert, File
 from .transport import PAGE_MAX, Retry
-from .wire import Json, Key, KeyScope, Span, When
+from .wire import NO_PAYLOAD, Json, Key, KeyScope, Span, When
 
 __all__ = [
     "ByKey",
@@ -553,7 +553,7 @@ class Messages(Facade[_messages.Messages]):
     def schedule(
         self,
         topic: str = "",
-        payload: Any = "",
+        payload: Any = NO_PAYLOAD,
         *,
         replace: bool = False,
         key_only: bool = False,

@@ -35,6 +35,14 @@ KeyScope = Literal["kept", "pending"]
 Spell = Callable[[Any], Any]
 """From an option to the value in the body, None where there is nothing to say."""
 
+
+class _Nothing(str):
+    """A payload that was not given, which is an empty one."""
+
+    __slots__ = ()
+
+
+NO_PAYLOAD = _Nothing()
 KEY_HEADER = "Idempotency-Key"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)

@@ -178,7 +178,7 @@ async def test_many(c: fasti.Client) -> None:
 
 async def test_concurrent_schedules(c: fasti.Client) -> None:
     topics = [f"t/{n}" if n != 7 else "t/#" for n in range(50)]
-    made = await asyncio.gather(*(c.messages.schedule(t, at=FAR) for t in topics), return_exceptions=True)
+    made = await asyncio.gather(*(c.messages.schedule(t, "", at=FAR) for t in topics), return_exceptions=True)
     assert [type(m) for m in made].count(fasti.Message) == 49
     assert isinstance(made[7], fasti.Refused)
     handle = made[0]
@@ -369,7 +369,7 @@ async def test_a_message_tells_with_whom_it_is(server: Server) -> None:
         while (await made.refresh()).deliveries[0].state != "done":
             await asyncio.sleep(0.01)
         assert made.deliveries == (fasti.Handling("done", "workers", "jobs/#"),)
-    with fasti.sync.Client(server.url) as blocking:
+    with pytest.warns(UserWarning, match="blocks the event loop"), fasti.sync.Client(server.url) as blocking:
         assert blocking.messages.get(made.id).deliveries == made.deliveries
     raw = json.loads(await ok("message", "get", made.id, "-o", "json", *at))
     assert raw["deliveries"] == [{"group": "workers", "filter": "jobs/#", "state": "done"}]

@@ -213,11 +213,11 @@ async def test_lasting_trouble_of_one_request_is_told_to_each_of_its_calls(
     client: fasti.Client, fake: Fake
 ) -> None:
     fake.faults = [(503, {})] * 4
-    busy = asyncio.gather(*(client.messages.schedule("a") for _ in range(3)), return_exceptions=True)
+    busy = asyncio.gather(*(client.messages.schedule("a", "") for _ in range(3)), return_exceptions=True)
     errors = await busy
     assert [getattr(error, "slug", error) for error in errors] == ["busy"] * 3
     assert len({id(error) for error in errors}) == 3
-    assert (await client.messages.schedule("a")).state == "pending"
+    assert (await client.messages.schedule("a", "")).state == "pending"
 
 
 async def test_a_payload_that_cannot_be_said_is_refused_at_the_call() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import typer
 
 import fasti
 from fasti.cli.app import app
+from fasti.wire import instant
 from tests.sdk.conftest import free_port
 from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
@@ -176,10 +179,19 @@ async def test_with_deliver_to_one_text_alone_is_the_payload(server: Server, tmp
 
 
 TYPED = {
-    ("message", "schedule", "t", "--in", "5 moons"): "--in: '5 moons' is not a delay",
-    ("message", "schedule", "t", "--in=5 moons"): "--in: '5 moons' is not a delay",
-    ("message", "schedule", "t", "--in", "1h", "--expires-in", "ever"): "--expires-in: 'ever' is not a delay",
-    ("message", "schedule", "t/#"): "TOPIC: ",
+    ("message", "schedule", "t", "x", "--in", "5 moons"): "--in: '5 moons' is not a delay",
+    ("message", "schedule", "t", "x", "--in=5 moons"): "--in: '5 moons' is not a delay",
+    (
+        "message",
+        "schedule",
+        "t",
+        "x",
+        "--in",
+        "1h",
+        "--expires-in",
+        "ever",
+    ): "--expires-in: 'ever' is not a delay",
+    ("message", "schedule", "t/#", "x"): "TOPIC: ",
     ("message", "move", "0" * 32, "--at", "9", "--in", "9"): "give --at or --in, not both",
     ("message", "ls", "--from", "noon"): "--from: ",
     ("message", "ls", "--due-from", "noon"): "--due-from: ",
@@ -211,3 +223,60 @@ async def test_an_error_of_the_sdk_names_its_argument(server: Server) -> None:
         ]:
             with pytest.raises(fasti.Refused, match=f"^{said}"):
                 await call
+
+
+async def test_a_time_that_has_passed_is_said(server: Server) -> None:
+    """By the server's clock, whoever was scheduled at the same time, and not for what is late on purpose."""
+    async with fasti.Client(server.url) as c:
+        now = (await c.info()).now
+        past, text = now - timedelta(minutes=2), instant(now - timedelta(minutes=2))
+        said = r"^a/b: .* was 0:02:00 ago by the server's clock"
+        for at in (past, text):
+            with pytest.warns(UserWarning, match=said) as warned:
+                await c.messages.schedule("a/b", "x", at=at)
+            assert warned[0].filename == __file__
+        with pytest.warns(UserWarning, match=said) as warned:
+            await asyncio.gather(*(c.messages.schedule("a/b", "x", at=at) for at in (past, text)))
+        assert len(warned) == 2
+        made = await c.messages.schedule("a/b", "x", at=now + timedelta(days=1), key="k")
+        with pytest.warns(UserWarning, match=f"^{made.id}: .* was 0:02:00 ago") as warned:
+            await c.messages.reschedule(made.id, at=past)
+        assert warned[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await c.messages.schedule("a/b", "x", at=now + timedelta(days=1), key="k")
+            await c.messages.schedule("a/b", "x", at=past, late="deliver")
+            await c.messages.schedule("a/b", "x", at=now - timedelta(seconds=50))
+            await c.messages.schedule("a/b", "x", at=None, delay=0)
+    options = ("--at", text, "--url", server.url, "-o", "json")
+    code, out, err = await fasti_cli("message", "schedule", "a/b", "x", *options)
+    assert (code, json.loads(out)["state"]) == (0, "pending")
+    assert err == f"fasti: a/b: {text} was 0:02:00 ago by the server's clock, so it is due at once\n"
+
+
+async def test_a_payload_that_is_not_there_is_said(server: Server) -> None:
+    async with fasti.Client(server.url) as c:
+        with pytest.warns(UserWarning, match=r"schedule\('a/b'\) has no payload") as warned:
+            made = await c.messages.schedule("a/b", delay=60)
+        assert warned[0].filename == __file__
+        assert (await made.refresh()).payload == ""
+        await c.messages.schedule("a/b", "", delay=60)
+        await c.messages.schedule(deliver_to="https://example.com/hook", delay=60)
+
+    def blocking() -> str:
+        with fasti.sync.Client(server.url) as c, pytest.warns(UserWarning, match="has no payload"):
+            return str(c.messages.schedule("a/b", delay=60).payload)
+
+    assert await asyncio.to_thread(blocking) == ""
+    hook = ("--deliver-to", "https://example.com")
+    for given, said in [((), "there is no PAYLOAD"), (("",), ""), (hook, "")]:
+        options = (*given, "--in", "1m", "--url", server.url)
+        code, _, err = await fasti_cli("message", "schedule", "a/b", *options)
+        assert (code, said in err, bool(err)) == (0, True, bool(said))
+
+
+async def test_a_port_of_mqtt_is_recognised(server: Server) -> None:
+    url = f"http://{server.mqtt}"
+    async with fasti.Client(url, retry=fasti.Retry(attempts=2, first_s=0.01)) as c:
+        with pytest.raises(fasti.Unreachable, match=f"{url}: that is a port of MQTT, not of HTTP; .* 8080"):
+            await c.info()

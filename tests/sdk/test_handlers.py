@@ -170,7 +170,7 @@ async def test_handlers_give_each_other_work(server: FastiServer, monkeypatch: p
         assert (Plain(27), "middle/27") in done
         assert {one.order for one in done if isinstance(one, Struct)} == {18, 28}
         assert [reason[:31] for _, _, reason in await dead(c)] == ["the payload is no Struct: Input"]
-        with server.sync_client() as blocking:
+        with pytest.warns(UserWarning, match="blocks"), server.sync_client() as blocking:
             assert len(await asyncio.to_thread(end.schedule_sync, {"order": 1}, client=blocking)) == 32
         assert len(await asyncio.to_thread(end.schedule_sync, {"order": 1})) == 32
         assert await c.messages.count(topic="end", state="all") == 5

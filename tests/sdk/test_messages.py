@@ -37,14 +37,16 @@ async def test_payload_comes_back_as_it_went(client: fasti.Client, payload: obje
 
 
 async def test_instants(client: fasti.Client) -> None:
-    m = await client.messages.schedule("a", at=datetime(2031, 3, 28, 9, tzinfo=ZoneInfo("Europe/Bucharest")))
+    m = await client.messages.schedule(
+        "a", "", at=datetime(2031, 3, 28, 9, tzinfo=ZoneInfo("Europe/Bucharest"))
+    )
     assert m.deliver_at == datetime(2031, 3, 28, 7, tzinfo=UTC)
-    m = await client.messages.schedule("a", at=AT + timedelta(microseconds=1))
+    m = await client.messages.schedule("a", "", at=AT + timedelta(microseconds=1))
     assert m.deliver_at == AT + timedelta(milliseconds=1), "never early: rounded up"
     with pytest.raises(ValueError, match="time zone"):
-        await client.messages.schedule("a", at=datetime(2031, 1, 1))
+        await client.messages.schedule("a", "", at=datetime(2031, 1, 1))
     with pytest.raises(ValueError, match="not both"):
-        await client.messages.schedule("a", at=AT, delay=3)
+        await client.messages.schedule("a", "", at=AT, delay=3)
 
 
 async def test_handle(client: fasti.Client, fake: Fake) -> None:
@@ -74,7 +76,7 @@ async def test_not_found(client: fasti.Client) -> None:
 
 async def test_refused_names_the_field(client: fasti.Client) -> None:
     with pytest.raises(fasti.Refused, match="no wildcards") as refused:
-        await client.messages.schedule("a/#")
+        await client.messages.schedule("a/#", "")
     assert refused.value.slug == "bad-message"
     assert refused.value.errors[0]["field"] == "topic"
     assert refused.value.problem.status == 422
@@ -84,7 +86,7 @@ async def test_concurrent_calls_share_a_request(client: fasti.Client, fake: Fake
     topics = [f"t/{n}" for n in range(2_500)]
     topics[7] = "t/#"
     results = await asyncio.gather(
-        *(client.messages.schedule(t, at=AT, key=t) for t in topics), return_exceptions=True
+        *(client.messages.schedule(t, "", at=AT, key=t) for t in topics), return_exceptions=True
     )
     assert fake.requests == [("POST", "/v1/messages:batch?each=true")] * 3
     assert isinstance(results[7], fasti.Refused)
@@ -95,7 +97,7 @@ async def test_concurrent_calls_share_a_request(client: fasti.Client, fake: Fake
 
 
 async def test_a_cancelled_call_does_not_hurt_its_neighbours(client: fasti.Client) -> None:
-    tasks = [asyncio.create_task(client.messages.schedule("a", at=AT)) for _ in range(3)]
+    tasks = [asyncio.create_task(client.messages.schedule("a", "", at=AT)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -110,14 +112,14 @@ async def test_a_retry_never_schedules_twice(client: fasti.Client, fake: Fake, f
     assert len(fake.requests) == 3
     assert len({h["Idempotency-Key"] for h in fake.headers}) == 1
     fake.faults = [fault]
-    await asyncio.gather(*(client.messages.schedule("b", at=AT) for _ in range(3)))
+    await asyncio.gather(*(client.messages.schedule("b", "", at=AT) for _ in range(3)))
     assert len(fake.messages) == 4
 
 
 async def test_it_gives_up(client: fasti.Client, fake: Fake) -> None:
     fake.faults = [(503, {})] * 10
     with pytest.raises(fasti.Refused) as refused:
-        await client.messages.schedule("a")
+        await client.messages.schedule("a", "")
     assert (refused.value.slug, len(fake.requests)) == ("busy", 4)
     fake.faults = [(429, {"Retry-After": "3600"})]
     with pytest.raises(fasti.Refused):
@@ -127,7 +129,9 @@ async def test_it_gives_up(client: fasti.Client, fake: Fake) -> None:
 
 async def test_unreachable() -> None:
     async with fasti.Client(f"http://127.0.0.1:{free_port()}", retry=QUICK) as c:
-        results = await asyncio.gather(*(c.messages.schedule("a") for _ in range(2)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(c.messages.schedule("a", "") for _ in range(2)), return_exceptions=True
+        )
         assert [type(r) for r in results] == [fasti.Unreachable] * 2
         assert results[0] is not results[1]
 

@@ -40,7 +40,7 @@ def test_each_option_of_a_schedule_is_said() -> None:
 
 
 WRONG: dict[str, Callable[[Any], Any]] = {
-    "dely": lambda c: c.messages.schedule("a", dely=5),
+    "dely": lambda c: c.messages.schedule("a", "", dely=5),
     "dalay": lambda c: c.messages.reschedule("0" * 32, dalay=5),
     "topics": lambda c: c.messages.count(topics="a"),
     "limits": lambda c: c.messages.count(limits=1),
@@ -117,7 +117,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda c: fasti.Worker().on("a", retry=cast("Any", {"tries": 5})),
         "fasti calls it max_attempts",
     ),
-    "body": (lambda c: c.messages.schedule("a", body="x"), "fasti calls it payload"),
+    "body": (lambda c: c.messages.schedule("a", "", body="x"), "fasti calls it payload"),
     "tz": (lambda c: c.schedules.put("n", topic="a", cron="@daily", tz="UTC"), "fasti calls it timezone"),
     "consumer_group": (lambda c: c.subscribe("a", consumer_group="g"), "fasti calls it group"),
     "sesion": (lambda c: c.subscribe("a", sesion="g"), "is session meant?"),

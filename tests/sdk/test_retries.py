@@ -53,7 +53,7 @@ async def test_try_bury_and_drop(client: fasti.Client, fake: Fake) -> None:
 
 
 async def test_a_cancel_that_comes_too_late_says_what_is_left(client: fasti.Client, fake: Fake) -> None:
-    m = await client.messages.schedule("jobs/1", delay=5)
+    m = await client.messages.schedule("jobs/1", "", delay=5)
     fake.messages[m.id]["state"] = "dispatched"
     assert not await client.messages.cancel(m.id)
     with pytest.raises(fasti.AlreadyDispatched) as late:
@@ -68,7 +68,7 @@ async def test_a_cancel_that_comes_too_late_says_what_is_left(client: fasti.Clie
 
 
 async def test_who_would_get_it_now(client: fasti.Client, fake: Fake) -> None:
-    m = await client.messages.schedule("jobs/1", delay=5, claims=True)
+    m = await client.messages.schedule("jobs/1", "", delay=5, claims=True)
     assert m.claims == fasti.Claims(groups=2, endpoints=1, sessions=0)
     assert fake.requests[-1] == ("POST", "/v1/messages?claims=true")
-    assert (await client.messages.schedule("jobs/1", delay=5)).claims is None
+    assert (await client.messages.schedule("jobs/1", "", delay=5)).claims is None

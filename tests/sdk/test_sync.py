@@ -82,6 +82,7 @@ async def test_subscribe(broker: Broker) -> None:
     assert await working == ["1", "2", "3"]
 
 
+@pytest.mark.filterwarnings("ignore:fasti.sync.Client blocks the event loop")
 async def test_close_from_another_thread_ends_the_loop(broker: Broker) -> None:
     with fasti.sync.Client(mqtt=broker.address) as c:
         subscription = c.subscribe("t/#")
@@ -90,3 +91,13 @@ async def test_close_from_another_thread_ends_the_loop(broker: Broker) -> None:
         await asyncio.sleep(0.1)
         await asyncio.to_thread(subscription.close)
         assert await waiting == 0
+
+
+async def test_inside_an_event_loop_it_warns_once() -> None:
+    def used() -> None:
+        with fasti.sync.Client():
+            pass
+
+    with pytest.warns(UserWarning, match=r"blocks the event loop .* use fasti\.Client") as warned:
+        used()
+    assert [each.filename for each in warned] == [__file__]

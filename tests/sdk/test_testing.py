@@ -29,7 +29,7 @@ async def test_settings_and_clock(tmp_path: Path) -> None:
             assert await server.advance(days=1, hours=1) == before + timedelta(hours=25)
             assert await server.advance(timedelta(minutes=1)) == before + timedelta(hours=25, minutes=1)
             with pytest.raises(Exception, match="max_delay"):
-                await c.messages.schedule("a", delay=timedelta(days=11))
+                await c.messages.schedule("a", "", delay=timedelta(days=11))
 
 
 def test_a_server_that_does_not_come_up(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ async def schedule(
     **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
-    topic, content = sent_of(topic, payload, file, as_json, options.get("deliver_to"))
+    deliver_to = options.get("deliver_to")
+    topic, content = sent_of(topic, payload, file, as_json, deliver_to)
+    if payload is None and file is None and deliver_to is None:
+        out.complain("there is no PAYLOAD, so the message is empty; give '' if that is meant")
     made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
     replayed = {"replayed": True} if made.replayed else {}
     out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,10 @@ def run(context: typer.Context, work: Work) -> None:
     assert settings is not None
     printer = Printer(settings.output, wide=settings.wide)
     try:
-        asyncio.run(_with_client(settings, work, printer))
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda warning, *_, **__: printer.complain(str(warning))
+            asyncio.run(_with_client(settings, work, printer))
     except fasti.Unreachable as error:
         raise _failed(printer, context, error, UNREACHABLE) from error
     except fasti.Error as error:
