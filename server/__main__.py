@@ -174,7 +174,10 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
         elif options.verb == "revoke":
             print(keys.revoke(path, options.name))  # noqa: T201
         else:
-            print("\n".join(keys.listed(path, Path(config.store.dir))))  # noqa: T201
+            data = Path(config.store.dir)
+            print("\n".join(keys.listed(path, data)))  # noqa: T201
+            if unknown := keys.unknown_use(data):
+                print(unknown, file=sys.stderr)  # noqa: T201
     except KeysFileError as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE

@@ -3,6 +3,7 @@
 A running server sees the change within seconds (server/run.py), at once with SIGHUP.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from .keys_file import (
     rules_of,
     scopes_of,
 )
-from .last_use import read_last_use
+from .last_use import FILE, read_last_use
 from .rights import ADMIN, BOUNDS, Grant
 
 
@@ -65,22 +66,36 @@ def revoke(path: Path, name: str) -> str:
 
 def listed(path: Path, data: Path) -> list[str]:
     """A line for each key, in columns; bounds that no key has are left out. `data`: where the server notes
-    their last use. Raises KeysFileError."""
-    used, keys = read_last_use(data), read_keys(path)
+    their last use, which is unknown if the note is not there. Raises KeysFileError."""
+    used, keys = None if unknown_use(data) else read_last_use(data), read_keys(path)
     bounds = [bound.name for bound in BOUNDS if any(getattr(key.grant, bound.name) for key in keys)]
     shown = [name.upper() for name in bounds]
     rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *shown, "CREATED", "LAST USED", "TOPICS")]
-    rows += [_row(key, used.get(key.name, 0), bounds) for key in keys]
+    rows += [_row(key, used, bounds) for key in keys]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
-def _row(key: StoredKey, used_ms: int, shown: Sequence[str]) -> tuple[str, ...]:
+def unknown_use(data: Path) -> str:
+    """Why nothing is known of the last use of keys; empty if it is."""
+    note = data / FILE
+    if os.access(note, os.R_OK):
+        return ""
+    return (
+        "The keys file does not know when its keys were used. The server notes that in its data directory, "
+        f"and {note} cannot be read: name the directory with --data."
+    )
+
+
+def _row(key: StoredKey, used: Mapping[str, int] | None, shown: Sequence[str]) -> tuple[str, ...]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
+    used_ms = used and used.get(key.name)
     last = _day(datetime.fromtimestamp(used_ms / 1000, UTC)) if used_ms else "-"
+    if used is None:
+        last = "unknown"
     if key.revoked is not None:
         last = f"revoked {_day(key.revoked)}"
     named = (("publish", grant.publish), ("subscribe", grant.subscribe), ("deliver", grant.deliver))

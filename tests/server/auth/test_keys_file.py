@@ -175,6 +175,15 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert main(["keys", "add", "ops", "--scope", "admin", *where]) == 0
     write_last_use(tmp_path, {"ci": 1_795_248_000_000})
     capsys.readouterr()
+    elsewhere = ["--file", str(path), "--data", str(tmp_path / "elsewhere")]
+    assert main(["keys", "ls", *elsewhere]) == 0
+    told = capsys.readouterr()
+    assert [" unknown " in line for line in told.out.splitlines()] == [False, True, True]
+    assert "keys-used.json cannot be read: name the directory with --data" in told.err
+    assert main(["keys", "ls", *where]) == 0
+    told = capsys.readouterr()
+    assert [" - " in line for line in told.out.splitlines()[1:]] == [False, True]
+    assert told.err == ""
     assert main(["keys", "revoke", "ops", *where]) == 0
     assert "ops is revoked. Its messages are withheld" in capsys.readouterr().out
     assert main(["keys", "ls", *where]) == 0
