@@ -65,7 +65,7 @@ from .mqtt_values import (
     refused_connect,
     refused_or_sent_on,
 )
-from .tls import trouble, unaccepted
+from .tls import CUT, is_cut, trouble, unaccepted
 from .wire import dumps
 
 _SETTLE_S = 2.0
@@ -160,7 +160,7 @@ class Connection:
         self._is_entered = True
         connected = self._paho.socket()
         if connected is None:  # since CONNACK, of which aiomqtt says nothing
-            raise Unreachable("mqtt: the connection was lost at once")
+            raise Unreachable(f"{self._broker}: the connection was lost at once")
         if hasattr(select, "poll"):
             self._poll = select.poll()
             self._poll.register(cast("socket.socket", connected), _HUNG_UP)
@@ -170,7 +170,7 @@ class Connection:
         """Why there is no connection. `said`: its text and what paho has logged."""
         if why := trouble(said, self._tls):
             return Untrusted(f"{self._broker}: {why}")
-        failed = refused_connect(error, self._reference)
+        failed = refused_connect(error, self._broker, self._reference)
         is_lost = isinstance(failed, Unreachable) and self._paho.socket() is None
         if is_lost and isinstance(self._socket, ssl.SSLSocket):
             # At TLS 1.3 our certificate is refused behind the handshake, by asyncio's servers without a word.
@@ -414,10 +414,10 @@ class Connection:
             """With the handshake. Raises Untrusted."""
             try:
                 secure = self._tls.context().wrap_socket(tcp_sock, server_hostname=self._broker.host)
-            except ssl.SSLError as error:
+            except OSError as error:
                 if why := trouble(error, self._tls):
                     raise Untrusted(f"{self._broker}: {why}") from error
-                raise
+                raise ConnectionAbortedError(CUT if is_cut(error) else str(error)) from error
             wanted(secure)
             return secure
 

@@ -147,13 +147,13 @@ class SentOn(Refused):
     reference: str | None = None
 
 
-def refused_connect(error: aiomqtt.MqttError, reference: str | None = None) -> Error:
+def refused_connect(error: aiomqtt.MqttError, broker: Broker, reference: str | None = None) -> Error:
     """Refused where CONNACK is final, SentOn, Unreachable where another try may help."""
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     if not isinstance(code, ReasonCode):
-        return Unreachable(f"mqtt: {error}")
+        return Unreachable(f"{broker}: {error}")
     if code.value in _TRY_AGAIN:
-        return Unreachable(f"mqtt: CONNECT: {code} (0x{code.value:02X})")
+        return Unreachable(f"{broker}: CONNECT: {code} (0x{code.value:02X})")
     return refused_or_sent_on("CONNECT", code, reference)
 
 

@@ -45,6 +45,9 @@ _NOT_ACCEPTED: Final = tuple(
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 
 
+CUT: Final = "the connection was closed within the TLS handshake: does this port speak TLS?"
+
+
 class Tls:
     """The certificates of one client."""
 
@@ -99,6 +102,11 @@ def trouble(error: BaseException | str, tls: Tls) -> str | None:
     if any(name in text for name in _NO_TLS):
         return "that is no TLS: is an address with http://, mqtt:// or ws:// meant, or another port?"
     return None
+
+
+def is_cut(error: object) -> bool:
+    """Whether the other side just closed, where that was within a TLS handshake."""
+    return isinstance(error, ssl.SSLEOFError | ConnectionResetError | ConnectionAbortedError)
 
 
 def unaccepted(tls: Tls) -> str:

@@ -30,7 +30,7 @@ from yarl import URL
 
 from .addresses import HOPS, REDIRECTS, Servers, is_local
 from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_of, problem_of
-from .tls import Tls, trouble
+from .tls import CUT, Tls, is_cut, trouble
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -309,7 +309,10 @@ class Transport:
 
     def _gone(self, base: str, error: Exception) -> Unreachable:
         why = trouble(error, self.tls)
-        return Untrusted(f"{base}: {why}") if why else Unreachable(f"{base}: {_said(error)}")
+        if why:
+            return Untrusted(f"{base}: {why}")
+        cut = base.startswith("https://") and is_cut(getattr(error, "os_error", None))
+        return Unreachable(f"{base}: {CUT if cut else _said(error)}")
 
     async def _once(
         self,

@@ -431,6 +431,17 @@ async def test_tls_where_there_is_none(home: Home) -> None:
                     await c.info()
 
 
+async def test_mqtt_where_tls_is_expected(server: Server) -> None:
+    plain = (await server.broker("mqtt")).replace("mqtt://", "mqtts://")
+    retry = fasti.Retry(attempts=2, first_s=0.01)
+    async with server.client(mqtt=plain, retry=retry) as c:
+        with pytest.raises(fasti.Unreachable, match=rf"{plain}: .*does this port speak TLS\?"):
+            await anext(c.subscribe("a"))
+    async with server.client(url=plain.replace("mqtts://", "https://"), retry=retry) as c:
+        with pytest.raises(fasti.Unreachable, match=r"does this port speak TLS\?"):
+            await c.info()
+
+
 async def test_the_first_that_can_be_trusted_of_several(home: Home, server: Server) -> None:
     with home.serve("mqtts", names="DNS:fasti.example.com") as untrusted:
         retry = fasti.Retry(attempts=2, first_s=0.01)
