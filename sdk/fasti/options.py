@@ -217,6 +217,10 @@ class SubscribeOptions(GroupOptions, total=False):
     max_in_flight: int
 
 
+class NoOptions(TypedDict):
+    """Of a call that has none: it takes names only to refuse them."""
+
+
 class EndpointOptions(TypedDict, total=False):
     """Options of an endpoint. Absent options have the server's defaults.
 

@@ -74,9 +74,9 @@ def unfolded(cls: C) -> C:
 def _unfold(method: Callable[..., Any], argument: str, kind: Any) -> None:
     signature = inspect.signature(method)
     own = [each for name, each in signature.parameters.items() if name != argument]
-    options = [_option(name, hint.__forward_arg__) for name, hint in kind.__annotations__.items()]
+    options = [_option(name, hint) for name, hint in _hints(kind).items()]
     vars(method)["__signature__"] = signature.replace(parameters=[*own, *options])
-    method.__doc__ = f"{inspect.getdoc(method)}\n\n" + "\n".join(meanings(kind))
+    method.__doc__ = f"{inspect.getdoc(method)}\n\n{chr(10).join(meanings(kind))}".rstrip()
 
 
 def _option(name: str, hint: str) -> inspect.Parameter:
@@ -87,9 +87,14 @@ def _option(name: str, hint: str) -> inspect.Parameter:
 def meanings(kind: Any) -> list[str]:
     """What each option means, from the docstrings of the kinds that it consists of, itself the last."""
     kinds = [each for each in vars(_options).values() if hasattr(each, "__optional_keys__")]
-    parts = [each for each in kinds if each.__annotations__.items() <= kind.__annotations__.items()]
+    parts = [each for each in kinds if _hints(each).items() <= _hints(kind).items()]
     found = {name: text for each in parts for text, name in _MEANING.findall(inspect.getdoc(each) or "")}
-    return [found[name] for name in kind.__annotations__]
+    return [found[name] for name in _hints(kind)]
+
+
+def _hints(kind: Any) -> dict[str, str]:
+    """Options and their types, as written."""
+    return {name: getattr(hint, "__forward_arg__", hint) for name, hint in kind.__annotations__.items()}
 
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:

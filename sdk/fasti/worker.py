@@ -41,7 +41,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterat
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 from .client import Client
@@ -50,8 +50,8 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
-from .options import GroupOptions, RetryOptions
-from .signatures import check
+from .options import GroupOptions, NoOptions, RetryOptions
+from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
 
@@ -59,6 +59,7 @@ Key = Callable[[Delivery], Hashable]
 
 LEASE = timedelta(seconds=60)
 GRACE_S = 30.0
+_ON = frozenset(("retry", "timeout", "one_per"))
 _NOT_FOR_THE_LOOP = (StopIteration, KeyboardInterrupt, GeneratorExit)
 """A future does not take the first, and the others would mean the loop itself."""
 _STOPPED = "the worker was stopped"
@@ -124,6 +125,7 @@ class _Job:
                 await result
 
 
+@unfolded
 class Worker:
     """Handlers for the messages of a group, and the loop that calls them."""
 
@@ -164,6 +166,7 @@ class Worker:
         retry: RetryOptions | None = None,
         timeout: Span | None = None,
         one_per: Key | None = None,
+        **others: Unpack[NoOptions],
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register the decorated function for the messages of a filter; its argument is the `Delivery`.
 
@@ -171,14 +174,15 @@ class Worker:
         msgspec Struct or a pydantic model, it gets the payload as that, and the `Delivery` as a second
         argument if it takes two. The function gains `schedule`, which gives it work.
 
-        `retry`: as in `fasti.options.RetryOptions`. `timeout`: maximum time of a try. `one_per`: returns a
-        key; messages with the same key are handled one after another, over all handlers of this worker; a
-        waiting one counts toward `concurrency`. Raises BadArgument, also for a filter that has a handler
-        already.
+        `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
+        try. `one_per`: returns a key; messages with the same key are handled one after another, over all
+        handlers of this worker; a waiting one counts toward `concurrency`. Raises BadArgument, also for a
+        filter that has a handler already.
         """
         pattern = Pattern(topic_filter)
         if any(job.request.topic_filter == pattern.filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
+        check(_ON, others)
         check(RetryOptions.__optional_keys__, retry or {})
         request = SubscribeRequest(
             pattern.filter,

@@ -117,6 +117,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda c: fasti.Worker().on("a", retry=cast("Any", {"tries": 5})),
         "fasti calls it max_attempts",
     ),
+    "retry_delay": (lambda _: fasti.Worker().on("a", retry_delay=5), "retry of Worker.on"),  # type: ignore[call-arg]
     "body": (lambda c: c.messages.schedule("a", "", body="x"), "fasti calls it payload"),
     "tz": (lambda c: c.schedules.put("n", topic="a", cron="@daily", tz="UTC"), "fasti calls it timezone"),
     "consumer_group": (lambda c: c.subscribe("a", consumer_group="g"), "fasti calls it group"),
