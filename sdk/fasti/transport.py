@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from errno import ECONNREFUSED, ECONNRESET
+from errno import ECONNREFUSED
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -37,11 +37,6 @@ JSON = "application/json"
 PAGE_MAX = 1_000
 """Maximum number of objects of a listing in one answer."""
 _WAIT_AND_RETRY = (429, 503)
-_HTTP_PORT = 8080
-_PROBE_S = 2.0
-_CONNECT = b"\x10\x0d\0\4MQTT\5\2\0\x3c\0\0\0"
-"""Of MQTT 5, with a clean start and no client id."""
-_CONNACK = b"\x20"
 _TAKEOVER_WAIT_S = 1.0
 _NO_LEADER = "no-leader"
 
@@ -233,7 +228,7 @@ class Transport:
                 if not (repeatable or isinstance(error, aiohttp.ClientConnectorError)):
                     self._servers.turn(base)
                     raise gone from error
-                await _raised_from(course.missed(gone), error, base)
+                await _raised_from(course.missed(gone), error)
                 continue
             if 200 <= status < 300:
                 return Answer(status, _parsed(raw, answered), answered, base)
@@ -305,7 +300,7 @@ class Transport:
                 gone = self._gone(base, error)
                 if has_begun:
                     raise gone from error
-                await _raised_from(course.missed(gone), error, base)
+                await _raised_from(course.missed(gone), error)
 
     def _gone(self, base: str, error: Exception) -> Unreachable:
         why = trouble(error, self.tls)
@@ -351,35 +346,12 @@ def quoted(part: str) -> str:
     return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
 
 
-async def _raised_from(step: Awaitable[None], cause: Exception, base: str) -> None:
-    """Its errors told with their cause; `base`: where nobody answered."""
+async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
+    """Its errors told with their cause."""
     try:
         await step
     except Unreachable as error:
-        hung_up = (
-            isinstance(cause, aiohttp.ServerDisconnectedError) or getattr(cause, "errno", 0) == ECONNRESET
-        )
-        if hung_up and await _speaks_mqtt(URL(base)):
-            raise Unreachable(
-                f"{base}: that is a port of MQTT, not of HTTP; give http.listen's, {_HTTP_PORT} by default"
-            ) from cause
         raise error from cause
-
-
-async def _speaks_mqtt(url: URL) -> bool:
-    """Whether whoever listens there answers a CONNECT."""
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            reader, writer = await asyncio.open_connection(
-                url.host, url.port, ssl=url.scheme == "https" or None
-            )
-            try:
-                writer.write(_CONNECT)
-                return await reader.read(1) == _CONNACK
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return False
 
 
 def _said(error: BaseException) -> str:
