@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timeline.position import HELD_SHARD, MessageId, Position, before, id_position, message_id
+from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position, message_id
 from timeline.shares import may_take
 from timeline.slices import Slice
 
@@ -362,14 +362,15 @@ class Commit:
             raise Refused("unreadable", "the batch stored under the key cannot be read") from error
         if row is None or row.position < self.directory.floor:
             return None
-        if row.fingerprint != batch.fingerprint or len(row.ids) != batch.count:
+        if row.fingerprint != batch.fingerprint or row.count != batch.count:
             raise Refused(BATCH_MISMATCH, "the Idempotency-Key was used for another batch")
         return row
 
     def note_batch(self, batch: BatchKey, ids: Sequence[MessageId], due_ms: int) -> None:
         """Remember the messages of a batch (0: refused) until retention passes `due_ms`, its last time."""
         place = before(max(due_ms, self.horizon.clock_ms))
-        self.row(Table.DEDUPE, batch.key, batch_value(BatchRow(batch.fingerprint, place, ids)))
+        names = b"".join([name.to_bytes(ID_BYTES, "big") for name in ids])
+        self.row(Table.DEDUPE, batch.key, batch_value(BatchRow(batch.fingerprint, place, names)))
 
     def is_kept(self, name: MessageId) -> bool:
         """Whether a message that was placed is still there; sees those that this group has placed."""

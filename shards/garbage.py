@@ -28,7 +28,7 @@ from .errors import Corrupt
 from .kept import is_to_be_tried
 from .record import names_of
 from .store import Store, Table
-from .tables import id_of_key, key_place_of
+from .tables import DedupeRow, key_row_of
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
             continue
         if value is None or not _is_gone(table, key, value, floor):
             continue
-        name = id_of_key(value) if table is Table.DEDUPE else None
-        if name is not None and is_to_be_tried(commit.open_batch, name):
+        row = key_row_of(value) if table is Table.DEDUPE else None
+        if isinstance(row, DedupeRow) and is_to_be_tried(commit.open_batch, row.id):
             continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
         gone += 1
@@ -125,6 +125,6 @@ def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
 
 def _place(table: Table, value: bytes) -> Position:
     if table is Table.DEDUPE:
-        return key_place_of(value)
+        return key_row_of(value).position
     row = keys.message_of(value)
     return END if id_shard(row) == HELD_SHARD else id_position(row)

@@ -91,13 +91,11 @@ def _moved_to(store: Store, directory: Directory, key: bytes, value: bytes) -> b
 
 
 def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
+    """Whether the row is right. A batch may outlive its messages: it is decided again for those."""
     row = key_row_of(value)
-    if row.position < directory.floor:
+    if isinstance(row, BatchRow) or row.position < directory.floor:
         return True
-    for name in row.ids if isinstance(row, BatchRow) else [row.id]:
-        if name and find(store.get, directory, name) is not None:
-            return True
-    return False
+    return find(store.get, directory, row.id) is not None
 
 
 def _has_expired(directory: Directory, row: MessageId) -> bool:

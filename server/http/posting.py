@@ -167,7 +167,7 @@ def _once(
         else:
             _note(commit, key, [MessageId(0)] * key.count, 0, places, drafts, placed)
         return placed
-    ids, answers, rest = list(before.ids), list[Any](), list[int]()
+    ids, answers, rest = before.ids, list[Any](), list[int]()
     for n, place in enumerate(places):
         if n and not n % STEP:
             yield

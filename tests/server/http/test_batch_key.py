@@ -15,8 +15,9 @@ from server.settings.config import Config, Limits, Slices
 from server.settings.times import format_ms
 from shards import keys
 from shards.errors import Corrupt
-from shards.pointers import pointers, repair_pointers
+from shards.pointers import pointers
 from shards.store import Table
+from shards.tables import BatchRow
 from shards.verify import verify_tables
 from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys
@@ -113,6 +114,15 @@ async def test_another_batch_with_the_key_is_refused_whole(server: Running, path
         assert (refused.status, refused.slug) == (422, "idempotency-mismatch")
         assert [error["field"] for error in refused.body["errors"]] == ["key"]
     assert pending(server) == many
+
+
+async def test_a_refused_batch_does_not_read_the_ids_of_the_first(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be 10,000, and the refused one very short."""
+    await post(server, [item()] * LARGE)
+    monkeypatch.setattr(BatchRow, "ids", property(lambda row: pytest.fail("read")))
+    assert (await post(server, [item("b")])).status == 422
 
 
 async def test_its_key_is_none_of_a_message(server: Running) -> None:
@@ -305,6 +315,15 @@ async def test_verify_knows_its_rows(server: Running) -> None:
     batch = store.batch()
     batch.put(Table.DEDUPE, key, value[:28] + bytes(16) + b"\1" * 16)
     store.write(batch)
-    (wrong,) = pointers(store, directory)
-    repair_pointers(store, [wrong])
-    assert rows(server) == 0
+    assert list(pointers(store, directory)) == [], "what is lost is decided again"
+    assert all("replayed" not in one for one in await post(server, [item(), item()]))
+
+
+async def test_verify_finds_no_fault_in_a_key_whose_messages_have_expired(server: Running) -> None:
+    """They were moved to an earlier time, and the key is kept until their first one."""
+    (first,) = ids_of(await post(server, [item(deliver_in=72 * 3_600)]))
+    await server.call("PATCH", f"/v1/messages/{first}", {"deliver_in": 1})
+    await pass_by(server, HOUR_MS)
+    await server.call("GET", f"/v1/messages/{first}", status=404)
+    assert rows(server) == 1
+    assert list(pointers(server.store, server.app.core.opened.directory)) == []
