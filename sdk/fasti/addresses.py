@@ -7,19 +7,24 @@ answer, or knows no leader, it tries the others in turn.
 Rules for sending the API key: a given address may redirect to any other, because leaders announce names of
 their own, and the key is sent there. That address may redirect only to given ones. No redirect leads from
 https to http, and no reference from MQTT with TLS to plain MQTT unless `allow_plain` says so. So an attacker
-on the wire gets the key only where it could be read anyway, over plain http. A redirect changes only the
-server: method, path, query and body stay the caller's, and a `Location` with another path is refused.
+on the wire gets the key only where it could be read anyway, over plain http. Where an address of this
+machine, as of a tunnel, leads to another one without TLS, that is warned of (`Plain`). A redirect changes
+only the server: method, path, query and body stay the caller's, and a `Location` with another path is
+refused.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from yarl import URL
+
+from .errors import UnencryptedWarning
 
 HOPS = 5
 """Redirects that one request or connection follows in a row."""
@@ -28,10 +33,11 @@ _PORT_MAX = 65_535
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}  # by the transports of /v1/info
 _SECURE = ("mqtts", "wss")
+_PLAIN = ("http", "mqtt", "ws")
 _WEBSOCKETS = ("ws", "wss")
 _ANYWHERE = ("", "0.0.0.0", "::")
 _BROKER = re.compile(
-    r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[^\]/]*\]|[^:/\s]+)(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?",
+    r"(?:(?P<scheme>[A-Za-z]+)://)?(?P<host>\[[^\]/]*\]|[^:/@\s]+)(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?",
     re.ASCII,
 )
 
@@ -68,6 +74,24 @@ def is_local(host: str | None) -> bool:
         return False
 
 
+class Plain:
+    """Warns, once, that the key goes to another machine without TLS. `allowed`: it may, by `allow_plain`."""
+
+    def __init__(self, key: str | None, *, allowed: bool) -> None:
+        self.allowed = allowed
+        self._is_quiet = allowed or not key
+
+    def warn(self, *addresses: URL | Broker, stacklevel: int = 1) -> None:
+        """Addresses that were given, or that a server has named."""
+        plain = [str(one) for one in addresses if one.scheme in _PLAIN and not is_local(one.host)]
+        if plain and not self._is_quiet:
+            self._is_quiet = True
+            text = f"the API key goes in clear to {', '.join(plain)}: use https:// and mqtts://, or say"
+            warnings.warn(
+                f"{text} allow_plain=True (--allow-plain)", UnencryptedWarning, stacklevel=stacklevel + 1
+            )
+
+
 def base_url(text: str) -> str:
     """The address of a server; the default scheme is `http://`. Raises ValueError."""
     named = text if "://" in text else f"http://{text}"
@@ -75,9 +99,10 @@ def base_url(text: str) -> str:
         url = URL(named)
     except ValueError as error:
         raise ValueError(f"{text!r} is no address of a server: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
+    # `https:/host` and `https//host` would be plain HTTP to a host of that name.
+    if url.scheme not in ("http", "https") or url.host in (None, "", "http", "https"):
         raise ValueError(f"{text!r} is no address of a server: http://host:port is expected, or https")
-    return named.rstrip("/")
+    return f"{url.scheme}://{named.partition('://')[2].rstrip('/')}"
 
 
 def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
@@ -156,15 +181,14 @@ class Brokers:
         self,
         find: Callable[[], Awaitable[tuple[Broker, ...]]],
         has_others: Callable[[], bool],
-        *,
-        allow_plain: bool,
+        plain: Plain,
     ) -> None:
         """`find` returns the given brokers, or those that the server names. It is called again each round.
-        `has_others`: whether its result may change. `allow_plain`: a reference may lead from TLS to plain.
+        `has_others`: whether its result may change. `plain`: whether a reference may lead from TLS to plain.
         """
         self._find = find
         self.has_others = has_others
-        self._allow_plain = allow_plain
+        self._plain = plain
         self._asked: Broker | None = None
         self._given: tuple[Broker, ...] = ()
         self._index = 0
@@ -192,7 +216,7 @@ class Brokers:
         if asked is None:
             return False
         named = (_referred(text, asked) for text in (reference or "").split())
-        allowed = (one for one in named if one and (one.has_tls or self._allow_plain or not asked.has_tls))
+        allowed = (one for one in named if one and (one.has_tls or self._plain.allowed or not asked.has_tls))
         broker = next(allowed, None)
         if broker is None:
             return False
@@ -200,6 +224,7 @@ class Brokers:
             self._index, self._told = self._given.index(broker), None
         elif self._told is None:
             self._told = broker
+            self._plain.warn(broker)
         else:
             self.turn()
         return True
@@ -209,11 +234,12 @@ def broker(text: str) -> Broker:
     """The address in "host:port", "mqtts://host", "wss://host/path". Raises ValueError."""
     found = _BROKER.fullmatch(text.strip())
     if found is not None:
-        scheme = found["scheme"] or "mqtt"
+        scheme = (found["scheme"] or "mqtt").lower()
         port = int(found["port"] or (_PORTS.get(scheme, 0) if found["scheme"] else 0))
-        is_odd = found["path"] is not None and scheme not in _WEBSOCKETS
+        path = found["path"] if scheme in _WEBSOCKETS else None
+        is_odd = found["path"] not in (path, "/")
         if scheme in _PORTS and 0 < port <= _PORT_MAX and not is_odd:
-            return Broker(found["host"].strip("[]"), port, scheme, found["path"] or "/mqtt")
+            return Broker(found["host"].strip("[]"), port, scheme, path or "/mqtt")
     raise ValueError(
         f"mqtt must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
     )

@@ -8,19 +8,18 @@ state that a second client would not have, and belongs to the event loop it is f
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self, Unpack
 from weakref import WeakSet
 
-from .addresses import Broker, Brokers, addresses, broker, is_local, listener_of
+from .addresses import Broker, Brokers, Plain, addresses, broker, listener_of
 from .admin import Info, Server, Sessions, Slices
 from .cluster import Cluster
 from .dead import Dead
 from .endpoints import Endpoints
-from .errors import Error, Refused, Unencrypted, UnencryptedWarning, Unreachable
+from .errors import Error, Refused, Unencrypted, Unreachable
 from .groups import Groups
 from .jobs import Jobs
 from .messages import Messages
@@ -65,16 +64,18 @@ class Client:
         retry: Retry | None = None,
     ) -> None:
         self._retry = retry or Retry()
+        key = key or os.environ.get("FASTI_KEY")
+        self._plain = Plain(key, allowed=allow_plain)
         self._transport = Transport(
             url or os.environ.get("FASTI_URL") or DEFAULT_URL,
-            key=key or os.environ.get("FASTI_KEY"),
+            key=key,
+            plain=self._plain,
             tls=Tls(ca or os.environ.get("FASTI_CA") or None, cert),
             timeout_s=timeout,
             retry=self._retry,
         )
         self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt))
-        self._allow_plain = allow_plain
-        self._warn_of_plain()
+        self._plain.warn(*self._transport.given, *self._brokers, stacklevel=2)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)
@@ -141,7 +142,7 @@ class Client:
 
     def _open(self, requests: Sequence[SubscribeRequest]) -> Subscription:
         """Several filters over one connection."""
-        brokers = Brokers(self._find_brokers, self._has_other_brokers, allow_plain=self._allow_plain)
+        brokers = Brokers(self._find_brokers, self._has_other_brokers, self._plain)
         tls, key = self._transport.tls, self._transport.key
         return Subscription(requests, brokers, tls, key, self._retry, self._subscriptions)
 
@@ -185,23 +186,16 @@ class Client:
             raise Error(f"{answer.url} names no MQTT listener; give mqtt='host:port' if there is one")
         if answer.url.startswith("https://"):
             self._check(found, f"{answer.url} names no MQTT listener with TLS, only {found}")
+        self._plain.warn(found)
         if not self._transport.is_cluster:
             self._brokers = (found,)
         return (found,)
 
     def _check(self, one: Broker, said: str) -> None:
         """Raises Unencrypted for a plain broker beside https."""
-        if not (one.has_tls or self._allow_plain):
+        if not (one.has_tls or self._plain.allowed):
             raise Unencrypted(
                 f"{said}, while the address is https: the key and the messages would go in clear. Give the"
                 " server a listener with mqtts:// (mqtt.listen, or mqtt.public_urls behind a proxy), name one"
                 " as mqtt='mqtts://host:port', or say allow_plain=True (--allow-plain)"
             )
-
-    def _warn_of_plain(self) -> None:
-        """That the key goes in clear, once."""
-        plain = [str(one) for one in self._brokers if not (one.has_tls or is_local(one.host))]
-        plain = [*self._transport.in_clear, *plain]
-        if plain and self._transport.key and not self._allow_plain:
-            text = f"the API key goes in clear to {', '.join(plain)}: use https:// and mqtts://, or say"
-            warnings.warn(f"{text} allow_plain=True (--allow-plain)", UnencryptedWarning, stacklevel=3)

@@ -28,7 +28,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from .addresses import HOPS, REDIRECTS, Servers, is_local
+from .addresses import HOPS, REDIRECTS, Plain, Servers
 from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_of, problem_of
 from .tls import CUT, Tls, is_cut, trouble
 
@@ -79,9 +79,10 @@ class Answer:
 class _Course:
     """One call in progress: its server, and whether and when to retry."""
 
-    def __init__(self, servers: Servers, retry: Retry, path: str, limit_s: float) -> None:
+    def __init__(self, servers: Servers, plain: Plain, retry: Retry, path: str, limit_s: float) -> None:
         """`limit_s`: how long a takeover is waited for."""
         self._servers = servers
+        self._plain = plain
         self._retry = retry
         self._path = path
         self._until_s = asyncio.get_running_loop().time() + limit_s
@@ -103,6 +104,7 @@ class _Course:
                 Unreachable(f"{self.base}: sent on {HOPS} times in a row, at last to {location}")
             )
         self.base = self._servers.current
+        self._plain.warn(URL(self.base))
 
     async def missed(self, error: Error, after_s: float | None = None) -> None:
         """No answer, or no leader: try the next server. Raises `error` if that was the last try.
@@ -143,13 +145,21 @@ class Transport:
     """The HTTP side of a server, or of a cluster's nodes: base URLs, key, connection pool, retry policy."""
 
     def __init__(
-        self, url: str | Sequence[str], *, key: str | None, tls: Tls, timeout_s: float, retry: Retry
+        self,
+        url: str | Sequence[str],
+        *,
+        key: str | None,
+        plain: Plain,
+        tls: Tls,
+        timeout_s: float,
+        retry: Retry,
     ) -> None:
         """Raises ValueError if there is no address in `url`."""
         self._servers = Servers(url)
         self.tls = tls
         self.retry = retry
         self.key = key
+        self._plain = plain
         self._timeout_s = timeout_s
         self._timeout = _timeout(timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -185,10 +195,9 @@ class Transport:
         return self._servers.has_tls
 
     @property
-    def in_clear(self) -> tuple[str, ...]:
-        """Given addresses of other machines without TLS."""
-        given = self._servers.given
-        return tuple(base for base in given if base.startswith("http://") and not is_local(URL(base).host))
+    def given(self) -> tuple[URL, ...]:
+        """The base URLs that were given."""
+        return tuple(URL(base) for base in self._servers.given)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -218,7 +227,7 @@ class Transport:
             sent["Content-Type"] = content_type
         if self.retry.attempts < 1:
             raise Unreachable(f"{self.url}: no attempt allowed")
-        course = _Course(self._servers, self.retry, path, timeout_s or self._timeout_s)
+        course = _Course(self._servers, self._plain, self.retry, path, timeout_s or self._timeout_s)
         while True:
             base = course.base
             try:
@@ -278,7 +287,7 @@ class Transport:
         Raises Refused, Unreachable, also in the middle.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=self._timeout_s)
-        course = _Course(self._servers, replace(self.retry, attempts=1), path, 0)
+        course = _Course(self._servers, self._plain, replace(self.retry, attempts=1), path, 0)
         while True:
             has_begun, base = False, course.base
             try:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 import fasti
 from fasti import sync
-from fasti.addresses import Broker, Brokers, Servers, addresses, broker
+from fasti.addresses import Broker, Brokers, Plain, Servers, addresses, broker
 from tests.sdk.conftest import QUICK, free_port
 from tests.sdk.fake import Fake
 from tests.sdk.scripted import CONNACK, DISCONNECT, PUBREC, Act, Peer, Script
@@ -371,7 +371,7 @@ async def test_the_word_of_a_broker_that_was_only_named_does_not_count() -> None
     async def given() -> tuple[Broker, ...]:
         return (Broker("a", 1), Broker("b", 2))
 
-    brokers = Brokers(given, lambda: True, allow_plain=False)
+    brokers = Brokers(given, lambda: True, Plain(None, allowed=False))
     assert not brokers.follow("c:1"), "nobody was asked"
     assert await brokers.current() == Broker("a", 1)
     assert brokers.follow("[::1]:7 other")
@@ -404,7 +404,7 @@ async def test_a_reference_keeps_the_scheme_and_never_leads_from_tls_to_plain(
         return (broker(asked),)
 
     for allow_plain in (False, True):
-        brokers = Brokers(given, lambda: True, allow_plain=allow_plain)
+        brokers = Brokers(given, lambda: True, Plain(None, allowed=allow_plain))
         await brokers.current()
         if not allow_plain:
             assert brokers.follow(reference) is (followed is not None)

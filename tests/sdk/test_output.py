@@ -150,13 +150,16 @@ async def test_a_reason_is_said_once(server: Server) -> None:
         ("[::1]:8080", "http://[::1]:8080"),
         ("https://a.example/fasti/", "https://a.example/fasti"),
         ("meter", "http://meter"),
+        ("HTTPS://meter/", "https://meter"),
     ],
 )
 def test_an_address_without_a_scheme_is_http(said: str, url: str) -> None:
     assert base_url(said) == url
 
 
-@pytest.mark.parametrize("said", ["ftp://a", "http://", "http://a:port", "://x", "unix:///run/fasti"])
+@pytest.mark.parametrize(
+    "said", ["ftp://a", "http://", "http://a:port", "https:/a", "https//a", "://x", "unix:///run/fasti"]
+)
 def test_what_is_no_address_is_said_so(said: str) -> None:
     with pytest.raises(ValueError, match="is no address of a server"):
         base_url(said)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 import fasti
 from fasti import sync
@@ -519,6 +520,7 @@ def test_what_openssl_says_is_told_with_what_to_do(code: int, said: str) -> None
         ({"url": "fasti,http://[2001:db8::1]:8080"}, ["http://fasti", "http://[2001:db8::1]:8080"]),
         ({"mqtt": "fasti:1883"}, ["mqtt://fasti:1883"]),
         ({"mqtt": "ws://fasti"}, ["ws://fasti:80/mqtt"]),
+        ({"url": "HTTP://fasti", "mqtt": "MQTT://fasti"}, ["http://fasti", "mqtt://fasti:1883"]),
         ({}, []),
         ({"url": "http://localhost:8080,http://127.0.0.2,http://[::1]", "mqtt": "localhost:1883"}, []),
         ({"url": "https://fasti.example.com", "mqtt": "mqtts://fasti.example.com"}, []),
@@ -534,6 +536,45 @@ def test_a_key_in_clear_is_warned_of_once(given: Mapping[str, Any], told: list[s
     assert [one.filename for one in seen] == [__file__] * bool(told)
     for text in told:
         assert text in str(seen[0].message)
+
+
+@pytest.mark.parametrize("told_by", ["info", "redirect", "reference"])
+async def test_a_machine_that_this_one_leads_to_is_warned_of(told_by: str) -> None:
+    """Behind a tunnel, whose own address is of this machine."""
+    elsewhere = "fasti.invalid"
+
+    async def sending_on(peer: Peer) -> None:
+        await peer.read()
+        reference = f"{elsewhere}:1883".encode()
+        said = b"\x1c" + len(reference).to_bytes(2, "big") + reference
+        peer.send(0x20, b"\x00\x9d" + bytes((len(said),)) + said)
+
+    async def answer(request: web.Request) -> web.Response:
+        if told_by == "redirect":
+            return web.Response(status=307, headers={"Location": f"http://{elsewhere}{request.path}"})
+        return web.json_response({"now": "2030-01-01T00:00:00Z", "mqtt": [{"url": f"mqtt://{elsewhere}"}]})
+
+    runner = web.AppRunner(application := web.Application())
+    application.router.add_get("/v1/info", answer)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with Script(sending_on) as script:
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            mqtt = script.address if told_by == "reference" else None
+            async with fasti.Client(url, key=KEY, mqtt=mqtt, retry=fasti.Retry(attempts=1)) as c:
+                with (
+                    pytest.warns(fasti.UnencryptedWarning, match=rf"in clear to \w+://{elsewhere}"),
+                    pytest.raises(fasti.Error),
+                ):
+                    await anext(c.subscribe("a"))
+    finally:
+        await runner.cleanup()
+
+
+def test_an_address_in_capitals_is_https_as_well() -> None:
+    with pytest.raises(fasti.Unencrypted):
+        asyncio.run(fasti.Client("HTTPS://fasti", mqtt="mqtt://fasti", allow_plain=False)._find_brokers())
 
 
 # The command line
