@@ -25,6 +25,19 @@ def check_text(argument: str, text: str) -> None:
         raise BadArgument(argument, f"has {size:,} bytes, more than {_MAX_BYTES:,}")
 
 
+def check_filter(argument: str, topic_filter: str) -> None:
+    """A topic filter, its `$share/group/` included. Raises BadArgument."""
+    check_text(argument, topic_filter)
+    *levels, last = topic_filter.split("/")
+    odd = [level for level in levels if "#" in level or ("+" in level and level != "+")]
+    if "#" in levels:
+        raise BadArgument(
+            argument, f"has '#' before its end: {topic_filter!r}; it stands for all that follows"
+        )
+    if odd or (last not in ("+", "#") and ("+" in last or "#" in last)):
+        raise BadArgument(argument, f"has a wildcard that is no level of its own: {topic_filter!r}")
+
+
 def check_group(argument: str, name: str) -> None:
     """A text without a level's end and without wildcards. Raises BadArgument."""
     check_text(argument, name)

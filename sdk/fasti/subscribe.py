@@ -60,7 +60,7 @@ from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable, Untrusted
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
-from .names import check_group, check_text
+from .names import check_filter, check_group, check_text
 from .tls import Tls
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
@@ -90,7 +90,7 @@ class SubscribeRequest:
 
     def __post_init__(self) -> None:
         """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
-        check_text("topic_filter", self.topic_filter)
+        check_filter("topic_filter", self.topic_filter)
         if self.session is not None:
             check_text("session", self.session)
         if self.group is not None:

@@ -10,6 +10,7 @@ import fasti
 from fasti.names import check_group
 from fasti.subscribe import SubscribeRequest
 from timeline.filters import FilterError, share_text
+from timeline.filters import check_filter as servers_check
 
 NAMES = [
     "workers",
@@ -46,6 +47,28 @@ def test_a_group_is_named_by_the_servers_rules(name: str) -> None:
     by_server = is_taken(lambda name: share_text(name, "a"))(name)
     assert is_taken(lambda name: check_group("group", name))(name) == by_server
     assert is_taken(lambda name: SubscribeRequest("a", group=name))(name) == by_server
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        *("a", "/", "a/", "+", "#", "+/+", "a/+/b", "a/#", "/#", "$SYS/#", "a b", "é"),
+        *("a/#/b", "#/a", "a#", "a/b#", "a+", "a/+b/c", "a+/b", "##", "++", "+#", "a\0b"),
+    ],
+)
+def test_a_filter_is_taken_by_the_servers_rules(topic_filter: str) -> None:
+    by_server = is_taken(servers_check)(topic_filter)
+    assert is_taken(SubscribeRequest)(topic_filter) == by_server
+    assert is_taken(lambda text: SubscribeRequest(f"$share/g/{text}"))(topic_filter) == by_server
+
+
+def test_a_filter_that_is_none_is_said_so() -> None:
+    with pytest.raises(fasti.BadArgument, match=r"topic_filter has '#' before its end: 'a/#/b'"):
+        SubscribeRequest("a/#/b")
+    with pytest.raises(
+        fasti.BadArgument, match=r"topic_filter has a wildcard .* no level of its own: 'a/b\+'"
+    ):
+        SubscribeRequest("a/b+")
 
 
 async def test_nothing_is_sent_for_a_name_that_is_none() -> None:
