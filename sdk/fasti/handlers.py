@@ -29,7 +29,9 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from . import sync as _sync
@@ -41,11 +43,15 @@ from .messages import Message
 from .mqtt_values import fits
 from .options import MessageOptions
 from .signatures import unfolded
+from .wire import dumps
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _LEVEL = re.compile(r"\{(\w+)\}")
+_SEQUENCES = (list, Sequence)
+_MAPPINGS = (dict, Mapping)
+_UNIONS = (typing.Union, types.UnionType)
 _WILD = frozenset("+#/\0")
 
 
@@ -64,6 +70,16 @@ class Codec(NamedTuple):
     check: Callable[[Any], Any]
     dump: Callable[[Any], Any]
 
+    def written(self, value: Any) -> Any:
+        """A value as JSON. Raises BadArgument if the worker could not make it of that again."""
+        try:
+            content = self.dump(value)
+            self.load(dumps(content))
+        except Exception as error:
+            why = " ".join(str(error).split())
+            raise BadArgument("payload", f"is no {self.kind.__name__} in JSON: {why}") from error
+        return content
+
 
 def codec_of(kind: Any) -> Codec | None:
     """None for a type that is not one of the three."""
@@ -79,18 +95,51 @@ def codec_of(kind: Any) -> Codec | None:
         return Codec(kind, decoder.decode, functools.partial(msgspec.convert, type=kind), msgspec.to_builtins)
     if dataclasses.is_dataclass(kind):
         make = functools.partial(_of_members, kind)
-        return Codec(kind, lambda data: make(json.loads(data)), make, dataclasses.asdict)
+        return Codec(kind, lambda data: make(json.loads(data)), make, _members)
     return None
 
 
 def _dumped(value: Any) -> Any:
-    return value.model_dump(mode="json")
+    return value.model_dump(mode="json", by_alias=True)
+
+
+def _members(value: Any) -> Any:
+    """What the constructors of a dataclass and of those within it take."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: _members(getattr(value, one.name)) for one in dataclasses.fields(value) if one.init}
+    if isinstance(value, Mapping):
+        return {name: _members(one) for name, one in value.items()}
+    return [_members(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _of_members(kind: type, members: Any) -> Any:
+    if isinstance(members, kind):
+        return members
     if not isinstance(members, Mapping):
         raise TypeError(f"expected an object with members, got {members!r:.100}")
-    return kind(**members)
+    hints = _hints(kind)
+    return kind(**{name: _of_hint(hints.get(name), one) for name, one in members.items()})
+
+
+@functools.lru_cache(maxsize=256)
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Types of the members; empty if they cannot be resolved, as of names that only a type checker has."""
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:
+        return {}
+
+
+def _of_hint(hint: Any, value: Any) -> Any:
+    """The value, with dataclasses in place of the objects that the hint names them for."""
+    if isinstance(value, Mapping) and isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _of_members(hint, value)
+    origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not type(None)]
+    if isinstance(value, Mapping) and origin in _MAPPINGS:
+        return {name: _of_hint(inner[1], one) for name, one in value.items()}
+    if isinstance(value, list) and origin in _SEQUENCES:
+        return [_of_hint(inner[0], one) for one in value]
+    return _of_hint(inner[0], value) if len(inner) == 1 and origin in _UNIONS else value
 
 
 class Pattern:
@@ -98,6 +147,9 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self._levels = text.split("/")
+        for level in self._levels:
+            if "{" in level and not _LEVEL.fullmatch(level):
+                raise BadArgument("topic_filter", f"has names for whole levels, as {{order}}, not {level!r}")
         self.filter = "/".join("+" if _LEVEL.fullmatch(level) else level for level in self._levels)
 
     def topic(self, payload: Any) -> str:
@@ -224,7 +276,7 @@ class Handler(Generic[P, R]):
             raise BadArgument(
                 "topic", f"{topic!r} does not match the handler's filter {self._pattern.filter}"
             )
-        return topic, value if codec is None else codec.dump(value)
+        return topic, value if codec is None else codec.written(value)
 
 
 def _taken(function: Callable[..., Any]) -> tuple[Codec | None, bool]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Optional
 
 import msgspec
 import pytest
@@ -33,6 +35,26 @@ class Struct(msgspec.Struct):
 class Model(pydantic.BaseModel):  # type: ignore[misc, name-defined]
     order: int
     at: datetime = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Camel(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    order: int = pydantic.Field(alias="orderId")
+
+
+@dataclass
+class Line:
+    item: str
+
+
+@dataclass
+class Basket:
+    order: int
+    first: Line | None = None
+    last: Optional[Line] = None  # noqa: UP045
+    lines: list[Line] = field(default_factory=list)
+    named: dict[str, Line] = field(default_factory=dict)
+    paid: bool = field(default=False, init=False)
+    until: datetime | None = None
 
 
 FITS = {"order": 17}
@@ -76,6 +98,46 @@ async def test_a_payload_is_checked_by_the_handlers_own_type(kind: Any) -> None:
     if kind is not Plain:
         with pytest.raises(fasti.BadArgument, match="is no"):
             await handle.schedule({"order": "seventeen"})
+
+
+def arrived(handle: Any, payload: Any) -> Any:
+    """What the worker calls the function with."""
+    delivery: Any = SimpleNamespace(payload=json.dumps(payload).encode())
+    return handle.arguments(delivery)[0]
+
+
+@pytest.mark.parametrize(
+    "basket",
+    [
+        Basket(17),
+        Basket(17, Line("a"), Line("b"), [Line("c"), Line("d")], {"e": Line("f")}),
+    ],
+)
+async def test_dataclasses_within_a_dataclass_arrive_as_such(basket: Basket) -> None:
+    """A member that the constructor does not take is not sent: the worker could make nothing of it."""
+    handle, seen = handled("orders/{order}", Basket)
+    await handle.schedule(basket)
+    topic, sent, _ = seen.sent[0]
+    assert (topic, arrived(handle, sent)) == ("orders/17", basket)
+    await handle.schedule(sent)
+    assert seen.sent[1] == seen.sent[0]
+
+
+async def test_what_the_worker_could_not_read_is_not_sent() -> None:
+    handle, seen = handled("orders/{order}", Basket)
+    with pytest.raises(fasti.BadArgument, match=r"^payload is no Basket in JSON: .*datetime"):
+        await handle.schedule(Basket(17, until=datetime(2030, 1, 1, tzinfo=UTC)))
+    assert seen.sent == []
+    handle, seen = handled("orders/{order}", Camel)
+    await handle.schedule(Camel(orderId=17))
+    assert seen.sent == [("orders/17", {"orderId": 17}, {})]
+    assert arrived(handle, {"orderId": 17}) == Camel(orderId=17)
+
+
+def test_a_name_is_a_whole_level() -> None:
+    for wrong in ("orders/{}", "orders/n{order}", "orders/{order id}"):
+        with pytest.raises(fasti.BadArgument, match="names for whole levels"):
+            handled(wrong)
 
 
 async def test_without_a_type_a_payload_goes_as_it_is() -> None:
