@@ -74,6 +74,8 @@ class Certificates:
 
     def _made(self) -> tuple[ssl.SSLContext, Revoked]:
         files = self._files
+        for path in self.paths:
+            path.open().close()  # OpenSSL does not say which file is missing
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Without a password OpenSSL would ask for an encrypted key's on the terminal.
         context.load_cert_chain(files.cert, files.key or None, password="")
@@ -124,4 +126,6 @@ def _why(error: Exception) -> str:
     """The error in words, without details of the program."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -69,6 +69,23 @@ def test_what_is_not_is_refused(page: dict[str, Any], port: int) -> None:
     assert page["done"] == set()
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"webhook-id": "m1", "webhook-timestamp": "{now}"},
+        {"webhook-id": "m1", "webhook-timestamp": "soon", "webhook-signature": "v1,a"},
+        {"webhook-id": "m1", "webhook-timestamp": "{now}", "webhook-signature": "v1,\xe9"},
+    ],
+)
+def test_what_nobody_signed_is_refused(port: int, headers: dict[str, str]) -> None:
+    sent = {name: value.format(now=int(time.time())) for name, value in headers.items()}
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(f"http://127.0.0.1:{port}/", b"hello", sent))
+    refused.value.close()
+    assert refused.value.code == 401
+
+
 def test_the_secret_on_the_page_is_the_one_of_its_example() -> None:
     assert f"whsec_{b64encode(SECRET).decode()}" in PAGE
     assert f'b64decode("{b64encode(SECRET).decode()}")' in PAGE

@@ -95,7 +95,7 @@ async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.L
     assert Spoken(made).shown() == OTHER
     (tmp_path / "now.pem").unlink()
     await look()
-    assert stays + "[Errno 2]" in caplog.text
+    assert stays + f"{tmp_path}/now.pem: No such file" in caplog.text
     assert Spoken(made).shown() == OTHER
     caplog.clear()
     put(tmp_path)
@@ -113,6 +113,7 @@ def test_what_cannot_be_used_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         mqtt_certificates(config(tls_cert="nowhere.pem"))
     assert caught.value.key == "mqtt.tls_cert"
+    assert str(caught.value) == "mqtt.tls_cert: cannot be used: nowhere.pem: No such file or directory"
     assert http_certificates(Config()) is None
     assert mqtt_certificates(Config()) is None
 
