@@ -18,7 +18,7 @@ from ..delivery.settling.undone import NEVER
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, try_view
 from ..pull.call import Answer, Call, Leased, LeaseRequest
-from ..pull.lease_id import BadLeaseId, LeaseId, Shares, lease_head, lease_tail, lease_text, parse_lease
+from ..pull.lease_id import BadLeaseId, LeaseId, lease_heads, lease_tail, lease_text, parse_leases
 from ..pull.pull import Pull, Settled
 from ..settings.config import ACK_MS_MAX, Config
 from ..settings.durations import NEVER_TEXT
@@ -174,11 +174,12 @@ class Leasing:
     def views(self, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
         """Views of the leased messages."""
         shared: dict[tuple[str, int], _Shared] = {}
-        for one in leased:
+        heads = lease_heads([(one.number, *one.given.message.origin) for one in leased])
+        for one, head in zip(leased, heads, strict=True):
             key = (one.given.text, one.until_ms)
             if key not in shared:
-                shared[key] = _shared_of(one)
-            yield shared[key].view(one, self._node)
+                shared[key] = _shared_of(one, self._node)
+            yield shared[key].view(one, head)
 
     # -- settling leases
 
@@ -236,22 +237,15 @@ class Leasing:
         self, name: str, rights: Rights | None, lease_ids: Sequence[str]
     ) -> tuple[list[LeaseId], list[str]]:
         """The caller's leases, each once, and the others. Raises FieldError."""
-        mine, others = [], []
-        shares: Shares = {}
-        may: dict[str, bool] = {}
-        """Permission by group."""
-        for text in dict.fromkeys(lease_ids):
-            try:
-                lease = parse_lease(text, shares)
-                if lease.text not in may:
-                    may[lease.text] = _may_lease(rights, _filter_of(lease.text, name))
-            except BadLeaseId as error:
-                raise FieldError("lease_ids", f"{text[:40]!r} {error}") from None
-            if may[lease.text]:
-                mine.append(lease)
-            else:
-                others.append(text)
-        return mine, others
+        try:
+            leases = parse_leases(dict.fromkeys(lease_ids))
+            of_groups = {lease.text: lease for lease in leases}
+            filters = {text: _filter_of(lease, name) for text, lease in of_groups.items()}
+        except BadLeaseId as error:
+            raise FieldError("lease_ids", str(error)) from None
+        may = {text for text, topic_filter in filters.items() if _may_lease(rights, topic_filter)}
+        others = [lease_text(lease) for lease in leases if lease.text not in may]
+        return [lease for lease in leases if lease.text in may] if others else leases, others
 
 
 def _telling(view: Callable[[Settled], Any], answered: Answered) -> Callable[[Settled], None]:
@@ -264,49 +258,55 @@ def _telling(view: Callable[[Settled], Any], answered: Answered) -> Callable[[Se
 class _Shared(NamedTuple):
     """Shared by the leases of a group in one answer."""
 
+    node: int
     filter: str
     tail: str
     """End of their `lease_id`."""
     until: str
+    times: dict[int, str]
+    """Texts of due times."""
     models: dict[bytes, tuple[shapes.LeasedMessage, Encoding]]
     """Views of first tries, by `Message.likeness`, and how the payload came in."""
 
-    def view(self, leased: Leased, node: int) -> shapes.LeasedMessage:
-        """Written for speed: of messages that are alike only one is looked at as a whole."""
+    def view(self, leased: Leased, head: str) -> shapes.LeasedMessage:
+        """Written for speed: of messages that are alike only one is looked at as a whole. `head`: of its
+        `lease_id`."""
         message = leased.given.message
         alike = message.likeness if leased.given.attempt == 1 else b""
         model = self.models.get(alike)
         if model is None:
-            view = self._whole(leased, node)
+            view = self._whole(leased, head)
             if alike:
                 self.models[alike] = view, ENCODINGS[message.record.encoding]
             return view
         view, encoding = model[0].copy(), model[1]
-        view["id"], view["deliver_at"] = message.id_text(node), time_text(message.due_ms)
+        due_ms = message.due_ms
+        due = self.times.get(due_ms) or self.times.setdefault(due_ms, time_text(due_ms))
+        view["id"], view["deliver_at"] = message.id_text(self.node), due
         view["payload"], view["encoding"] = payload_view(message.payload, encoding)
-        view["lease_id"] = lease_head(leased.number, message.position, message.shard) + self.tail
+        view["lease_id"] = head + self.tail
         return view
 
-    def _whole(self, leased: Leased, node: int) -> shapes.LeasedMessage:
+    def _whole(self, leased: Leased, head: str) -> shapes.LeasedMessage:
         given = leased.given
         message = given.message
         record, place = message.record, message.position
         retry = record.retry
         tries = tries_before(message, given.attempt - message.attempts_before)
         return {
-            **message_view(message.id(node), place, record, DISPATCHED, None),
+            **message_view(message.id(self.node), place, record, DISPATCHED, None),
             "filter": self.filter,
             "attempt": given.attempt,
             "reason": None if retry is None else retry.reason.decode(errors="replace"),
             "tries": [try_view(one) for one in tries],
-            "lease_id": lease_head(leased.number, *message.origin) + self.tail,
+            "lease_id": head + self.tail,
             "lease_until": self.until,
         }
 
 
-def _shared_of(leased: Leased) -> _Shared:
+def _shared_of(leased: Leased, node: int) -> _Shared:
     text = leased.given.text
-    return _Shared(parse_share(text)[1], lease_tail(text), time_text(leased.until_ms), {})
+    return _Shared(node, parse_share(text)[1], lease_tail(text), time_text(leased.until_ms), {}, {})
 
 
 def _nack_ms(delay: str | float | None) -> int | None:
@@ -316,16 +316,16 @@ def _nack_ms(delay: str | float | None) -> int | None:
     return NEVER if delay == NEVER_TEXT else delay_ms("delay", delay)
 
 
-def _filter_of(text: str, name: str) -> str:
-    """The filter of a group with that name. Raises BadLeaseId."""
+def _filter_of(lease: LeaseId, name: str) -> str:
+    """The filter of its group, which has that name. Raises BadLeaseId."""
     try:
-        group, topic_filter = parse_share(text)
+        group, topic_filter = parse_share(lease.text)
     except TopicError:
         group = None
     if group is None:
-        raise BadLeaseId("is not a lease_id")
+        raise BadLeaseId(f"{lease_text(lease)[:40]!r} is not a lease_id")
     if group != name:
-        raise BadLeaseId(f"is of the group {group[:64]!r}")
+        raise BadLeaseId(f"{lease_text(lease)[:40]!r} is of the group {group[:64]!r}")
     return topic_filter
 
 

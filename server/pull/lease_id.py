@@ -5,7 +5,8 @@
     text     the rest: `$share/group/filter`
 
 in base64url without padding. The part before the text fills whole characters, so that the leases of one call
-share their end, which is encoded and decoded once. While the lease runs its number finds it, and no other
+share their end, which is encoded and decoded once, and their beginnings are encoded and decoded as one text:
+half the time. While the lease runs its number finds it, and no other
 lease of the same message. The position finds the message, whatever has happened to it. Version 1 had a packet
 id of 4 bytes instead of the number: such a lease can only be acked. A message that was already done when it
 was given still gets an id of version 1, with packet id 0.
@@ -16,6 +17,7 @@ It is no secret and no proof: a key that may lease from the group may ack all it
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error, a2b_base64, b2a_base64
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from timeline.position import Position
@@ -30,6 +32,9 @@ _FIRST_CHARS = _FIRST_HEAD.size // 3 * 4
 _FIRST_BEGINS = "AQ"
 """Begins with byte 1. The second character has four bits of the packet id, which are 0."""
 _NUMBER_BITS = 56
+_NUMBERS = (1 << _NUMBER_BITS) - 1
+_VERSIONED = _VERSION << _NUMBER_BITS
+_VERSIONED_MIN = _VERSIONED | NUMBER_MIN
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_+/", b"+/**")
 """To the alphabet of `a2b_base64`; characters only in that one become invalid."""
@@ -52,16 +57,27 @@ class LeaseId(NamedTuple):
 
 
 def lease_text(lease: LeaseId) -> str:
-    return lease_head(lease.number, lease.position, lease.shard) + lease_tail(lease.text)
+    return lease_heads([(lease.number, lease.position, lease.shard)])[0] + lease_tail(lease.text)
 
 
-def lease_head(number: int, position: Position, shard: int) -> str:
-    """The part of its own; followed by `lease_tail`."""
+def lease_heads(leases: Sequence[tuple[int, Position, int]]) -> list[str]:
+    """The part of its own of each, by number, position and shard; followed by `lease_tail`."""
+    if any(number < NUMBER_MIN for number, _, _ in leases):
+        return [_lease_head(*lease) for lease in leases]
+    pack, head = _HEAD.pack, _VERSIONED
+    heads = [pack(head | number, shard, place.to_bytes(12, "big")) for number, place, shard in leases]
+    text = _encoded(b"".join(heads))
+    return [text[at : at + _HEAD_CHARS] for at in range(0, len(text), _HEAD_CHARS)]
+
+
+def _lease_head(number: int, position: Position, shard: int) -> str:
     place = position.to_bytes(12, "big")
     if number < NUMBER_MIN:
-        head = _FIRST_HEAD.pack(1, number, shard, place)
-    else:
-        head = _HEAD.pack(_VERSION << _NUMBER_BITS | number, shard, place)
+        return _encoded(_FIRST_HEAD.pack(1, number, shard, place))
+    return _encoded(_HEAD.pack(_VERSIONED | number, shard, place))
+
+
+def _encoded(head: bytes) -> str:
     return b2a_base64(head, newline=False).translate(_URL_SAFE).decode()
 
 
@@ -70,8 +86,32 @@ def lease_tail(text: str) -> str:
     return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-def parse_lease(text: str, shares: Shares) -> LeaseId:
-    """Parse a lease id. `shares`: a cache for the leases of one call. Raises BadLeaseId."""
+def parse_leases(texts: Iterable[str]) -> list[LeaseId]:
+    """Parse the lease ids of one call. Raises BadLeaseId, which names the first bad one."""
+    texts, shares = list(texts), Shares()
+    return _parsed_together(texts) or [_parsed(text, shares) for text in texts]
+
+
+def _parsed_together(texts: Sequence[str]) -> list[LeaseId]:
+    """Lease ids of version 2 and of one group; empty if these are not."""
+    tails = {text[_HEAD_CHARS:] for text in texts}
+    heads = "".join([text[:_HEAD_CHARS] for text in texts])
+    if len(tails) != 1 or len(heads) < len(texts) * _HEAD_CHARS:
+        return []
+    try:
+        share = _share_of(tails.pop().encode("ascii"))
+        data = a2b_base64(heads.encode("ascii").translate(_STANDARD), strict_mode=True)
+        leases = [
+            LeaseId(share, first & _NUMBERS, Position(int.from_bytes(place, "big")), shard)
+            for first, shard, place in _HEAD.iter_unpack(data)
+            if _VERSIONED_MIN <= first <= _VERSIONED | _NUMBERS
+        ]
+    except (UnicodeError, Error, struct.error):
+        return []
+    return leases if len(leases) == len(texts) else []
+
+
+def _parsed(text: str, shares: Shares) -> LeaseId:
     try:
         is_first = text.startswith(_FIRST_BEGINS)
         chars = _FIRST_CHARS if is_first else _HEAD_CHARS
@@ -80,14 +120,14 @@ def parse_lease(text: str, shares: Shares) -> LeaseId:
             version, number, shard, place = _FIRST_HEAD.unpack(head)
         else:
             first, shard, place = _HEAD.unpack(head)
-            version, number = first >> _NUMBER_BITS, first & ((1 << _NUMBER_BITS) - 1)
+            version, number = first >> _NUMBER_BITS, first & _NUMBERS
         share = shares.get(text[chars:])
         if share is None:
             share = shares[text[chars:]] = _share_of(text[chars:].encode("ascii"))
     except (UnicodeError, Error, struct.error):
-        raise BadLeaseId("is not a lease_id") from None
+        raise BadLeaseId(f"{text[:40]!r} is not a lease_id") from None
     if version != _VERSION - is_first or (number < NUMBER_MIN) != is_first:
-        raise BadLeaseId("is not a lease_id")
+        raise BadLeaseId(f"{text[:40]!r} is not a lease_id")
     return LeaseId(share, number, Position(int.from_bytes(place, "big")), shard)
 
 

@@ -2,18 +2,31 @@
 
 from base64 import urlsafe_b64encode
 from contextlib import suppress
+from re import escape
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.delivery.settling.leases import NUMBER_MIN
-from server.pull.lease_id import BadLeaseId, LeaseId, Shares, lease_text, parse_lease
+from server.pull.lease_id import BadLeaseId, LeaseId, lease_heads, lease_text, parse_leases
 from timeline.position import Position
 
 ONE = LeaseId("$share/g/a/#", NUMBER_MIN + 7, Position((5 << 48) | 3), 2)
 FIRST = ONE._replace(number=7)
 """Of version 1, which release 0.1.0 gave."""
+
+
+def _parsed(text: str) -> LeaseId:
+    """The lease, which is the same among others."""
+    try:
+        (lease,) = parse_leases([text])
+    except BadLeaseId:
+        with pytest.raises(BadLeaseId, match="is not a lease_id"):
+            parse_leases([lease_text(ONE), text])
+        raise
+    assert parse_leases([lease_text(ONE), text, lease_text(FIRST)]) == [ONE, lease, FIRST]
+    return lease
 
 
 @given(
@@ -25,13 +38,13 @@ FIRST = ONE._replace(number=7)
 def test_there_and_back(number: int, place: int, shard: int, text: str) -> None:
     lease = LeaseId(text, number, Position(place), shard)
     told = lease_text(lease)
-    assert parse_lease(told, {}) == lease
+    assert _parsed(told) == lease
     assert told.replace("-", "").replace("_", "").isalnum()
 
 
 def test_a_lease_of_the_first_release_is_read() -> None:
     told = "AQAAAAcAAAACAAAAAAAFAAAAAAADJHNoYXJlL2cvYS8j"
-    assert (lease_text(FIRST), parse_lease(told, {})) == (told, FIRST)
+    assert (lease_text(FIRST), _parsed(told)) == (told, FIRST)
 
 
 @pytest.mark.parametrize("one", [ONE, FIRST])
@@ -39,7 +52,7 @@ def test_every_truncation_is_none(one: LeaseId) -> None:
     told = lease_text(LeaseId("$share/g/a", *one[1:]))
     for count in range(len(told)):
         try:
-            lease = parse_lease(told[:count], {})
+            lease = _parsed(told[:count])
         except BadLeaseId:
             continue
         assert lease_text(lease) == told[:count]
@@ -53,7 +66,7 @@ def test_every_corruption_is_none_or_another(one: LeaseId) -> None:
         for put in "Aa0-_=+/ é\n\0":
             text = told[:index] + put + told[index + 1 :]
             with suppress(BadLeaseId):
-                assert lease_text(parse_lease(text, {})) == text
+                assert lease_text(_parsed(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -68,12 +81,29 @@ def test_every_corruption_is_none_or_another(one: LeaseId) -> None:
 )
 def test_what_is_none(data: bytes) -> None:
     with pytest.raises(BadLeaseId):
-        parse_lease(urlsafe_b64encode(data).rstrip(b"=").decode(), {})
+        _parsed(urlsafe_b64encode(data).rstrip(b"=").decode())
 
 
-def test_leases_of_one_call_share_how_they_end() -> None:
-    numbers = (NUMBER_MIN + 1, NUMBER_MIN + 2)
-    leases = [ONE._replace(number=number, text=text) for number in numbers for text in ("a", "b/ü")]
-    shares: Shares = {}
-    assert [parse_lease(lease_text(lease), shares) for lease in leases] == leases
-    assert sorted(shares.values()) == ["a", "b/ü"]
+@pytest.mark.parametrize("texts", [["$share/g/a"], ["$share/g/a", "$share/g/é/#"]])
+@pytest.mark.parametrize("lowest", [1, NUMBER_MIN + 1])
+def test_leases_of_one_call_are_those_of_one_each(texts: list[str], lowest: int) -> None:
+    numbers = (lowest, NUMBER_MIN + 2, NUMBER_MIN + 3)
+    leases = [ONE._replace(number=number, text=text) for number in numbers for text in texts]
+    told = [lease_text(lease) for lease in leases]
+    assert parse_leases(told) == leases
+    heads = lease_heads([(lease.number, lease.position, lease.shard) for lease in leases])
+    assert all(map(str.startswith, told, heads))
+    assert not parse_leases([])
+
+
+@given(st.integers(0, 2), st.integers(0, 60), st.characters(max_codepoint=300))
+def test_a_bad_one_among_others_is_named(which: int, at: int, put: str) -> None:
+    told = [lease_text(ONE._replace(number=NUMBER_MIN + number)) for number in range(3)]
+    bad = told[which] = told[which][:at] + put + told[which][at + 1 :]
+    try:
+        _parsed(bad)
+    except BadLeaseId:
+        with pytest.raises(BadLeaseId, match=f"^{escape(repr(bad[:40]))} is not a lease_id$"):
+            parse_leases(told)
+    else:
+        assert [lease_text(lease) for lease in parse_leases(told)] == told
