@@ -27,6 +27,7 @@ from .net.acceptor import Acceptor, Ports
 from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
 from .net.proxies import proxies_of
 from .net.tls import Certificates
+from .observe.history import FINE_S
 from .observe.logs import telling
 from .observe.tracing import Traces
 from .observe.version import server_version
@@ -162,6 +163,7 @@ class Server:
             (self._last_use.note, NOTE_S),
             (self._idle_trim.look, LOOK_S),
             (self.app.counting.look, INTERVAL_S),
+            (self.app.sampling.look, FINE_S),
         )
         self._watch.start()
         self._review()  # the files may have changed before

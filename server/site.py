@@ -38,6 +38,7 @@ from .http.routes.events import Events
 from .http.routes.explain import Explain
 from .http.routes.export import Export
 from .http.routes.groups import GroupRoutes
+from .http.routes.history import HistoryRoutes
 from .http.routes.info import Info
 from .http.routes.jobs import JobRoutes
 from .http.routes.leases import LeaseRoutes
@@ -51,7 +52,7 @@ from .http.routes.slices import Slices
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
-from .http.turns import OneThread, Turns
+from .http.turns import OneThread
 from .net.browsers import http_pages
 from .net.crowd import Crowd
 from .net.loop_time import LoopTime
@@ -71,7 +72,7 @@ def build_site(
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    turns = Turns(clock, max_bytes=http.buffered_bytes)
+    turns = app.turns
     intake = Intake(ask, Spreader(timeline), turns, hooks, core.retained)
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
@@ -116,6 +117,7 @@ def build_site(
         GroupRoutes(places, core.groups, core.subscriptions, config),
         EndpointRoutes(places, hooks, config),
         Events(app.streams, app.figures.moving),
+        HistoryRoutes(clock, turns, app.history),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers.in_thread, config.store),

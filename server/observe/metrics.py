@@ -143,6 +143,16 @@ class Metrics:
         self._commit_s.observe(seconds)
         self._commit_rows.observe(rows)
 
+    @property
+    def accepted_count(self) -> int:
+        """Value of `accepted`."""
+        return int(next(iter(self.accepted.collect())).samples[0].value)
+
+    @property
+    def late_counts(self) -> tuple[int, ...]:
+        """Dispatched messages by lateness, as LATENESS_MS, and beyond."""
+        return tuple(self._late)
+
     def late(self) -> list[tuple[str, int]]:
         """Upper bounds, seconds as text, and the number of messages with at most that lateness."""
         bounds = [*(f"{bound / 1_000}" for bound in LATENESS_MS), "+Inf"]

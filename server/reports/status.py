@@ -43,7 +43,7 @@ from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..http.undone import retries_of
 from ..observe.logs import shown
-from ..webhook.failing import LAST_POSTS
+from ..webhook.failing import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
 TOP = 20
@@ -119,10 +119,11 @@ class Status(Collector):
         self.is_whole = True
         """Whether the caller sees every message; else single groups are left out."""
         self._totals = Totals()
-        self._group_metrics: list[Metric] = []
-        """Metrics of single groups."""
+        self.rows: list[Row] = []
+        """Status of single groups."""
         self._idle_groups = 0
-        self._disk: tuple[int, int] | None = None
+        self.disk: tuple[int, int] | None = None
+        """Bytes of the data, and free ones; None: not known."""
         self._measuring: asyncio.Task[tuple[int, int] | None] | None = None
 
     async def look(self, turn: Turn) -> None:
@@ -132,7 +133,7 @@ class Status(Collector):
         groups = [*dict.fromkeys((*await self._furthest(turn), *await self._retrying(turn)))]
         rows = await self._rows(turn, groups, until_s)
         await turn.begin()
-        self._group_metrics = _families(rows)
+        self.rows = rows
         self._totals = totals
         self._idle_groups = sum(1 for group in self._core.groups if not group.is_here)
         await self._measure()
@@ -213,7 +214,7 @@ class Status(Collector):
             self._measuring = asyncio.create_task(asyncio.to_thread(measured, self._folder))
         done, _ = await asyncio.wait({self._measuring}, timeout=DISK_S)
         for task in done:
-            self._disk = task.result()
+            self.disk = task.result()
 
     # -- Prometheus
 
@@ -231,12 +232,12 @@ class Status(Collector):
             ("fasti_groups_without_consumers", "Groups without a connected member", self._idle_groups),
         ):
             yield GaugeMetricFamily(name, text, value=value)
-        if self._disk is not None:
-            yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self._disk[0])
+        if self.disk is not None:
+            yield GaugeMetricFamily("fasti_store_bytes", "Size of the data directory", value=self.disk[0])
             text = "Free bytes of the disk that it is on"
-            yield GaugeMetricFamily("fasti_disk_free_bytes", text, value=self._disk[1])
+            yield GaugeMetricFamily("fasti_disk_free_bytes", text, value=self.disk[1])
         if self.is_whole:
-            yield from self._group_metrics
+            yield from _families(self.rows)
             yield self._failing()
 
     def _failing(self) -> Metric:
@@ -246,10 +247,14 @@ class Status(Collector):
             " that fail most; no series before the first post"
         )
         shares = GaugeMetricFamily("fasti_endpoint_failing_share", text, labels=("endpoint",))
-        every = [(self._webhooks.failing(name), name) for name in self._webhooks.registry.names()]
-        for failing, name in nlargest(TOP, [one for one in every if one[0].of]):
+        for failing, name in self.failing():
             shares.add_metric((name,), failing.share)
         return shares
+
+    def failing(self) -> list[tuple[Failing, str]]:
+        """The TOP endpoints that fail most, of those with posts since the start."""
+        every = [(self._webhooks.failing(name), name) for name in self._webhooks.registry.names()]
+        return nlargest(TOP, [one for one in every if one[0].of])
 
 
 def _families(rows: list[Row]) -> list[Metric]:

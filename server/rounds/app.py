@@ -31,6 +31,7 @@ from ..engine.lease import Lease
 from ..engine.writer import DECIDE_S, Decide
 from ..http.streams import Streams
 from ..http.timeline import Timeline
+from ..http.turns import Turns
 from ..jobs.expiring import Expiries
 from ..jobs.garbage import GarbageCollector
 from ..jobs.launch import Launcher
@@ -41,9 +42,11 @@ from ..jobs.workers import Workers
 from ..net.loop_time import LoopTime
 from ..net.outgoing import Outgoing
 from ..net.pool import pool_of
+from ..observe.history import History
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
 from ..reports.figures import Figures
+from ..reports.sampling import Sampling
 from ..reports.status import Status
 from ..settings.config import Config
 from ..webhook.registry import Registry
@@ -181,6 +184,9 @@ class App:
         self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
         self.metrics.registry.register(self.status)
         self.streams = Streams(config.http.event_streams)
+        self.turns = Turns(self._clock, max_bytes=config.http.buffered_bytes)
+        self.history = History()
+        self.sampling = Sampling(core, self.metrics, self.status, self.webhooks, self.turns, self.history)
 
     def _build_housekeeping(self, config: Config) -> None:
         """Work by a timetable, and the simulated clock."""

@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("process", 0, 64, 64, {}, "the interpreter, its modules, what is made once"),
+    Part("process", 0, 64, 64, {}, "the interpreter, its modules, what is made once, the history"),
     Part("topics", 0, 36, 36, {}, "learned structures of topics, and what is remembered of them"),
     Part("keys", 0, 44, 44, {}, "keys that are being checked, and answers to those that were"),
     Part(

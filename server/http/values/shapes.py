@@ -731,6 +731,69 @@ class Figures(TypedDict):
     lateness: NotRequired[list[tuple[str, int]]]
 
 
+class Lateness(TypedDict):
+    """Lateness of half of the messages, and of 99 of 100, ms: an upper bound, at most 3,600,000; null: none
+    was dispatched."""
+
+    p50_ms: int | None
+    p99_ms: int | None
+
+
+class GroupPoint(TypedDict):
+    """A group or endpoint with messages that it has not finished."""
+
+    group: str
+    filter: str
+    lag_messages: int
+    lag_messages_is_exact: bool
+    lag_seconds: float
+    in_flight: int
+    retries: int
+
+
+class HistoryPoint(TypedDict):
+    """Figures at `at`, and what was counted in the `seconds` before. A key that does not see every message
+    gets only `at`, `seconds` and `behind_ms`.
+
+    `accepted`: over HTTP; `published`: over MQTT; `delivered`: to subscribers; `posted`: to endpoints;
+    `retried`: tries that failed and come again; `died`: became dead letters. `died_by_reason` and
+    `retries_by_reason` have the most frequent reasons. `failing_endpoints`: share of the last posts that
+    failed. `groups`: those furthest behind, at most 20. null: not known.
+    """
+
+    at: Instant
+    seconds: float
+    behind_ms: int
+    accepted: NotRequired[int]
+    published: NotRequired[int]
+    dispatched: NotRequired[int]
+    delivered: NotRequired[int]
+    leased: NotRequired[int]
+    posted: NotRequired[int]
+    post_failures: NotRequired[int]
+    retried: NotRequired[int]
+    died: NotRequired[int]
+    died_by_reason: NotRequired[dict[str, int]]
+    lateness: NotRequired[Lateness]
+    pending: NotRequired[int]
+    retries: NotRequired[int]
+    retries_by_reason: NotRequired[dict[str, int]]
+    dead_letters: NotRequired[int]
+    memory_bytes: NotRequired[int]
+    store_bytes: NotRequired[int | None]
+    disk_free_bytes: NotRequired[int | None]
+    groups: NotRequired[list[GroupPoint]]
+    failing_endpoints: NotRequired[dict[str, float]]
+
+
+class History(TypedDict):
+    """Points in order. `since`: where the server's history begins; null: it has none yet."""
+
+    since: Instant | None
+    step_s: float
+    points: list[HistoryPoint]
+
+
 class Backup(TypedDict):
     """Where the backup is."""
 
