@@ -7,6 +7,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -58,6 +60,7 @@ def is_there(name: str, ends: set[str]) -> bool:
     return any(end.startswith(f"{name}-") for end in ends)
 
 
+@pytest.mark.long
 def test_every_file_that_is_named_is_there() -> None:
     files = {
         str(path.relative_to(ROOT))

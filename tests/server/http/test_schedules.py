@@ -176,6 +176,7 @@ async def test_what_cannot_be_read(server: Running) -> None:
     await server.call("PUT", f"{SCHEDULES}/s?x=1", NIGHTLY, status=422)
 
 
+@pytest.mark.long
 async def test_a_preview_ends_where_the_next_fire_takes_long_to_find(server: Running) -> None:
     """A thousand fires of this rule took two minutes."""
     rule = "FREQ=SECONDLY;BYHOUR=17;BYMINUTE=3;BYSECOND=5"

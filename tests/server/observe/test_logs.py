@@ -176,6 +176,7 @@ def test_a_command_without_clients_writes_every_line(monkeypatch: pytest.MonkeyP
     assert len(out.getvalue().splitlines()) == BURST + 10
 
 
+@pytest.mark.long
 def test_many_causes_of_one_kind_are_bounded_together(begin: Begin) -> None:
     """Who has many addresses writes no more lines for it."""
     written = begin("text")

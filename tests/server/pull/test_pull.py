@@ -880,6 +880,7 @@ def test_each_of_many_that_are_leased_at_a_replay_is_given_once(acked: int, *, i
     assert _in_flight(rig) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_kill_while_a_group_with_many_leases_is_set_back_loses_and_doubles_nothing(survivors: int) -> None:
     for steps in range(6):
