@@ -33,6 +33,13 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def light() -> None:
+    """What other tests have left is looked through once here, and not by each `gc.collect()`."""
+    gc.collect()
+    gc.freeze()
+
+
 def opened_at(store: RocksStore, caps: Caps = CAPS) -> Opened:
     return open_timeline(store, wall_ms=NOW, node=5, max_slices=50, max_structures=20, caps=caps)
 
