@@ -50,7 +50,7 @@ from ..timeline import Timeline
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
-from ..values.scalars import Cursor, Point, Seq, Shift
+from ..values.scalars import Cursor, Point, Seq, Shift, named, rules, some_of, without
 from ..values.scalars import Filter as TopicFilter
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
 class BulkRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of both."""
 
-    filter: Filter
+    filter: Annotated[Filter, rules(some_of("topic", "due_from", "due_to"))]
     shift: Shift | None = None
     dry_run: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -151,7 +151,7 @@ class Control:
         "Cancel all that match",
         SCHEDULE,
         Gives(200, shapes.Changed),
-        body=BulkRequest,
+        body=Annotated[BulkRequest, without("shift"), named("CancelRequest")],
         example={"filter": {"topic": "orders/17/#"}, "dry_run": True},
         problems=WRITES,
     )
@@ -165,7 +165,7 @@ class Control:
         "Shift all that match",
         SCHEDULE,
         Gives(200, shapes.Changed),
-        body=BulkRequest,
+        body=Annotated[BulkRequest, rules(some_of("shift")), named("RescheduleRequest")],
         example={"filter": {"topic": "meters/#", "due_to": "2030-01-01T00:00:00Z"}, "shift": "PT15M"},
         problems=WRITES,
     )

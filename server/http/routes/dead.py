@@ -27,8 +27,8 @@ from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
-from ..values.scalars import Delay, only_one
-from .kept import CHOSEN, Change, KeptRows, wait_of
+from ..values.scalars import Delay, rules
+from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows, wait_of
 
 
 class RequeueDead(Change):
@@ -81,7 +81,7 @@ class DeadRoutes:
         "Send dead letters again, to those alone who gave them up, or to another place",
         SCHEDULE,
         Gives(200, shapes.KeptChanged),
-        body=Annotated[RequeueDead, only_one("ids", "filter")],
+        body=Annotated[RequeueDead, rules(*ONE_CHOICE)],
         example={"filter": {"group": "printers", "topic": "jobs/#"}, "deliver_in": "1m"},
         problems=WRITES,
     )
@@ -97,7 +97,7 @@ class DeadRoutes:
         "Forget dead letters",
         SCHEDULE,
         Gives(200, shapes.KeptChanged),
-        body=Annotated[Change, only_one("ids", "filter")],
+        body=Annotated[Change, rules(*ONE_CHOICE)],
         example={"filter": {"group": "printers", "to": "2026-01-01T00:00:00Z"}, "dry_run": True},
         problems=WRITES,
     )

@@ -28,9 +28,10 @@ from ..requests import body_of, limit_of
 from ..values import shapes
 from ..values.bodies import FieldError, instant_ms
 from ..values.job_views import job_view
-from ..values.scalars import PAGED, Location
+from ..values.scalars import GIVEN, NULL, PAGED, Location, only_one, rules, some_of
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Parts = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 2, "maximum": PARTS_MAX})]
 Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
@@ -44,8 +45,13 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     kind: Literal["split", "expire"]
     slice: str | int | None = None
-    parts: int | None = None
+    parts: Parts | None = None
     run: Literal["server", "caller"] = "server"
+
+
+_SPLITS = {"properties": {"kind": {"const": "split"}, "slice": GIVEN}, "required": ["slice"]}
+_EXPIRES = {"properties": {"kind": {"const": "expire"}, "slice": NULL, "parts": NULL}}
+_KINDS = rules({"anyOf": [_SPLITS, _EXPIRES]})
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +71,14 @@ class CommitJob(msgspec.Struct, forbid_unknown_fields=True):
     cuts: list[int] | None = None
     pieces: list[Piece] | None = None
     slices: list[DroppedSlice] | None = None
+
+
+_CUT = rules(
+    only_one("cuts", "slices"),
+    only_one("pieces", "slices"),
+    some_of("cuts", "slices"),
+    some_of("pieces", "slices"),
+)
 
 
 class Abort(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,7 +128,7 @@ class JobRoutes:
         "Start a job of the pipeline",
         ADMIN,
         Gives(201, shapes.JobView, {"Location": Location}),
-        body=JobRequest,
+        body=Annotated[JobRequest, _KINDS],
         example={"kind": "split", "slice": "2030-01-01T00:00:00Z", "parts": 4},
         problems=("not-found", *NO_JOB),
     )
@@ -171,7 +185,7 @@ class JobRoutes:
         "Hand back what was counted or archived: the slice is cut, or what expires is dropped",
         ADMIN,
         Gives(200, shapes.JobView),
-        body=CommitJob,
+        body=Annotated[CommitJob, _CUT],
         example={
             "token": TOKEN,
             "cuts": [1_893_457_800_000],

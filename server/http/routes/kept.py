@@ -61,7 +61,7 @@ from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.drafts import HTTP, MQTT, stored_key
 from ..values.message_body import KEY_CHARS_MAX, check_words
-from ..values.scalars import FLAG, PAGED, Id, Key, Point
+from ..values.scalars import FLAG, NULL, PAGED, Id, Key, Point, only_one, some_of
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import message_view, time_text
 
@@ -115,6 +115,16 @@ class Change(msgspec.Struct, forbid_unknown_fields=True):
     group: Group | None = None
     filter: Chosen | None = None
     dry_run: bool = False
+
+
+_NAMED = {"anyOf": [NULL, some_of(*Chosen.__struct_encode_fields__)]}
+ONE_CHOICE = (
+    only_one("ids", "filter"),
+    some_of("ids", "filter"),
+    only_one("group", "filter"),
+    {"properties": {"filter": _NAMED}},
+)
+"""Rules of a change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ from ..values.bodies import FieldError, check_json
 from ..values.drafts import HTTP, MQTT, stored_key
 from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of
 from ..values.reader import Reader
-from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When
+from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When, rules, some_of
 from ..values.views import delivery_view, etag, message_view, time_text
 
 TAGGED = {"ETag": ETag}
@@ -81,7 +81,7 @@ class Move(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _MOVE = msgspec.json.Decoder(Move)
-_MOVES = Annotated[Move, ONE_TIME]
+_MOVES = Annotated[Move, rules(ONE_TIME, some_of("deliver_at", "deliver_in"))]
 
 
 class MoveRequest(NamedTuple):

@@ -25,8 +25,8 @@ from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.message_body import due_of
-from ..values.scalars import Delay, When, not_both, only_one
-from .kept import CHOSEN, Change, KeptRows
+from ..values.scalars import Delay, When, not_both, rules
+from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows
 
 
 class TryRetries(Change):
@@ -38,7 +38,7 @@ class TryRetries(Change):
 
 _TRY = msgspec.json.Decoder(TryRetries)
 _CHANGE = msgspec.json.Decoder(Change)
-_CHANGES = Annotated[Change, only_one("ids", "filter")]
+_CHANGES = Annotated[Change, rules(*ONE_CHOICE)]
 
 
 class RetryRoutes:
@@ -80,7 +80,7 @@ class RetryRoutes:
         "Try again now, or at another time",
         SCHEDULE,
         Gives(200, shapes.KeptChanged),
-        body=Annotated[TryRetries, only_one("ids", "filter"), not_both("deliver_in", "deliver_at")],
+        body=Annotated[TryRetries, rules(*ONE_CHOICE, not_both("deliver_in", "deliver_at"))],
         example={"filter": {"group": "printers", "reason": "timeout"}},
         problems=WRITES,
     )

@@ -38,7 +38,8 @@ from ..turns import OneThread, Turns
 from ..upcoming import Upcoming, fire_views
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable
-from ..values.scalars import PAGED, Location, only_one
+from ..values.message_body import TO_SOMETHING
+from ..values.scalars import PAGED, Location, only_one, rules, some_of
 from ..values.schedule_body import (
     COUNT_DEFAULT,
     COUNT_MAX,
@@ -54,7 +55,8 @@ from ..values.schedule_views import schedule_view
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
 """The path of a schedule; paths with a verb behind it have their own handlers, for every method."""
-ONE_RULE = only_one("cron", "every", "rrule")
+_RULES = ("cron", "every", "rrule")
+ONE_RULE = (only_one(*_RULES), some_of(*_RULES))
 Count = Annotated[
     int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
 ]
@@ -110,7 +112,7 @@ class ScheduleRoutes:
         ADMIN,
         Gives(201, shapes.Schedule, {"Location": Location}),
         Gives(200, shapes.Schedule, said="it was there"),
-        body=Annotated[ScheduleRequest, ONE_RULE],
+        body=Annotated[ScheduleRequest, rules(*ONE_RULE, TO_SOMETHING)],
         example={
             "cron": "30 3 * * *",
             "timezone": "Europe/Bucharest",
@@ -222,7 +224,7 @@ class ScheduleRoutes:
         "When a schedule would fire",
         READ,
         Gives(200, shapes.Fires),
-        body=Annotated[PreviewRequest, ONE_RULE],
+        body=Annotated[PreviewRequest, rules(*ONE_RULE)],
         example={"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "Europe/Bucharest", "count": 3},
     )
     async def preview(self, request: web.Request) -> web.Response:

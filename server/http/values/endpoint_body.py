@@ -17,7 +17,7 @@ from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
-from .scalars import Delay, Expiry
+from .scalars import Backoff, Delay, Expiry
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -30,7 +30,7 @@ class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
     """When, and how often, a message is tried again; types only."""
 
     max_attempts: int | None = None
-    backoff: list[Delay] | None = None
+    backoff: Backoff | None = None
 
 
 class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Delay, Expiry, Filter
+from .scalars import Backoff, Delay, Expiry, Filter
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     filter: Filter
     ack_timeout: Delay | None = None
     max_attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    backoff: list[Delay] | None = None
+    backoff: Backoff | None = None
     expiry: Expiry | None = None
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
 

@@ -29,7 +29,22 @@ from ...settings.durations import TimeError, parse_delay
 from ...settings.times import parse_deliver_at, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import FieldError, delay_ms, field_error
-from .scalars import UNDONE, Delay, Id, Key, KeyScope, Target, Topic, When, any_of, named, not_both, without
+from .scalars import (
+    UNDONE,
+    ContentType,
+    Delay,
+    Id,
+    Key,
+    KeyScope,
+    Target,
+    Topic,
+    When,
+    named,
+    not_both,
+    rules,
+    some_of,
+    without,
+)
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -61,14 +76,15 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     late: Literal["deliver", "drop"] = "deliver"
     spread: Delay | None = None
     headers: dict[str, str] | None = None
-    content_type: str | None = None
+    content_type: ContentType | None = None
     key: Key | None = None
     key_scope: KeyScope | None = None
     id: Id | None = None
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
-_Checked = Annotated[MessageRequest, ONE_TIME, any_of("topic", "deliver_to")]
+TO_SOMETHING = some_of("topic", "deliver_to")
+_Checked = Annotated[MessageRequest, rules(ONE_TIME, TO_SOMETHING)]
 Item = Annotated[_Checked, named("BatchItem")]
 """An item of a batch, as described."""
 New = Annotated[_Checked, without("id")]

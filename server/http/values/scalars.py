@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from ...settings.kinds import BACKOFF_STEPS_MAX
+
 LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100
 
@@ -34,7 +36,11 @@ RetryAfter = Annotated[str, _meta("seconds", pattern="^[0-9]+$")]
 
 # -- in
 
-_ZONED = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)?(\[[A-Za-z0-9_+/-]+\])?$"
+_DAY = r"(0[1-9]|1[0-2])-(0[1-9]|[12]\d)|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31"
+_TIME = r"([01]\d|2[0-3]):[0-5]\d(:([0-5]\d|60)(\.\d{1,9})?)?"
+_OFFSET = r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_PLACE = r"\[[A-Za-z0-9_+/-]+\]"
+_ZONED = rf"^(19[7-9]\d|[2-9]\d{{3}})-({_DAY})[Tt ]{_TIME}({_OFFSET}({_PLACE})?|{_PLACE})$"
 _N = r"\d{1,15}([.,]\d{1,9})?"
 _SHORT = rf"(?=\d)({_N}w)?({_N}d)?({_N}h)?({_N}m(?!s))?({_N}s)?({_N}ms)?"
 _PERIOD = rf"[Pp](?=\d|[Tt]\d)({_N}[Ww])?({_N}[Dd])?([Tt](?=\d)({_N}[Hh])?({_N}[Mm])?({_N}[Ss])?)?"
@@ -56,6 +62,7 @@ _Part = Annotated[float, _meta(**_SECONDS)]
 Delay = Annotated[
     _DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds"), named("Delay")
 ]
+Backoff = Annotated[list[Delay], _meta(minItems=1, maxItems=BACKOFF_STEPS_MAX)]
 _ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]
 Expiry = Annotated[
     _ExpiryText | _Whole | _Part,
@@ -95,31 +102,37 @@ Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLeng
 KEPT, UNDONE = "kept", "pending"
 """How long a key is taken: as long as its message is kept, or until the message is no longer undone."""
 KeyScope = Annotated[Literal["kept", "pending"], _meta(default=KEPT)]
+ContentType = Annotated[str, _meta(minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
 GroupName = Annotated[str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#\\u0000]+$")]
 Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
 
 
-def _also(schema: dict[str, Any]) -> Meta:
-    """Where generators don't look: they would make a type of each option."""
-    return Meta(extra_json_schema={"if": {}, "then": schema})
+NULL: dict[str, Any] = {"type": "null"}
+GIVEN: dict[str, Any] = {"not": NULL}
 
 
-def only_one(*names: str) -> Meta:
+def rules(*schemas: dict[str, Any]) -> Meta:
+    """What is true of several members. It stands where generators don't look: they would make a type of each
+    option."""
+    return Meta(extra_json_schema={"if": {}, "then": {"allOf": list(schemas)}})
+
+
+def only_one(*names: str) -> dict[str, Any]:
     """At most one of these members is not null."""
     others = [[other for other in names if other != name] for name in names]
-    return _also({"anyOf": [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]})
+    return {"anyOf": [{"properties": dict.fromkeys(rest, NULL)} for rest in others]}
 
 
-def any_of(*names: str) -> Meta:
-    """At least one of these members is present."""
-    return _also({"anyOf": [{"required": [name]} for name in names]})
+def some_of(*names: str) -> dict[str, Any]:
+    """At least one of these members is there and not null."""
+    return {"anyOf": [{"required": [name], "properties": {name: GIVEN}} for name in names]}
 
 
-def not_both(one: str, other: str) -> Meta:
-    """At most one of these two members is present."""
-    return Meta(extra_json_schema={"not": {"required": [one, other]}})
+def not_both(one: str, other: str) -> dict[str, Any]:
+    """At most one of these two members is there."""
+    return {"not": {"required": [one, other]}}
 
 
 def without(name: str) -> Meta:

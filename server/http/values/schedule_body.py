@@ -28,7 +28,7 @@ from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import MessageRequest, ParsedMessage
 from .reader import Reader
-from .scalars import Delay, Target, Topic, When, Zone
+from .scalars import ContentType, Delay, Target, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -69,7 +69,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     expires_in: Delay | None = None
     late: Literal["deliver", "drop"] = "deliver"
     headers: dict[str, str] | None = None
-    content_type: str | None = None
+    content_type: ContentType | None = None
 
 
 class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):

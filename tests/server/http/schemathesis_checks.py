@@ -1,9 +1,47 @@
-"""A check of schemathesis: an answer's problem is one of those that `x-problems` names for its status."""
+"""Two checks for schemathesis: an answer's problem is one that the description names, and what the
+description allows is refused only for what it cannot say.
 
+schemathesis also draws from schemas without the rules below `then`, which hold for several members at once.
+To it what breaks such a rule is allowed, so its own check takes every 422. The check here looks at the whole
+schema: a body that keeps to it is refused for one of REFUSALS, or there is a fault.
+"""
+
+import re
 from typing import Any
 
+import jsonschema_rs
 import schemathesis
 from schemathesis import Case, CheckContext, Response
+
+REFUSALS = re.compile(
+    "|".join(
+        (
+            # The clock, and how far ahead limits.max_delay lets a time be.
+            r".*limits\.max_delay",
+            r".*a time must be after 1970", r"by: is after the year 9999",
+            r"(deliver_at|start|end|due_from|due_to|from|to): no such time",
+            r"end: leaves no fire",
+            r"to: must be later than from",
+            # The length of a duration, in whichever unit.
+            r"\S+: must be (at most|from|above|longer than|at least) .*\b(s|seconds|never)\b",
+            r"\S*backoff: must have no step above",
+            r"bucket: must be long enough",
+            # Text with a grammar of its own.
+            r"(key|content_type): must not hold control characters",
+            r"cron: '", r"rrule: ", r"\S+: unknown time zone", r"timezone: is required",
+            r"cursor: (was not issued|is not one that)", r"lease_ids: .* is (not a lease_id|of the group)",
+            r"payload: is not base64", r"secret: ", r"url: ", r"slice: not an RFC 3339 time", r"headers: ",
+            # A whole number with a fraction of 0.
+            r"\S+: Expected `int`, got `float`",
+            # What is there, and what the settings allow.
+            r"deliver_to: ",
+            r"to: names (no|several)", r"dir: ",
+            # Two places in one request, or the type of another member.
+            r"(line \d+: )?key: (differs from the header|is required with|the Idempotency-Key was used)",
+            r"encoding: .* goes with a payload that is a string",
+        )
+    )
+)  # fmt: skip
 
 
 @schemathesis.check
@@ -13,3 +51,31 @@ def problem_is_named(ctx: CheckContext, response: Response, case: Case) -> None:
     if named is not None:
         kind = response.json()["type"]
         assert kind in named, f"{kind} is not among {named}"
+
+
+@schemathesis.check
+def refusal_is_known(ctx: CheckContext, response: Response, case: Case) -> None:
+    """What is allowed is refused only for what no schema can say."""
+    if response.status_code != 422 or case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    raw = case.operation.definition.raw
+    content = raw.get("requestBody", {}).get("content", {}).get("application/json")
+    if content is not None and not _validator(case, case.operation.label).is_valid(case.body):
+        return
+    for error in response.json()["errors"]:
+        said = f"{error['field']}: {error['detail']}"
+        assert REFUSALS.match(said), f"the description allows what is refused: {said}"
+
+
+_VALIDATORS: dict[str, Any] = {}
+
+
+def _validator(case: Case, label: str) -> Any:
+    """Of the whole schema of this call's body."""
+    if label not in _VALIDATORS:
+        document = case.operation.schema.raw_schema
+        body = case.operation.definition.raw["requestBody"]["content"]["application/json"]["schema"]
+        _VALIDATORS[label] = jsonschema_rs.Draft202012Validator(
+            {**body, "components": document["components"]}, validate_formats=True
+        )
+    return _VALIDATORS[label]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 from aiohttp import web
@@ -14,7 +15,10 @@ from aiohttp import web
 from server.http.calls import Call, Gives, call_of, described
 from server.http.openapi import document_of
 from server.http.problems import SLUGS
+from server.http.schemas import Types
 from server.http.values import shapes
+from server.http.values.scalars import When
+from server.settings.times import TimeError, parse_deliver_at
 
 from ..conftest import NDJSON, Running
 
@@ -80,7 +84,7 @@ def schemas_of(node: Any, members: bool = False) -> Iterator[dict[str, Any]]:
         if not members:
             yield node
         for name, inner in node.items():
-            if members or name not in ("default", "example", "x-codeSamples"):
+            if members or name not in ("default", "example", "then", "x-codeSamples"):
                 yield from schemas_of(inner, name == "properties" and not members)
     elif isinstance(node, list):
         for inner in node:
@@ -108,16 +112,73 @@ async def test_generators_of_clients_can_read_it(server: Running) -> None:
             assert not any("anyOf" in one for one in schema["anyOf"]), schema
 
 
+def said_of(given: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Whether the rules of a type allow these members."""
+    return bool(jsonschema_rs.is_valid({"allOf": schema["then"]["allOf"]}, given))
+
+
 async def test_what_is_true_of_several_members_is_said(server: Running) -> None:
-    document = (await server.call("GET", "/openapi.json")).body
-    schemas = document["components"]["schemas"]
+    schemas = (await server.call("GET", "/openapi.json")).body["components"]["schemas"]
+    at, after = {"deliver_at": "2030-01-01T00:00:00Z"}, {"deliver_in": "1m"}
     move, one, item = schemas["Move"], schemas["MessageRequest"], schemas["BatchItem"]
-    assert move["not"] == one["not"] == item["not"] == {"required": ["deliver_at", "deliver_in"]}
-    assert one["then"] == item["then"] == {"anyOf": [{"required": ["topic"]}, {"required": ["deliver_to"]}]}
+    assert [said_of(given, move) for given in (at, after, at | after, {})] == [True, True, False, False]
+    for kind in (one, item):
+        assert said_of({"topic": "a"} | at, kind)
+        assert said_of({"deliver_to": "shop", "topic": "a"}, kind)
+        assert not said_of({"deliver_to": None} | at, kind)
+        assert not said_of({"topic": "a"} | at | after, kind)
     assert set(item["properties"]) - set(one["properties"]) == {"id"}
-    assert len(schemas["ScheduleRequest"]["then"]["anyOf"]) == 3
+    timing = {"topic": "a", "cron": "@daily"}
+    assert said_of(timing | {"every": None}, schemas["ScheduleRequest"])
+    assert not said_of(timing | {"every": "1h"}, schemas["ScheduleRequest"])
+    assert not said_of({"topic": "a"}, schemas["ScheduleRequest"])
+    change = schemas["Change"]
+    assert said_of({"ids": [], "group": "g"}, change)
+    assert not said_of({"filter": {"topic": "#"}, "group": "g"}, change)
+    assert not said_of({"ids": [], "filter": {"topic": "#"}}, change)
+    assert not said_of({"filter": {"topic": None}}, change)
+    assert "shift" not in schemas["CancelRequest"]["properties"]
+    assert not said_of({"filter": {"topic": "#"}}, schemas["RescheduleRequest"])
+    split, expire = {"kind": "split"}, {"kind": "expire"}
+    jobs = (split | {"slice": "0"}, expire, split, expire | {"parts": 2})
+    assert [said_of(given, schemas["JobRequest"]) for given in jobs] == [True, True, False, False]
+    commits = ({"cuts": [], "pieces": []}, {"slices": []}, {"cuts": []}, {"pieces": [], "slices": []})
+    assert [said_of(given, schemas["CommitJob"]) for given in commits] == [True, True, False, False]
     assert one["properties"]["qos"]["description"] == "default 1"
     assert one["properties"]["key_scope"]["description"] == "default kept"
+
+
+TIMES = {
+    "2027-03-28T09:00[Europe/Bucharest]": True,
+    "2027-03-28 09:00+03:00[Europe/Bucharest]": True,
+    "2028-02-29t23:59:59.999999999z": True,
+    "2026-12-31T23:59:60Z": True,
+    "2027-01-31T00:00-23:59": True,
+    "1970-01-02T00:00Z": True,
+    "1969-12-31T23:59Z": False,
+    "0000-01-01T00:00Z": False,
+    "2027-00-10T00:00Z": False,
+    "2027-13-10T00:00Z": False,
+    "2027-04-31T00:00Z": False,
+    "2027-02-30T00:00Z": False,
+    "2027-01-01T24:00Z": False,
+    "2027-01-01T00:60Z": False,
+    "2027-01-01T00:00+24:00": False,
+    "2027-01-01T00:00": False,
+}
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_a_time_is_described_as_it_is_read(text: str) -> None:
+    types = Types()
+    types.of(When)
+    described = jsonschema_rs.Draft202012Validator(types.components["When"], validate_formats=True)
+    assert described.is_valid(text) == TIMES[text]
+    if TIMES[text]:
+        parse_deliver_at(text)
+    else:
+        with pytest.raises(TimeError):
+            parse_deliver_at(text)
 
 
 async def test_every_route_is_told_of(server: Running) -> None:
