@@ -22,7 +22,7 @@ from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_
 OVERHEAD_BYTES = 600
 """RAM of a message besides its topic, payload and properties, bytes."""
 SHARED_MS = 1_000
-"""For this time after its dispatch a message goes out unchanged, one object for all."""
+"""For this time after it went out a message goes out unchanged, with the same encoded forms for all."""
 
 
 def publisher_of(client_id: str) -> bytes:
@@ -139,15 +139,12 @@ class Message:
         """When it was read, as far as it says how late it is: wall ms, not before it was due."""
         return self.due_ms + self.late_ms
 
-    def as_of(self, wall_ms: int) -> "Message":
-        """The message as it goes out now: how late it is and what is left of its expiry have changed."""
-        if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
-            return self
-        end = self._body_at
-        if end:
-            layout = self.qos, self.asked_ms, end - len(self.topic), end
-            return Message(self.position, self.shard, None, wall_ms, self._value, layout)
-        return Message(self.position, self.shard, self._record, wall_ms, self._value, is_usual=self.is_usual)
+    def refresh(self, wall_ms: int) -> None:
+        """It goes out again, now: how late it is and what is left of its expiry have changed, so that its
+        forms are encoded anew."""
+        late_ms = wall_ms - self.due_ms
+        if late_ms - self.late_ms >= SHARED_MS:
+            self.late_ms, self.wire = late_ms, None
 
     def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
         """The message after so many deliveries from its row, with what is known of all its tries."""

@@ -450,8 +450,10 @@ class Replay:
                         and (message.is_usual or not self._is_dropped(message, wall_ms))
                         and self._owners.allow(message)
                     )
-                    left -= bool(is_wanted)
-                    yield place, (message.as_of(wall_ms),) if is_wanted else (), found
+                    if is_wanted:
+                        left -= 1
+                        message.refresh(wall_ms)
+                    yield place, (message,) if is_wanted else (), found
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             layout = usual(value)
@@ -488,7 +490,7 @@ class Replay:
         place, first = rows[0]
         qos = first.qos
         run = [
-            message.as_of(wall_ms)
+            message
             for _, message in rows
             if message.is_usual and message.qos == qos and (qos or message.shard >= 0)
         ]
@@ -501,6 +503,8 @@ class Replay:
         for message in run:
             if message.is_judged and not self._owners.is_known(message):
                 return [], by
+        for message in run:
+            message.refresh(wall_ms)
         return run, by
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:

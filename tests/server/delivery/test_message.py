@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec.publish import publish_parts
-from server.delivery.message import Message
+from server.delivery.message import SHARED_MS, Message
 from server.mqtt.forms import common_properties, parts
 from shards.errors import Corrupt
 from shards.fields import Record, Retry
@@ -59,12 +59,14 @@ def test_it_says_the_same_as_one_of_its_record(record: Record, shard: int) -> No
     assert read.record == record
     size = read.size()
     assert (read.size(), read.payload, read.body_bytes) == (size, record.payload, record.size)
-    later = read.as_of(AT_MS + 5_000)
-    assert (later.late_ms, later.is_usual, later.record) == (
-        made.as_of(AT_MS + 5_000).late_ms,
-        read.is_usual,
-        record,
-    )
+    later = AT_MS + 5_000
+    fresh = Message(read.position, read.shard, record, later)
+    for message in (read, made):
+        message.wire = {}
+        message.refresh(message.as_of_ms + SHARED_MS - 1)
+        assert message.wire == {}
+        message.refresh(later)
+        assert (message.wire, message.late_ms, message.record) == (None, fresh.late_ms, record)
 
 
 @pytest.mark.parametrize("level", [3, 4, 5])
