@@ -133,7 +133,7 @@ class SubscribeRequest:
         """How long the server keeps a session of ours without a connection, in seconds, rounded up."""
         if self.session is None:
             return 0
-        return NEVER if self.expiry is None else min(NEVER, math.ceil(seconds("expiry", self.expiry)))
+        return NEVER if self.expiry is None else math.ceil(min(NEVER, seconds("expiry", self.expiry)))
 
     @property
     def terms(self) -> UserProperties:

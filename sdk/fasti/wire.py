@@ -87,7 +87,10 @@ def span(delay: Span) -> str:
     """ISO 8601 duration of a timedelta or of a number of seconds. Raises ValueError below zero."""
     if isinstance(delay, str):
         return delay
-    exact = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    try:
+        exact = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{delay!r:.100} is no timedelta, number of seconds or text such as 15m") from None
     if exact.days < 0:
         raise ValueError(f"{delay!r} is negative; leave out the time to send at once")
     minutes, seconds = divmod(exact.seconds, 60)
@@ -117,7 +120,7 @@ def seconds(argument: str, value: Span) -> float:
             argument, f"must be a timedelta, a number of seconds or text such as 15m: {value!r}"
         )
     found = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if found < 0:
+    if not found >= 0:  # no number is neither
         raise BadArgument(argument, f"must not be negative: {value!r}")
     return found
 

@@ -222,6 +222,9 @@ def test_profiles(write: Callable[[str], None]) -> None:
     assert chosen(None) == Profile("d")
     assert chosen("live") == Profile("l", "k")
     assert Profile(None, "mine").over(chosen("live")) == Profile("l", "mine")
+    lab = Profile("http://lab", "k", "lab:1883", ca="ca.pem", allow_plain=True)
+    assert Profile("https://live").over(lab) == Profile("https://live", "k", ca="ca.pem")
+    assert Profile("http://lab").over(lab) == Profile(None).over(lab) == lab
     with pytest.raises(ProfileError, match=r"no \[profiles.none\]"):
         chosen("none")
     write("")

@@ -1,13 +1,17 @@
 """Durations as text: what is kept in the client, and the CLI, is read as the server reads it."""
 
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from fasti.cli.timeline import span_of
 from fasti.durations import parse_delay
 from fasti.errors import BadArgument
-from fasti.wire import seconds
+from fasti.mqtt_values import NEVER
+from fasti.subscribe import SubscribeRequest
+from fasti.wire import seconds, span
 from tests.support.durations import READ, REFUSED
 
 
@@ -27,6 +31,19 @@ def test_the_refusal_names_the_argument_and_the_value(value: str, said: str) -> 
     with pytest.raises(BadArgument, match=said) as refused:
         seconds("lease", value)
     assert refused.value.argument == "lease"
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e20, b"5s", [5]])
+def test_what_is_no_duration_is_said_so(value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{value!r} is no timedelta, number of seconds or text")):
+        span(value)
+    if value != value:
+        with pytest.raises(BadArgument, match=r"lease must not be negative: nan"):
+            seconds("lease", value)
+
+
+def test_a_session_is_kept_for_ever() -> None:
+    assert SubscribeRequest("a", session="s", expiry=float("inf")).expiry_s == NEVER
 
 
 def test_a_bar_is_not_of_no_width() -> None:

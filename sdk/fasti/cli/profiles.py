@@ -15,7 +15,8 @@
     url = "http://a:8080,http://b:8080,http://c:8080"
 
 An option on the command line wins over the environment, which wins over the profile `default`; a profile
-named by `--profile` wins over the environment.
+named by `--profile` wins over the environment. With another `url` than a profile's, its `mqtt` and its
+`allow_plain` do not count: they are of that server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 import tomllib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,7 +56,9 @@ class Profile:
         return cls(found("FASTI_URL"), found("FASTI_KEY"), ca=found("FASTI_CA"))
 
     def over(self, other: Profile) -> Profile:
-        """This one, with the other's values where it has none."""
+        """This one, with the other's values where it has none. `mqtt` and `allow_plain` are of its `url`."""
+        if self.url not in (None, other.url):
+            other = replace(other, mqtt=None, allow_plain=None)
         return Profile(**{f.name: getattr(self, f.name) or getattr(other, f.name) for f in fields(self)})
 
     def client(self, retry: fasti.Retry, warn: Callable[[str], None]) -> fasti.Client:
