@@ -117,6 +117,10 @@ def test_the_page_schedules_works_and_subscribes(
         except HTTPError:
             return False
 
+    def post(path: str, body: object) -> None:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        urlopen(Request(server.url + path, json.dumps(body).encode(), headers), timeout=10).close()
+
     try:
         server.wait_ready()
         scheme = "tcp" if language is go else "mqtt"
@@ -139,5 +143,11 @@ def test_the_page_schedules_works_and_subscribes(
             assert SCHEDULED.fullmatch(done.stdout), done.stdout + done.stderr
             until(lambda: worked.read_text() == "remind 17\n", worked.read_text())
             until(lambda: heard.read_text() == "devices/7/wake now\n", heard.read_text())
+            server.kill()
+            listen = f"{server.http[0]}:{server.http[1]}"
+            server = ServerProcess(server.data, "--http", listen, settings={"auth.keys_file": keys})
+            server.wait_ready()
+            post("/v1/messages", {"topic": "orders/19/remind", "payload": {"order": 19}})
+            until(lambda: worked.read_text() == "remind 17\nremind 19\n", worked.read_text())
     finally:
         server.kill()
