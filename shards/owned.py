@@ -14,8 +14,9 @@ both are where dispatch resumes:
     dispatch passes one more, nothing is written            2
     killed     placed 5, passed 2, horizon h       pending 3, and that one is passed again
 
-The rows are read at start. RAM: some 200 bytes per owner; there are at most as many owners as there were
-keys.
+The rows are read at start. An owner with nothing pending has no row, as anybody may be one where a name needs
+no password. Its counters stay in RAM until the group that deleted the row is durable: if that fails, `passed`
+is needed. So there are as many counters, some 200 bytes each, as owners with something pending, and a few.
 
 Damage makes the counters inexact. A message that cannot be read when the horizon reaches it counts as pending
 until it can be read, if ever; an unreadable counter row starts at 0. `verify` counts the rows, and `verify
@@ -23,6 +24,7 @@ until it can be read, if ever; an unreadable counter row starts at 0. `verify` c
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from . import keys
@@ -67,6 +69,8 @@ class Owned:
         """Values of `placed` before the open group, of the owners that it has changed."""
         self._changed: set[bytes] = set()
         """Owners whose rows must be written with the next batch."""
+        self._deleted: deque[set[bytes]] = deque()
+        """For each group that is written and not durable, the owners whose rows it deletes."""
         self.messages = 0
         """Pending messages of all owners."""
         self.owners = 0
@@ -74,6 +78,10 @@ class Owned:
         self.has_sizes = True
         """False: rows of an older version have no bytes; `size` must count them."""
         self.reread()
+
+    def __len__(self) -> int:
+        """Number of owners with counters in RAM."""
+        return len(self._counts)
 
     def pending(self, owner: bytes) -> int:
         """Pending messages of the owner, as the open group leaves it."""
@@ -115,6 +123,7 @@ class Owned:
             counts.passed, counts.passed_bytes = was.passed, was.passed_bytes
             self._changed.add(owner)
         self._before.clear()
+        self._deleted.clear()
         self.has_sizes = None not in [row.sizes for row in rows.values()]
         waiting = [counts.placed - counts.passed for counts in self._counts.values()]
         self.messages = sum([max(0, count) for count in waiting])
@@ -164,12 +173,28 @@ class Owned:
         """Put the changed rows into a batch, which is written at once."""
         for owner in self._changed:
             is_ = self._counts[owner]
+            if is_.placed == is_.passed:
+                batch.delete(Table.META, keys.owned(owner))
+                continue
             value = owned_value(is_.placed, is_.passed, (is_.placed_bytes, is_.passed_bytes))
             batch.put(Table.META, keys.owned(owner), value)
 
     def written(self) -> None:
-        """The batch is written: no row is changed any longer."""
+        """The batch is written: no row is changed any longer, and nothing can be undone."""
+        counts = self._counts
+        self._before.clear()
+        self._deleted.append({one for one in self._changed if counts[one].placed == counts[one].passed})
         self._changed.clear()
+
+    def durable(self) -> None:
+        """The oldest written batch is durable: forget the owners whose rows it deleted, if nothing was
+        counted for them since."""
+        for owner in self._deleted.popleft():
+            is_ = self._counts.get(owner)
+            if is_ is None or is_.placed != is_.passed or owner in self._changed or owner in self._before:
+                continue
+            if not any([owner in later for later in self._deleted]):  # noqa: C419 - compiled
+                del self._counts[owner]
 
     def _of(self, owner: bytes) -> _Counts:
         return self._counts.setdefault(owner, _Counts())

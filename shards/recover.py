@@ -93,6 +93,11 @@ class Opened:
         """The server's node number, as in ids."""
         return self.open_batch.node
 
+    def close_group(self) -> None:
+        """Note that the oldest written group is durable."""
+        self.horizon.close_group()
+        self.owned.durable()
+
     def recount(self) -> None:
         """Count waiting messages again, from the rows. Raises what reading them raises."""
         pending = count_pending(self.reader, self.horizon.position)

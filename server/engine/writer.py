@@ -351,7 +351,7 @@ class Writer:
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""
         group, answers = self._open.popleft()
-        self._opened.horizon.close_group()
+        self._opened.close_group()
         loaded = self._wheel.loaded
         if group.placed and group.floor is not None and group.floor <= loaded:
             # A moved message is known by its id: this group or a later open one may have retired its new row.

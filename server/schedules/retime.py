@@ -209,7 +209,7 @@ def _move(
             told(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
     opened.open_batch.seal()
     opened.store.flush()
-    opened.horizon.close_group()
+    opened.close_group()
 
 
 def _why_kept(commit: Commit, change: Change) -> str:

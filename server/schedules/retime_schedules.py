@@ -94,7 +94,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
                 told(f"schedule {name}: {line}")
         opened.open_batch.seal()
         opened.store.flush()
-        opened.horizon.close_group()
+        opened.close_group()
         after = rows[-1][0] + b"\0"
 
 

@@ -148,7 +148,7 @@ def _store(folder: Path, rows: int) -> tuple[Slice, str]:
         )
         opened.open_batch.seal()
         store.flush()
-        opened.horizon.close_group()
+        opened.close_group()
     piece = opened.directory.find(start)
     assert piece is not None
     assert piece.count == rows

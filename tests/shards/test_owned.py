@@ -486,3 +486,115 @@ def test_whatever_happens_what_is_counted_is_what_the_rows_say(seed: int) -> Non
             if walk.chance.random() < 0.3:
                 step()
                 walk.check()
+
+
+def rows(opened: Opened) -> int:
+    return len(list(opened.store.scan(Table.META, keys.OWNED, keys.OWNED_END)))
+
+
+def test_an_owner_with_nothing_pending_leaves_nothing() -> None:
+    """There is no bound on the owners that come and go where a name needs no password."""
+    opened = opened_at(MemoryStore())
+    for number in range(20):
+        owner = b"%d" % number
+        first, second = write(opened, [of(owner, NOW + number), of(owner)])
+        opened.open_batch.begin(NOW)
+        opened.commit.cancel(second)
+        sync(opened, opened.open_batch.seal())
+        passed(opened, owner, first)
+    write(opened, [of(A)])
+    assert (len(opened.owned), rows(opened)) == (1, 1)
+    (first,) = write(opened, [of(B)])
+    opened.open_batch.begin(NOW)
+    opened.commit.cancel(first)
+    sync(opened, opened.open_batch.seal())
+    assert (len(opened.owned), rows(opened)) == (1, 1)
+    opened = killed(opened)
+    assert (len(opened.owned), check(opened)) == (1, (1, 0))
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_counters_are_kept_until_their_row_is_gone_for_certain(survivors: int) -> None:
+    opened = opened_at(MemoryStore())
+    store = opened.store
+    assert isinstance(store, MemoryStore)
+    first, second = write(opened, [of(A, NOW + 1), of(A)])
+    passed(opened, A, first)
+    opened.open_batch.begin(NOW)
+    opened.commit.cancel(second)
+    opened.open_batch.seal()  # deletes the row, and is not durable
+    opened.open_batch.begin(NOW)
+    (third,) = opened.commit.put([of(A, NOW + 2)])
+    opened.open_batch.seal()
+    store.crash(survivors)
+    read_timeline_again(opened)
+    assert check(opened) == ((1, 0, 1)[survivors], 0)
+    write(opened, [of(B)])
+    assert check(opened) == ((1, 0, 1)[survivors], 1)
+    assert isinstance(third, int)
+
+
+def test_what_is_counted_while_the_row_goes_counts() -> None:
+    opened = opened_at(MemoryStore())
+    (first,) = write(opened, [of(A, NOW + 1)])
+    passed(opened, A, first)
+    opened.open_batch.begin(NOW)
+    deleting = opened.open_batch.seal()
+    opened.open_batch.begin(NOW)
+    opened.commit.put([of(A)])
+    adding = opened.open_batch.seal()
+    opened.open_batch.begin(NOW)
+    for made in (deleting, adding):
+        sync(opened, made)
+        assert check(opened) == (1, 0)
+    opened.commit.put([of(A)])
+    sync(opened, opened.open_batch.seal())
+    assert check(opened) == (2, 0)
+    assert check(killed(opened)) == (2, 0)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_counters_are_exact_whatever_fails(seed: int) -> None:
+    """Groups in flight, failures, cancels and what is passed, at random."""
+    random, due = Random(seed), NOW
+    opened = opened_at(MemoryStore())
+    store = opened.store
+    assert isinstance(store, MemoryStore)
+    store.flush()
+    pending: dict[MessageId, bytes] = {}
+    states = [dict(pending)]  # the durable one, and those of groups that are not
+    written = durable = 0  # groups
+    for _ in range(80):
+        opened.open_batch.begin(NOW)
+        if pending and random.random() < 0.3:
+            gone = random.choice(list(pending))
+            assert opened.commit.cancel(gone).outcome is Outcome.DONE
+            del pending[gone]
+        for _ in range(random.choice((0, 0, 1, 2))):
+            owner, due = random.choice((A, B, b"c")), due + 1
+            (made,) = opened.commit.put([of(owner, due)])
+            assert isinstance(made, int)
+            pending[made] = owner
+        for _ in range(random.randrange(durable + 1)):
+            opened.close_group()
+            durable -= 1
+        opened.open_batch.seal()
+        states.append(dict(pending))
+        written += 1
+        for _ in range(random.randrange(durable + 1)):
+            opened.close_group()
+            durable -= 1
+        if random.random() < 0.3:
+            survivors = random.randrange(len(states))
+            store.crash(survivors)
+            read_timeline_again(opened)
+            passing = opened.horizon.position
+            pending = {one: owner for one, owner in states[survivors].items() if id_position(one) > passing}
+            states, written, durable = [dict(pending)], 0, 0
+        elif random.random() < 0.6:
+            store.flush()
+            states, written, durable = [dict(pending)], 0, durable + written
+        if len(states) == 1:
+            for one in sorted(pending)[: random.randrange(4)]:
+                passed(opened, pending.pop(one), one)
+        assert counts(opened) == tuple(list(pending.values()).count(owner) for owner in (A, B))

@@ -36,7 +36,7 @@ def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
 
 def sync(opened: Opened, group: GroupCommit) -> GroupCommit:
     opened.store.flush()
-    opened.horizon.close_group()
+    opened.close_group()
     return group
 
 

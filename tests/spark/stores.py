@@ -43,7 +43,7 @@ class Timeline:
     def sync(self) -> None:
         self.opened.open_batch.seal()
         self.store.flush()
-        self.opened.horizon.close_group()
+        self.opened.close_group()
 
     def put(self, *records: Record) -> list[MessageId]:
         drafts = [Draft(one.due_ms, one.topic, encode(one), one.key) for one in records]

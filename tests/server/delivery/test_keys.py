@@ -14,6 +14,8 @@ from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.terms import LASTING
 from server.mqtt.authenticator import Authenticator
+from shards.keys import OWNED, OWNED_END
+from shards.store import Table
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, props
 from timeline.filters import matches
@@ -872,6 +874,22 @@ def test_a_name_beside_an_acl_file_needs_no_password(tmp_path: Path) -> None:
     ops = rig.come("ops")
     ops.subscribe("#", qos=0)
     assert ops.payloads() == []
+
+
+def test_names_that_anybody_may_make_up_leave_nothing(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("pattern write dev/%u\n")
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=True)
+    for number in range(50):
+        peer = rig.connected("c", username=f"eve-{number}")
+        assert peer.publish1(f"$delayed/1/dev/eve-{number}").reason < 0x80
+        peer.disconnect()
+    assert len(rig.core.opened.owned) == 50
+    rig.pass_ms(2_000)
+    rig.come("ops").publish1("dev/ops")
+    rig.pass_ms(2_000)
+    assert len(rig.core.opened.owned) == 0
+    assert list(rig.core.opened.store.scan(Table.META, OWNED, OWNED_END)) == []
 
 
 def test_a_name_that_needs_a_key_still_needs_it(tmp_path: Path) -> None:
