@@ -197,7 +197,7 @@ class Server:
         self._listeners.close()
         self._acceptor.close()
         self.app.core.pull.stop()
-        self.app.streams.stop()
+        self.app.end_streams()
         await asyncio.gather(self._stop_http(), self._stop_mqtt(), self.app.webhooks.stop())
         await self.app.stop()
         if self._is_started:
@@ -244,7 +244,7 @@ class Server:
             self._is_lost = True
             for link in self._links:
                 link.close(Cause.MOVED)
-            self.app.streams.stop()  # figures of a node that no longer leads are useless
+            self.app.end_streams()  # figures of a node that no longer leads are useless
             self._term.lost()
 
     def _fatal(self) -> None:

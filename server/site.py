@@ -49,6 +49,7 @@ from .http.routes.retries import RetryRoutes
 from .http.routes.schedules import ScheduleRoutes
 from .http.routes.sessions import SessionRoutes
 from .http.routes.slices import Slices
+from .http.routes.tail import TailRoutes
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
@@ -117,6 +118,7 @@ def build_site(
         GroupRoutes(places, core.groups, core.subscriptions, config),
         EndpointRoutes(places, hooks, config),
         Events(app.streams, app.figures.moving),
+        TailRoutes(app.tails, turns, core.tail, core.router, core.owners, node=core.node),
         HistoryRoutes(clock, turns, app.history),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),

@@ -23,12 +23,23 @@ class Tail(Generic[Item]):
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.bytes = 0
+        self._dropped = 0
         self._places: list[Position] = []
         self._items: list[Item] = []
         self._sizes: list[int] = []
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def count(self) -> int:
+        """Number of all that were appended, dropped ones too."""
+        return self._dropped + len(self._places)
+
+    def since(self, count: int, limit: int) -> list[Item]:
+        """At most `limit` of those that came after the first `count`, oldest first; without dropped ones."""
+        low = max(0, count - self._dropped)
+        return self._items[low : low + limit]
 
     def covers(self, read: Position) -> bool:
         """Whether a session that has read up to `read` finds all it has not read here."""
@@ -69,5 +80,6 @@ class Tail(Generic[Item]):
         while dropped < count and (self.bytes > keep_bytes or count - dropped > keep_entries):
             self.bytes -= sizes[dropped]
             dropped += 1
+        self._dropped += dropped
         self.floor = self._places[dropped - 1]
         del self._places[:dropped], self._items[:dropped], self._sizes[:dropped]

@@ -1,7 +1,8 @@
 """Endless answers: bounds their number, and ends them when the server stops.
 
 A stream holds a connection and is written once a second as long as its client stays. So there is a bound,
-`http.event_streams`. One client (access.py) may have as many streams as it leaves free for others:
+`http.event_streams`, and a bound of its own for `/v1/tail`. One client (access.py) may have as many streams
+as it leaves free for others:
 
     a bound of 100      one client has 50 at most; beside it another 25, beside both a third 12 ...
 
@@ -16,6 +17,9 @@ from contextlib import contextmanager
 
 from .answers import RETRY_AFTER
 from .problems import Problem
+
+TAILS_MAX = 8
+"""Maximum streams of `/v1/tail`, which look at each message."""
 
 
 class Streams:

@@ -29,7 +29,7 @@ from ..engine.clock import Clock, SystemClock
 from ..engine.disk_thread import DiskThread
 from ..engine.lease import Lease
 from ..engine.writer import DECIDE_S, Decide
-from ..http.streams import Streams
+from ..http.streams import TAILS_MAX, Streams
 from ..http.timeline import Timeline
 from ..http.turns import Turns
 from ..jobs.expiring import Expiries
@@ -184,6 +184,7 @@ class App:
         self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
         self.metrics.registry.register(self.status)
         self.streams = Streams(config.http.event_streams)
+        self.tails = Streams(min(TAILS_MAX, config.http.event_streams))
         self.turns = Turns(self._clock, max_bytes=config.http.buffered_bytes)
         self.history = History()
         self.sampling = Sampling(core, self.metrics, self.status, self.webhooks, self.turns, self.history)
@@ -245,6 +246,11 @@ class App:
     def has_lease(self) -> bool:
         """Whether no other node can lead yet; always true for a server alone."""
         return self._lease is None or self._lease.is_fresh
+
+    def end_streams(self) -> None:
+        """End all endless answers."""
+        self.streams.stop()
+        self.tails.stop()
 
     # -- work
 

@@ -109,3 +109,14 @@ def test_several_at_once_are_held_within_the_bounds(runs: list[list[int]]) -> No
         assert held == list(range(other.floor + 1, at + 1))
         last = max(one.floor, other.floor)
         assert one.after(last, 100) == other.after(last, 100)
+
+
+def test_it_counts_what_it_has_dropped() -> None:
+    tail = make(entries=8)
+    for number in range(20):
+        tail.append(Position(11 + number), str(number), 1)
+        assert tail.count == number + 1
+        assert tail.since(number, 5) == [str(number)]
+        assert len(tail.since(0, 100)) == len(tail)
+    assert tail.since(20, 5) == []
+    assert tail.since(tail.count - 3, 2) == ["17", "18"]

@@ -22,6 +22,7 @@
     clock.py       `/v1/clock:advance`: a simulated clock moved
     backups.py     `/v1/backups`: a copy to start a server on
     events.py      `/v1/events`: live figures
+    tail.py        `/v1/tail`: messages as they are dispatched
     history.py     `/v1/history`: figures of the last hour and day
     info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
 

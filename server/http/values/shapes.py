@@ -731,6 +731,21 @@ class Figures(TypedDict):
     lateness: NotRequired[list[tuple[str, int]]]
 
 
+class TailMessage(TypedDict):
+    """A message of `/v1/tail`. `id`: null if it is not stored; `is_cut`: `payload` has the first 1,024 of its
+    `payload_bytes`, as text or base64."""
+
+    id: Id | None
+    topic: str
+    deliver_at: Instant
+    late_ms: int
+    qos: int
+    payload: Any
+    encoding: Literal["text", "base64", "json"]
+    payload_bytes: int
+    is_cut: bool
+
+
 class Lateness(TypedDict):
     """Lateness of half of the messages, and of 99 of 100, ms: an upper bound, at most 3,600,000; null: none
     was dispatched."""
