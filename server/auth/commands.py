@@ -84,8 +84,8 @@ def unknown_use(data: Path) -> str:
     if os.access(note, os.R_OK):
         return ""
     return (
-        "The keys file does not know when its keys were used. The server notes that in its data directory, "
-        f"and {note} cannot be read: name the directory with --data."
+        f"Last use unknown: the server notes it in its data directory, and {note} cannot be read: name the "
+        "directory with --data."
     )
 
 

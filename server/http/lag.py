@@ -81,5 +81,5 @@ def position_of(text: str, now_ms: int) -> Position:
         return before(max(0, now_ms - parse_delay(text)))
     except TimeError:
         raise FieldError(
-            "from", f"{text[:40]!r} is neither an RFC 3339 time nor how far back: 1h, 90s, 2 days, PT1H"
+            "from", f"{text[:40]!r} is neither an RFC 3339 time nor a duration back from now such as 1h"
         ) from None

@@ -58,8 +58,8 @@ ROOM_TURNS = 8
 
 _REASONS = {
     errno.EADDRINUSE: "another program uses this port; stop it, or name another port",
-    errno.EADDRNOTAVAIL: "this machine has no such address",
-    errno.EACCES: "the system does not allow it (ports below 1024 are for root)",
+    errno.EADDRNOTAVAIL: "this machine has no such address; use one that it has, or 0.0.0.0 for all",
+    errno.EACCES: "the system does not allow it; use a port above 1023, or run as root",
 }
 
 Begin = Callable[[Caller], Opening]

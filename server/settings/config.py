@@ -80,9 +80,9 @@ class Http:
     """Where HTTP listens: host:port; port 0 is any free one. An address that other machines can reach needs
     `auth.keys_file` or `auth.allow_open`."""
     public_url: str = _key(URL, "")
-    """Where clients reach this server, as `/v1/info` and redirects say: "https://fasti.example.com", behind a
-    proxy that of the proxy. It is a name and an origin of this server too. In a cluster each node has its
-    own, and the other nodes use it. Empty: `http.listen`."""
+    """The address at which clients reach this server: "https://fasti.example.com". Behind a proxy it is the
+    proxy's. `/v1/info` and redirects name it, and it is an allowed host and origin. In a cluster each node
+    has its own, and the other nodes use it too. Empty: `http.listen`."""
     max_body: int = UNITS["http.max_body"].most
     max_batch: int = 10_000
     connections: int = UNITS["http.connections"].most
@@ -106,8 +106,9 @@ class Http:
     elsewhere every address, and every name if `auth.keys_file` is set and this is empty."""
     origins: tuple[str, ...] = _key(ORIGINS, [])
     """Origins whose pages may do everything that they have a key for, read the answers (CORS) and open
-    websockets: ["https://app.example.com"]; ["*"]: all. The server's own origins may (`http.public_url` is
-    one), and programs, which send none. Others get 403 for what changes something."""
+    websockets: ["https://app.example.com"]; ["*"]: all. The server's own origins
+    (`http.public_url` is one) and programs, which send no origin, need no entry. A change from any other
+    origin gets 403."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,9 @@ class Mqtt:
     """Where MQTT 3.1.1 and 5 listen: host:port, or a list with schemes: "mqtt://…", "mqtts://…", "ws://…",
     "wss://…" (path /mqtt); port 0 is any free one."""
     public_urls: tuple[Address, ...] = _key(MQTT_URLS, [])
-    """Where clients reach MQTT, as `/v1/info` and redirects say: ["mqtts://fasti.example.com:8883",
-    "wss://fasti.example.com/mqtt"], behind a proxy those of the proxy. In a cluster each node has its own.
-    Empty: `mqtt.listen`."""
+    """The addresses at which clients reach MQTT: ["mqtts://fasti.example.com:8883",
+    "wss://fasti.example.com/mqtt"]. Behind a proxy they are the proxy's. `/v1/info` and redirects name them.
+    In a cluster each node has its own. Empty: `mqtt.listen`."""
     tls_cert: str = _key(TEXT, "")
     """Certificate chain (PEM) of the mqtts and wss listeners; empty: that of HTTP. Read again as that one is.
     """
