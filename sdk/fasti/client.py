@@ -197,5 +197,5 @@ class Client:
             raise Unencrypted(
                 f"{said}, while the address is https: the key and the messages would go in clear. Give the"
                 " server a listener with mqtts:// (mqtt.listen, or mqtt.public_urls behind a proxy), name one"
-                " as mqtt='mqtts://host:port', or say allow_plain=True (--allow-plain)"
+                " as mqtt='mqtts://host:port', or set allow_plain=True (--allow-plain)"
             )

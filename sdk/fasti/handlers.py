@@ -59,7 +59,7 @@ class Unfit(Exception):
     """A payload that is not of the handler's type."""
 
     def __init__(self, kind: type, error: Exception) -> None:
-        super().__init__(f"is no {kind.__name__}: {' '.join(str(error).split())}")
+        super().__init__(f"does not fit {kind.__name__}: {' '.join(str(error).split())}")
 
 
 class Codec(NamedTuple):
@@ -157,7 +157,8 @@ class Pattern:
         if any(level in ("+", "#") for level in self._levels):
             raise BadArgument(
                 "topic",
-                f"is needed: {self.filter} has wildcards without names; a level {{name}} is filled in",
+                f"is required: {self.filter} has wildcards without names; give topic=, or name the levels "
+                "of the handler's filter: {name}",
             )
         named = ((level, _LEVEL.fullmatch(level)) for level in self._levels)
         return "/".join(_filled(found[1], payload) if found else level for level, found in named)
@@ -167,7 +168,9 @@ def _filled(name: str, payload: Any) -> str:
     value = payload.get(name) if isinstance(payload, Mapping) else getattr(payload, name, None)
     text = "" if value is None else str(value)
     if not text or _WILD & set(text):
-        raise BadArgument("payload", f"must have {name!r} for the topic, without / + #, not {value!r}")
+        raise BadArgument(
+            "payload", f"needs a member {name!r} for the topic, text without / + #, not {value!r}"
+        )
     return text
 
 
@@ -190,7 +193,7 @@ class Host:
 
 @unfolded
 class Handler(Generic[P, R]):
-    """A registered function. It is called as before, and gives itself work with `schedule`."""
+    """A registered function. Call it as before; `schedule` schedules a message for it."""
 
     def __init__(self, function: Callable[P, R], pattern: Pattern, host: Host) -> None:
         """Raises BadArgument for an annotation that cannot be resolved."""
@@ -247,7 +250,7 @@ class Handler(Generic[P, R]):
         target, content = self._made(payload, topic)
         if client is None and self._host.client is not None:
             raise BadArgument(
-                "client", "is needed: the worker's own is for an event loop, and it does not run"
+                "client", "is required while the worker does not run: give client=fasti.sync.Client(...)"
             )
         with _sync.Client() if client is None else contextlib.nullcontext(client) as c:
             return c.messages.schedule(target, content, **options).id

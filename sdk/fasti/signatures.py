@@ -111,8 +111,8 @@ def _advice(name: str, allowed: frozenset[str]) -> str:
             return f": fasti calls it {ours}"
     if name in _TRIES:
         return (
-            ": how often a message is tried is an option of its receivers: max_attempts and backoff of "
-            "subscribe() and groups.put(), retry of Worker.on() and endpoints.put()"
+            ": its receivers decide how often a message is tried, with max_attempts and backoff of "
+            "subscribe() and groups.put(), or retry of Worker.on() and endpoints.put()"
         )
     near = get_close_matches(name, known, 1)
     return f": is {near[0]} meant?" if near else ""

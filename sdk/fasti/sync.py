@@ -562,19 +562,18 @@ class Messages(Facade[_messages.Messages]):
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
-        `key` makes the call idempotent over processes (the same key with another message is Refused); without
-        one, a key made here covers the retries. `replayed` of the answer says that the key was known,
-        `state` what has become of its message. Raises KeyCancelled if that was cancelled.
+        `key` makes the call idempotent, also across processes. Without one, the client makes a key for its
+        own retries. `replayed` of the answer says that the key was known, `state` is its message's state.
+        Raises Refused if the key has another message, KeyCancelled if its message was cancelled.
         Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
         message takes its context along.
 
         `topic`: where it is published; optional with `deliver_to`.
         `payload`: bytes and str go as they are, anything else as JSON.
-        `replace`: the key of a message that was cancelled is free for this one; that of a message that is
-            pending or was dispatched is not.
-        `key_only`: whatever was scheduled under the key was this message, also if it was another, or for
-            another time.
-        `claims`: the server also says who would get it now, in `claims` of the answer.
+        `replace`: schedules this message if the one under the key was cancelled; a pending or dispatched one
+            keeps the key.
+        `key_only`: any message under the key counts as this one, whatever its content and time.
+        `claims`: `claims` of the answer says how many places would get the message now.
         """
         return Message(
             self._loop,

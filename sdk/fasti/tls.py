@@ -100,7 +100,7 @@ def trouble(error: BaseException | str, tls: Tls) -> str | None:
     if any(name in text for name in _NOT_ACCEPTED):
         return f"the server does not accept the client certificate: {text}; give another as cert= (--cert)"
     if any(name in text for name in _NO_TLS):
-        return "that is no TLS: is an address with http://, mqtt:// or ws:// meant, or another port?"
+        return "this port does not speak TLS: give http://, mqtt:// or ws://, or another port"
     return None
 
 
@@ -123,7 +123,7 @@ def _mistrust(error: ssl.SSLCertVerificationError, tls: Tls) -> str:
     if error.verify_code in _OTHER_TIME:
         return f"the server's certificate is not valid now: {why}; renew it, or set this machine's clock"
     if tls.ca is not None:
-        return f"the server's certificate is not of the CA in {tls.ca}: {why}; give the CA that it is of"
+        return f"the server's certificate was not issued by the CA in {tls.ca}: {why}; give the right CA"
     return f"the server's certificate is not trusted: {why}; give its CA as ca= or FASTI_CA (--ca)"
 
 

@@ -170,9 +170,9 @@ class Worker:
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register the decorated function for the messages of a filter; its argument is the `Delivery`.
 
-        A level `{order}` of the filter is any, as `+` is. If the argument's annotation is a dataclass, a
-        msgspec Struct or a pydantic model, it gets the payload as that, and the `Delivery` as a second
-        argument if it takes two. The function gains `schedule`, which gives it work.
+        A level `{order}` of the filter matches any level, as `+` does. If the first argument's annotation is
+        a dataclass, a msgspec Struct or a pydantic model, the function gets the payload as one, and the
+        `Delivery` as an optional second argument. Its `schedule` schedules a message for it.
 
         `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
         try. `one_per`: returns a key; messages with the same key are handled one after another, over all
@@ -342,7 +342,7 @@ class Worker:
         """None: done. Else why not, and when again. `begin` is called when a handler is."""
         job = self._job_of(d)
         if job is None:
-            text = "%s %s: no handler matches this topic, there is %s"
+            text = "%s %s: no handler matches this topic; handlers: %s"
             _log.warning(text, d.topic, d.id, self._filters, extra=_told(d))
             return RetryIn(None, f"no handler of the worker matches the topic {d.topic}")
         try:

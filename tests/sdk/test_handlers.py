@@ -92,11 +92,11 @@ async def test_a_payload_is_checked_by_the_handlers_own_type(kind: Any) -> None:
     await handle.schedule(kind(**FITS), delay=5)
     assert seen.sent == [("orders/17/remind", READ[kind], {"delay": 5})] * 2
     for wrong in ({"ordre": 17}, {}, 17, None):
-        with pytest.raises(fasti.BadArgument, match=f"^payload is no {kind.__name__}: ") as raised:
+        with pytest.raises(fasti.BadArgument, match=f"^payload does not fit {kind.__name__}: ") as raised:
             await handle.schedule(wrong)
         assert raised.value.argument == "payload"
     if kind is not Plain:
-        with pytest.raises(fasti.BadArgument, match="is no"):
+        with pytest.raises(fasti.BadArgument, match="does not fit"):
             await handle.schedule({"order": "seventeen"})
 
 
@@ -159,7 +159,7 @@ async def test_the_topic_is_filled_in_or_given() -> None:
         await handle.schedule({"one": "x", "two": 2}, topic="a/x/c/2")
     for wild in ("a/+", "a/#", "{one}/#"):
         handle, seen = handled(wild)
-        with pytest.raises(fasti.BadArgument, match=r"topic is needed: .* has wildcards"):
+        with pytest.raises(fasti.BadArgument, match=r"topic is required: .* has wildcards"):
             await handle.schedule({"one": 1})
         await handle.schedule({"one": 1}, topic="a/b")
         assert seen.sent == [("a/b", {"one": 1}, {})]
@@ -231,11 +231,11 @@ async def test_handlers_give_each_other_work(server: FastiServer, monkeypatch: p
         assert (Plain(17), "middle/17") in done
         assert (Plain(27), "middle/27") in done
         assert {one.order for one in done if isinstance(one, Struct)} == {18, 28}
-        assert [reason[:31] for _, _, reason in await dead(c)] == ["the payload is no Struct: Input"]
+        assert [reason[:35] for _, _, reason in await dead(c)] == ["the payload does not fit Struct: In"]
         with pytest.warns(UserWarning, match="blocks"), server.sync_client() as blocking:
             assert len(await asyncio.to_thread(end.schedule_sync, {"order": 1}, client=blocking)) == 32
         assert len(await asyncio.to_thread(end.schedule_sync, {"order": 1})) == 32
         assert await c.messages.count(topic="end", state="all") == 5
     mine = fasti.Worker(c).on("mine")(print)
-    with pytest.raises(fasti.BadArgument, match="client is needed"):
+    with pytest.raises(fasti.BadArgument, match="client is required"):
         await asyncio.to_thread(mine.schedule_sync, "x")

@@ -392,7 +392,7 @@ async def quick(server: Server, **options: Any) -> AsyncIterator[fasti.Client]:
     ("trusted", "said"),
     [
         (None, r"is not trusted: .*; give its CA as ca= or FASTI_CA \(--ca\)"),
-        ("other", r"is not of the CA in .*other/ca.pem: .*; give the CA that it is of"),
+        ("other", r"was not issued by the CA in .*other/ca.pem: .*; give the right CA"),
     ],
 )
 async def test_another_ca(home: Home, server: Server, trusted: str | None, said: str) -> None:
@@ -427,7 +427,7 @@ async def test_tls_where_there_is_none(home: Home) -> None:
     with home.serve("mqtt", has_tls=False) as server:
         plain = server.url.replace("http://", "https://")
         async with quick(server, url=plain) as c:
-            with pytest.raises(fasti.Untrusted, match="that is no TLS"):
+            with pytest.raises(fasti.Untrusted, match="does not speak TLS"):
                 async with asyncio.timeout(3):
                     await c.info()
 
@@ -474,10 +474,10 @@ async def test_a_subscription_goes_on_where_a_certificate_was_wrong_for_a_while(
                     await again.ready()
                     if cert is wrong[0]:
                         task = asyncio.ensure_future(anext(deliveries))
-                        while "not of the CA" not in caplog.text:
+                        while "not issued by the CA" not in caplog.text:
                             await asyncio.sleep(0.02)
                         await asyncio.sleep(0.5)
-                        assert caplog.text.count("not of the CA") == 1
+                        assert caplog.text.count("not issued by the CA") == 1
                         assert not task.done()
                     else:
                         url = f"http://127.0.0.1:{again.http[1]}"

@@ -375,7 +375,7 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
     assert isinstance(failure, fasti.RetryIn)
     assert failure.delay is None
     assert len(begun) == 4, "no handler has begun it"
-    assert caplog.messages == ["work/1 None: no handler matches this topic, there is jobs/+, jobs/#"]
+    assert caplog.messages == ["work/1 None: no handler matches this topic; handlers: jobs/+, jobs/#"]
 
 
 def test_a_filter_has_one_handler() -> None:

@@ -100,7 +100,10 @@ def root(
         typer.Option(metavar="FILE[,KEY]", help="Client certificate, with its key in the same file or KEY."),
     ] = None,
     allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="The key may go without TLS: plain MQTT beside https.")
+        bool,
+        typer.Option(
+            "--allow-plain", help="Send the key without TLS too, such as over plain MQTT beside https."
+        ),
     ] = False,
     profile: Annotated[
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml. Default: `default`.")
