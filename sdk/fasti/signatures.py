@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -104,11 +104,15 @@ def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
         raise TypeError(f"got an unexpected keyword argument {name!r}{_advice(name, allowed)}")
 
 
+def ours_for(name: str, known: Collection[str]) -> str | None:
+    """Our word for a word of others, of those that are known where it was used."""
+    return next((ours for ours, theirs in _THEIRS.items() if ours in known and name in theirs.split()), None)
+
+
 def _advice(name: str, allowed: frozenset[str]) -> str:
     known = allowed | _SENT if "deliver_to" in allowed else allowed
-    for ours, theirs in _THEIRS.items():
-        if ours in known and name in theirs.split():
-            return f": fasti calls it {ours}"
+    if ours := ours_for(name, known):
+        return f": fasti calls it {ours}"
     if name in _TRIES:
         return (
             ": its receivers decide how often a message is tried, with max_attempts and backoff of "

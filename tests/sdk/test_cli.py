@@ -242,6 +242,24 @@ async def test_profile_option(url: str, fake: Fake, write: Callable[[str], None]
     assert (await fasti_cli("server", "status", "--profile", "there"))[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        ("message schedule a b --delay 5s", "--delay; fasti calls it --in"),
+        ("message schedule a b --eta 5", "--eta; fasti calls it --at"),
+        ("message schedule --topic a b", "--topic; fasti calls it TOPIC"),
+        ("message schedule a b --foo 5", "--foo"),
+    ],
+)
+async def test_an_option_of_others_is_answered_with_ours(
+    arguments: str, ours: str, no_profiles: None
+) -> None:
+    for more in ((), ("-o", "json")):
+        code, _, said = await fasti_cli(*arguments.split(), *more)
+        assert code == 2
+        assert f"No such option: {ours}" in said
+
+
 @pytest.mark.parametrize("wrong", [("--group", "a/b"), ("--group", ""), ("--session", ""), ("--group", "a#")])
 async def test_a_name_that_cannot_be_meant_is_wrong_usage(wrong: tuple[str, str]) -> None:
     code, out, err = await fasti_cli("subscribe", "q", *wrong, "--mqtt", "127.0.0.1:1")

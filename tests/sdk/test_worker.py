@@ -498,6 +498,13 @@ async def test_the_command_says_what_is_wrong(
         code, _, said = await fasti_cli("work", name)
         assert code == 2, said
     assert "no handler" in said
+    (module / "broken_tasks.py").write_text("import no_such_module\n")
+    for name, taught in (
+        ("tasks.py", "is tasks meant?"),
+        ("tasks:wrker", "it has tasks:worker"),
+        ("broken_tasks", "broken_tasks cannot be imported: No module named 'no_such_module'"),
+    ):
+        assert taught in (await fasti_cli("work", name))[2]
     nowhere = f"http://127.0.0.1:{free_port()}"
     code, _, said = await fasti_cli("work", "tasks:worker", "--expiry", "2d", "--url", nowhere)
     assert code == 3, said

@@ -13,6 +13,7 @@ from typing import Annotated, cast
 import typer
 
 import fasti
+from fasti.signatures import ours_for
 
 from . import (
     cluster,
@@ -154,12 +155,25 @@ def start(arguments: list[str]) -> None:
     except _WRONG_USAGE as error:
         printed, told = _format_of(ordered), cast("typer.BadParameter", error)
         told.message = told.message.removeprefix(_PARSERS_OWN)
+        _teach(told)
         if printed is Format.table:
             told.show()
         else:
             Printer(printed).failed("", problem_document(ValueError(told.format_message()), USAGE))
         sys.exit(told.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _teach(told: typer.BadParameter) -> None:
+    """Our option in the error about one that there is not: `--in` for `--delay`."""
+    option, context = getattr(told, "option_name", None), getattr(told, "ctx", None)
+    if option is None or context is None:
+        return
+    options = {one.name: one.opts[0] for one in context.command.params}
+    name = option.lstrip("-").replace("-", "_")
+    if ours := options.get(name) or options.get(ours_for(name, options)):
+        told.message = f"No such option: {option}; fasti calls it {ours if ours[0] == '-' else ours.upper()}"
+        vars(told)["possibilities"] = None
 
 
 def _format_of(arguments: list[str]) -> Format:

@@ -73,12 +73,22 @@ def work(
 def _found(name: str) -> fasti.Worker:
     """Import it, also from the current directory. Raises BadParameter."""
     module, _, attribute = name.partition(":")
-    if module.startswith("."):
-        raise typer.BadParameter(f"{module} is not a module name", param_hint="MODULE:WORKER")
+    if module.startswith(".") or module.endswith(".py"):
+        path = Path(module).with_suffix("").parts
+        meant = f"; is {'.'.join(path)} meant?" if module.endswith(".py") and ".." not in path else ""
+        raise typer.BadParameter(f"{module} is not a module name{meant}", param_hint="MODULE:WORKER")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        worker = getattr(importlib.import_module(module), attribute or "worker")
-    except (ImportError, AttributeError, ValueError) as error:
+        found = importlib.import_module(module)
+        worker = getattr(found, attribute or "worker")
+    except ImportError as error:
+        inner = "" if error.name in (module, module.partition(".")[0]) else f"{module} cannot be imported: "
+        raise typer.BadParameter(f"{inner}{error}", param_hint="MODULE:WORKER") from error
+    except AttributeError as error:
+        names = [one for one, value in vars(found).items() if isinstance(value, fasti.Worker)]
+        there = f"; it has {', '.join(f'{module}:{one}' for one in names)}" if names else ""
+        raise typer.BadParameter(f"{error}{there}", param_hint="MODULE:WORKER") from error
+    except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
     if not isinstance(worker, fasti.Worker):
         raise typer.BadParameter(f"{name} is not a fasti.Worker", param_hint="MODULE:WORKER")
