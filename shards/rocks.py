@@ -51,7 +51,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
+from .errors import Corrupt, NotOurs, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .private import OWN
 from .scan import scan, scan_at_rest
@@ -151,7 +151,10 @@ class RocksStore:
         self._memtable_bytes = memtable_bytes
         self._cache_bytes = cache_bytes
         self._cache = Cache(cache_bytes)
-        path.mkdir(mode=OWN, parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=OWN, parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotOurs(f"{path} cannot be created: {error.strerror}") from None
         self._base = _tracking(path)  # once: the disk may be full later
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)

@@ -131,6 +131,12 @@ def test_data_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_place_where_no_data_can_be() -> None:
+    failed = run("--data", "/proc/fasti", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
+    assert failed.returncode == 2
+    assert "store.dir: /proc/fasti cannot be created: No such file or directory" in failed.stderr
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
