@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position, message_id
-from timeline.shares import may_take
+from timeline.shares import is_reserved, may_take
 from timeline.slices import Slice
 
 from . import keys
@@ -31,7 +31,7 @@ from .group_commit import Caps, GroupCommit
 from .kept import is_to_be_tried
 from .open_batch import OpenBatch
 from .outcome import Control, Outcome
-from .owned import Owned, QuotaOf
+from .owned import NO_QUOTA, Owned, QuotaOf
 from .read import Found, row_at
 from .record import (
     CANCELLED,
@@ -245,8 +245,9 @@ class Commit:
         caps, taken = self.caps, self._waiting.pending + self._waiting.retries
         if taken + count > caps.pending:
             raise Refused("over-quota", f"{caps.pending} messages are pending, the limit of limits.pending")
+        quota = self._quota_of(owner) if owner else NO_QUOTA
         if owner:
-            most, most_bytes = self._quota_of(owner)
+            most, most_bytes = quota.messages, quota.bytes
             if most and (pending := self._owned.pending(owner)) + count > most:
                 text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
                 raise Refused("over-quota", text)
@@ -254,16 +255,18 @@ class Commit:
                 text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most_bytes}"
                 raise Refused("over-quota", text)
         if caps.is_shared:
-            self._check_share(count, owner, taken)
+            self._check_share(count, owner, taken, is_proven=quota.is_proven)
 
-    def _check_share(self, count: int, owner: bytes, taken: int) -> None:
+    def _check_share(self, count: int, owner: bytes, taken: int, *, is_proven: bool) -> None:
         """Check the owner's share; `taken`: pending of all. What has no owner counts as one owner. Raises
         Refused."""
         owned = self._owned
         nobodys = taken - owned.messages
         mine = owned.pending(owner) if owner else nobodys
         owners = owned.owners + (nobodys > 0) + (mine <= 0)
-        if not may_take(taken, self.caps.pending, mine, owners, count):
+        most = self.caps.pending
+        is_ours = is_proven or not is_reserved(taken, most, count)
+        if not is_ours or not may_take(taken, most, mine, owners, count):
             who = f"key '{owner.decode()}' has" if owner else "clients without a key have"
             text = f"{who} {mine} messages pending, the rest of limits.pending is reserved for others"
             raise Refused("over-quota", text)

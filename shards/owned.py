@@ -26,6 +26,7 @@ until it can be read, if ever; an unreadable counter row starts at 0. `verify` c
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from . import keys
 from .errors import Corrupt
@@ -35,13 +36,23 @@ from .unreadable import readable
 
 log = logging.getLogger(__name__)
 
-QuotaOf = Callable[[bytes], tuple[int, int]]
-"""Maximum pending messages of an owner, and their maximum bytes; 0: no limit."""
+
+class Quota(NamedTuple):
+    """Maximum pending messages of an owner, and their maximum bytes; 0: no limit. `is_proven`: it may have
+    some of the part of `limits.pending` that is reserved."""
+
+    messages: int = 0
+    bytes: int = 0
+    is_proven: bool = True
 
 
-def any_number(owner: bytes) -> tuple[int, int]:  # noqa: ARG001
+QuotaOf = Callable[[bytes], Quota]
+NO_QUOTA = Quota()
+
+
+def any_number(owner: bytes) -> Quota:  # noqa: ARG001
     """No quota for any owner."""
-    return 0, 0
+    return NO_QUOTA
 
 
 class _Counts:

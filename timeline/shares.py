@@ -5,6 +5,8 @@ use nearly all of it, and a newcomer still finds room:
 
     bound 80, A holds 70        A gets no more: 70 is the start of the reserve
     B comes, holds 0            B gets up to 10; its equal share is 40
+
+Names that nobody has proven get nothing of the reserve: one client can make up as many as it likes.
 """
 
 RESERVED = 8
@@ -20,4 +22,9 @@ def may_take(taken: int, bound: int, mine: int, owners: int, count: int = 1) -> 
     last = taken + count - 1
     if last >= bound:
         return False
-    return last < bound - bound // RESERVED or (mine + count - 1) * max(2, owners) < bound
+    return not is_reserved(taken, bound, count) or (mine + count - 1) * max(2, owners) < bound
+
+
+def is_reserved(taken: int, bound: int, count: int = 1) -> bool:
+    """Whether `count` more reach into the reserve."""
+    return taken + count - 1 >= bound - bound // RESERVED

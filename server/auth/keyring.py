@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from shards.owned import Quota
+
 from ..engine.clock import Clock
 from ..net.networks import network_of
 from ..observe.logs import by, shown
@@ -313,10 +315,17 @@ class Keyring:
         entry = self._entries.get(owner)
         return 0 if entry is None else getattr(entry.grant, name)
 
-    def quota_of(self, owner: bytes) -> tuple[int, int]:
-        """A key's bounds on pending messages and their bytes; 0: no bound."""
+    def is_proven(self, owner: str) -> bool:
+        """Whether the owner has a key or a password, or no name: the reserve of a shared bound is for it
+        too."""
+        return not owner or owner == OWN_NAME or owner in self._entries
+
+    def quota_of(self, owner: bytes) -> Quota:
+        """A key's bounds on pending messages and their bytes."""
         entry = self._entries.get(owner.decode())
-        return (0, 0) if entry is None else (entry.grant.pending, entry.grant.pending_bytes)
+        if entry is None:
+            return Quota(is_proven=self.is_proven(owner.decode()))
+        return Quota(entry.grant.pending, entry.grant.pending_bytes)
 
     def used(self) -> dict[str, int]:
         """Name -> last use of its key, wall ms; only used keys."""

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shards.fields import Record
+from shards.owned import Quota
 
 from ..fair import Bounds
 from ..observe.logs import by, shown
@@ -66,7 +67,7 @@ class Auth(Bounds, Protocol):
     def binds_anonymous(self) -> bool:
         """Whether clients without a name may not publish everything."""
 
-    def quota_of(self, owner: bytes) -> tuple[int, int]: ...
+    def quota_of(self, owner: bytes) -> Quota: ...
 
 
 class Open:
@@ -86,8 +87,11 @@ class Open:
     def bound_of(self, owner: str, name: str) -> int:  # noqa: ARG002
         return 0
 
-    def quota_of(self, owner: bytes) -> tuple[int, int]:  # noqa: ARG002
-        return 0, 0
+    def is_proven(self, owner: str) -> bool:  # noqa: ARG002
+        return True
+
+    def quota_of(self, owner: bytes) -> Quota:  # noqa: ARG002
+        return Quota()
 
 
 class Owners:

@@ -13,7 +13,7 @@ from shards.dedupe import Refused
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.memory import MemoryStore
-from shards.owned import QuotaOf, any_number
+from shards.owned import Quota, QuotaOf, any_number
 from shards.record import encode, is_stub, owner_of
 from shards.recover import (
     Opened,
@@ -190,8 +190,8 @@ def test_a_group_that_is_given_up_counts_nothing() -> None:
     assert check(opened) == (1, 0)
 
 
-def quota(owner: bytes) -> tuple[int, int]:
-    return (3, 0) if owner == A else (0, 0)
+def quota(owner: bytes) -> Quota:
+    return Quota(3 if owner == A else 0)
 
 
 def refused(ask: Callable[[], object]) -> str:
@@ -322,7 +322,7 @@ def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
 
 def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
     size = len(of(A).value)
-    opened = opened_at(MemoryStore(), quota_of=lambda owner: (0, 3 * size if owner == A else 0))
+    opened = opened_at(MemoryStore(), quota_of=lambda owner: Quota(0, 3 * size if owner == A else 0))
     first, *_ = write(opened, [of(A), of(A)], [of(B)] * 5)
     opened.open_batch.begin(NOW)
     commit = opened.commit
@@ -373,6 +373,15 @@ def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
     refused(lambda: commit.put([of(A)]))
     held_by(opened, b"", 4)
     assert refused(lambda: commit.put([of(B)])) == "83 messages are pending, the limit of limits.pending"
+
+
+def test_a_name_that_nobody_has_proven_gets_nothing_of_the_reserve() -> None:
+    opened = opened_at(MemoryStore(), quota_of=lambda owner: Quota(is_proven=owner == B))
+    opened.commit.caps = SHARED
+    write(opened, [of(b"eve-%d" % number) for number in range(70)])
+    opened.open_batch.begin(NOW)
+    assert "reserved" in refused(lambda: opened.commit.put([of(A)]))
+    opened.commit.put([of(B)])
 
 
 def test_nobody_s_messages_are_one_owner_s() -> None:

@@ -892,6 +892,18 @@ def test_names_that_anybody_may_make_up_leave_nothing(tmp_path: Path) -> None:
     assert list(rig.core.opened.store.scan(Table.META, OWNED, OWNED_END)) == []
 
 
+def test_names_that_anybody_may_make_up_get_nothing_of_a_reserve(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("pattern readwrite #\n")
+    rig = Keyed(tmp_path, acl_file=str(acl), allow_anonymous=True, groups=8)
+    answers = [
+        rig.connected(f"c{number}", username=f"eve-{number}").subscribe(f"$share/g{number}/t")
+        for number in range(9)
+    ]
+    assert answers == [(2,)] * 7 + [(0x97,)] * 2
+    assert rig.come("ops").subscribe("$share/ours/t") == (2,)
+
+
 def test_a_name_that_needs_a_key_still_needs_it(tmp_path: Path) -> None:
     acl = tmp_path / "acl"
     acl.write_text("user bob\ntopic readwrite #\nuser ops\ntopic readwrite #\nuser gone\ntopic readwrite #\n")
