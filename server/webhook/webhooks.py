@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 
 FINISH_S = 10.0
 """Time for posts under way when the server stops. Then they are aborted, which is no attempt."""
+_CHARS_SHOWN = 100
+"""Of a URL in an error."""
 LOOKED_AT = 200
 """Targets checked in one turn of the loop: some 4 ms."""
 OPENED = 20
@@ -305,7 +307,7 @@ class Webhooks(CommitHook):
         try:
             check_allowed(checked_url(target), self._config)
         except TargetError as error:
-            return str(error)
+            return f"{target[:_CHARS_SHOWN]!r} {error}"
         return ""
 
     # -- changed

@@ -525,3 +525,10 @@ async def test_null_is_no_time(server: Running, field: str) -> None:
         said = await server.call(method, path, sent, status=422, **headers)
         assert said.body["errors"][0]["field"] == field, path
     assert len((await server.call("GET", "/v1/messages")).body["messages"]) == 1
+
+
+async def test_where_nothing_may_be_posted_the_url_is_named(server: Running) -> None:
+    url = "http://127.0.0.1:9/hook"
+    refused = await server.call("POST", "/v1/messages", {"payload": "x", "deliver_to": url}, status=422)
+    why = f"{url!r} must not be a private or reserved address (webhook.allow_private)"
+    assert refused.body["errors"] == [{"field": "deliver_to", "detail": why}]
