@@ -200,9 +200,9 @@ async def test_looking_at_it_and_starting_on_it(small_disk: Path, capsys: pytest
     for refused in (lambda: verify(data, 50, repair=True), lambda: leave(data)):
         with pytest.raises(StoreFailed, match=f"{data}: Read-only file system"):
             refused()
-    for path in (data, new):
+    for path, code in ((data, 1), (new, 2)):  # one that cannot be made is wrong usage
         done = run("--data", str(path), "--http", "127.0.0.1:0")
-        assert done.returncode == 1, done
+        assert done.returncode == code, done
         assert "Traceback" not in done.stderr
         assert "Read-only file system" in done.stderr
         assert str(path) in done.stderr

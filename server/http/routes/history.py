@@ -34,7 +34,7 @@ from ..requests import instant_parameter
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
-from ..values.scalars import Delay, GroupName, Point
+from ..values.scalars import Delay, Point
 
 HOUR_MS = 3_600_000
 TIMES_LARGER = 8
@@ -47,6 +47,7 @@ Step = Annotated[
         title="Step", description="ISO 8601, short or seconds; 10s up to an hour, else 5m, if missing"
     ),
 ]
+Group = Annotated[str, msgspec.Meta(min_length=1, description="name of a group or endpoint")]
 
 
 class HistoryRoutes:
@@ -64,7 +65,7 @@ class HistoryRoutes:
         "Figures of the last hour and day, kept since the start",
         READ,
         Gives(200, shapes.History),
-        query={"from": Point, "to": Point, "step": Step, "group": GroupName},
+        query={"from": Point, "to": Point, "step": Step, "group": Group},
     )
     async def get(self, request: web.Request) -> web.Response:
         start_ms, end_ms, step_ms = self._span(request)
@@ -82,6 +83,8 @@ class HistoryRoutes:
 
     def _span(self, request: web.Request) -> tuple[int, int, int]:
         """(from, to, step), ms. Raises FieldError."""
+        if request.query.get("group") == "":
+            raise FieldError("group", "is empty")
         start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
         if end_ms is None:
             end_ms = self._clock.wall_ms()
@@ -92,7 +95,7 @@ class HistoryRoutes:
         usual_s = FINE_S if end_ms - start_ms <= HOUR_MS else FINE_S * COARSE_EACH
         step_ms = delay_ms("step", request.query.get("step", str(usual_s)))
         if not step_ms:
-            raise FieldError("step", "must be longer than 0")
+            raise FieldError("step", "must be longer than 0 s")
         return start_ms, end_ms, step_ms
 
 

@@ -104,6 +104,6 @@ async def test_every_chore_of_a_server_keeps_its_interval(wall: Wall, tmp_path: 
         timetable._process_jobs()
         now = datetime.fromtimestamp(wall(), UTC)
         jobs = timetable.get_jobs()
-        assert len(jobs) == 8
+        assert len(jobs) == 9
         assert all(job.next_run_time - now <= job.trigger.interval for job in jobs)
     await server.stop()
