@@ -12,6 +12,7 @@ What cannot be compiled, or would behave otherwise, is in modules of its own
 - `except A as error` and `except B as error` in one function: `error` has the type of the first;
 - what extends a compiled class has to be compiled;
 - an attribute whose name makes a word of C (`self._volatile` is `__volatile` there);
+- a slice of bytes that ends before it begins is an error, not empty;
 - a tuple of fixed types and a large int have no identity: they are compared by `==`, never by `is`;
 - what mypy has narrowed is checked: after `self.begun = row` or `if self.begun is not None` it must not be
   None, also where a call has made it so. Who changes it says so in what it returns;

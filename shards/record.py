@@ -271,7 +271,7 @@ def _owner_end(value: bytes) -> int:
 def sender_of(value: bytes) -> tuple[bytes, bytes]:
     """(owner, publisher) of a usual value; empty: none."""
     at = _owner_end(value)
-    owner = value[_FIELDS_AT + 1 : at]
+    owner = value[_FIELDS_AT + 1 : at] if at > _FIELDS_AT else b""
     if value[2] & HAS_KEY:
         at += 16
     return owner, value[at + 1 : at + 1 + value[at]] if value[2] & PUBLISHER else b""

@@ -17,6 +17,7 @@ from server.schedules.recurring import Schedules
 from shards.fields import Record
 from shards.record import encode
 from shards.schedules import TimingRow
+from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, config, props
 from timeline.filters import matches
@@ -111,6 +112,7 @@ def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change
         assert taken(peer) == ["m", "other"]
 
 
+@OPENED
 @pytest.mark.parametrize("change", [*GONE, "nothing"])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_backlog_of_two_keys_comes_in_runs_of_what_may_be_sent(
