@@ -14,7 +14,7 @@ and each piece reads it.
 from collections import Counter, OrderedDict, deque
 from typing import Generic, Protocol, TypeVar, cast
 
-from timeline.shares import is_reserved, may_take
+from timeline.shares import may_take
 
 NEW_IN_A_ROW = 16
 """Maximum new owners that go first in a row: otherwise owners that are always new would keep others
@@ -71,10 +71,8 @@ class Share:
         if self.taken >= self._most:
             return f"{self.taken} {self._what} exist, as many as {self._by} allows"
         owners = len(self._held) + (not mine)
-        if self._bounds.is_open:
-            return ""
-        is_ours = self._bounds.is_proven(owner) or not is_reserved(self.taken, self._most)
-        if is_ours and may_take(self.taken, self._most, mine, owners):
+        is_proven = self._bounds.is_proven(owner)
+        if self._bounds.is_open or may_take(self.taken, self._most, mine, owners, is_proven=is_proven):
             return ""
         who = f"key '{owner}' has" if owner else "clients without a key have"
         return f"{who} {mine} {self._what}, the rest of {self._by} is reserved for others"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position, message_id
-from timeline.shares import is_reserved, may_take
+from timeline.shares import may_take
 from timeline.slices import Slice
 
 from . import keys
@@ -246,14 +246,13 @@ class Commit:
         if taken + count > caps.pending:
             raise Refused("over-quota", f"{caps.pending} messages are pending, the limit of limits.pending")
         quota = self._quota_of(owner) if owner else NO_QUOTA
-        if owner:
-            most, most_bytes = quota.messages, quota.bytes
-            if most and (pending := self._owned.pending(owner)) + count > most:
-                text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
-                raise Refused("over-quota", text)
-            if most_bytes and (pending := self._owned.pending_bytes(owner)) + size > most_bytes:
-                text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most_bytes}"
-                raise Refused("over-quota", text)
+        most, most_bytes = quota.messages, quota.bytes
+        if most and (pending := self._owned.pending(owner)) + count > most:
+            text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
+            raise Refused("over-quota", text)
+        if most_bytes and (pending := self._owned.pending_bytes(owner)) + size > most_bytes:
+            text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most_bytes}"
+            raise Refused("over-quota", text)
         if caps.is_shared:
             self._check_share(count, owner, taken, is_proven=quota.is_proven)
 
@@ -264,9 +263,7 @@ class Commit:
         nobodys = taken - owned.messages
         mine = owned.pending(owner) if owner else nobodys
         owners = owned.owners + (nobodys > 0) + (mine <= 0)
-        most = self.caps.pending
-        is_ours = is_proven or not is_reserved(taken, most, count)
-        if not is_ours or not may_take(taken, most, mine, owners, count):
+        if not may_take(taken, self.caps.pending, mine, owners, count, is_proven=is_proven):
             who = f"key '{owner.decode()}' has" if owner else "clients without a key have"
             text = f"{who} {mine} messages pending, the rest of limits.pending is reserved for others"
             raise Refused("over-quota", text)

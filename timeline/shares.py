@@ -13,18 +13,16 @@ RESERVED = 8
 """The reserved fraction of a shared bound: one part in this many."""
 
 
-def may_take(taken: int, bound: int, mine: int, owners: int, count: int = 1) -> bool:
+def may_take(
+    taken: int, bound: int, mine: int, owners: int, count: int = 1, *, is_proven: bool = True
+) -> bool:
     """Whether an owner that holds `mine` may take `count` more (at least one) of a shared bound.
 
     `taken`: held by all together. `owners`: number of holders, including this one. A lone owner shares with
-    the next one to come.
+    the next one to come. `is_proven`: the reserve is for this owner too.
     """
     last = taken + count - 1
     if last >= bound:
         return False
-    return not is_reserved(taken, bound, count) or (mine + count - 1) * max(2, owners) < bound
-
-
-def is_reserved(taken: int, bound: int, count: int = 1) -> bool:
-    """Whether `count` more reach into the reserve."""
-    return taken + count - 1 >= bound - bound // RESERVED
+    is_free = last < bound - bound // RESERVED
+    return is_free or (is_proven and (mine + count - 1) * max(2, owners) < bound)
