@@ -15,9 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from aiohttp import web
+
 from .answers import RETRY_AFTER
 from .problems import Problem
 
+MEDIA = "text/event-stream"
 TAILS_MAX = 8
 """Maximum streams of `/v1/tail`, which look at each message."""
 
@@ -53,3 +56,20 @@ class Streams:
 
     def __len__(self) -> int:
         return self._open.total()
+
+
+async def begin_events(request: web.Request) -> web.StreamResponse:
+    """Begin an answer of server-sent events."""
+    headers = {"Content-Type": MEDIA, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    return response
+
+
+async def ends_within(stopping: asyncio.Event, seconds: float) -> bool:
+    """Wait until the next events are due; True at once if all streams have to end."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await stopping.wait()
+    except TimeoutError:
+        return False

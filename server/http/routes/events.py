@@ -10,7 +10,6 @@ all messages.
 Source: HTML Living Standard, 9.2 "Server-sent events".
 """
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -18,11 +17,10 @@ from aiohttp import web
 
 from ..access import Rights, client_of, rights_of, sees
 from ..calls import READ, Gives, described
-from ..streams import Streams
+from ..streams import MEDIA, Streams, begin_events, ends_within
 from ..values import shapes
 
 EVERY_S = 1.0
-MEDIA = "text/event-stream"
 OF_ALL = ("time", "horizon", "behind_ms")
 """Figures for every key."""
 
@@ -47,14 +45,11 @@ class Events:
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
         with self._streams.slot(client_of(request)) as stopping:
-            response = web.StreamResponse(
-                headers={"Content-Type": MEDIA, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            )
-            await response.prepare(request)
-            rights = rights_of(request)
-            while not stopping.is_set() and (rights is None or _may_still(rights)):
+            response = await begin_events(request)
+            rights, is_over = rights_of(request), stopping.is_set()
+            while not is_over and (rights is None or _may_still(rights)):
                 await response.write(self._event(request))
-                await _wait(stopping)
+                is_over = await ends_within(stopping, EVERY_S)
             await response.write_eof()
             return response
 
@@ -68,12 +63,3 @@ class Events:
 def _may_still(rights: Rights) -> bool:
     """Whether the key is still valid and has the scope."""
     return rights.is_live and rights.principal.has(READ)
-
-
-async def _wait(stopping: asyncio.Event) -> None:
-    """Wait until the next event is due, or the server stops."""
-    try:
-        async with asyncio.timeout(EVERY_S):
-            await stopping.wait()
-    except TimeoutError:
-        pass

@@ -13,7 +13,6 @@ each message: the filter, the topic, the key; and its owner's right to send. A q
 comment every QUIET_S: only writing shows that the client is gone.
 """
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -32,12 +31,11 @@ from ..access import Rights, client_of, rights_of, sees
 from ..calls import READ, Gives, described
 from ..problems import Problem
 from ..selection import check_selects
-from ..streams import Streams
+from ..streams import MEDIA, Streams, begin_events, ends_within
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.scalars import Filter
 from ..values.views import time_text
-from .events import MEDIA
 
 EVERY_S = 0.25
 QUIET_S = 1.0
@@ -88,13 +86,10 @@ class TailRoutes:
         if not _may(rights, topic):
             raise Problem("forbidden", "The key may not subscribe to this filter.")
         with self._streams.slot(client_of(request)) as stopping:
-            response = web.StreamResponse(
-                headers={"Content-Type": MEDIA, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            )
-            await response.prepare(request)
+            response = await begin_events(request)
             await response.write(b": open\n\n")
             turn, fits, count, quiet_s = self._turns.of(request), matcher(topic), self._tail.count, 0.0
-            while not await _stops(stopping):
+            while not await ends_within(stopping, EVERY_S):
                 await turn.begin()
                 if not _may(rights, topic):
                     break
@@ -178,12 +173,3 @@ def _event(name: bytes, value: object) -> bytes:
     """An event with one line of data: a JSON payload is as it came, with line breaks between its tokens."""
     data = _encode(value).replace(b"\r", b" ").replace(b"\n", b" ")
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
-
-
-async def _stops(stopping: asyncio.Event) -> bool:
-    """Wait until the next look is due; True at once if the server stops."""
-    try:
-        async with asyncio.timeout(EVERY_S):
-            return await stopping.wait()
-    except TimeoutError:
-        return False
