@@ -68,8 +68,8 @@ class Listeners:
 
     async def _open(self, address: Address) -> Address:
         scheme = address.scheme or "mqtt"
-        certificates = self._certificates if scheme in ("mqtts", "wss") else None
-        pages = websocket_pages(self._config, address) if scheme in ("ws", "wss") else None
+        certificates = self._certificates if address.has_tls else None
+        pages = websocket_pages(self._config, address) if address.is_websocket else None
         begin = partial(self._begin, self._behind(address, certificates), pages)
         context = None if certificates is None else certificates.context
         port = await self._acceptor.open(address, begin, context)

@@ -57,6 +57,14 @@ class Address:
         return f"{self.scheme}://{at}" if self.scheme else at
 
     @property
+    def has_tls(self) -> bool:
+        return self.scheme in SECURE
+
+    @property
+    def is_websocket(self) -> bool:
+        return self.scheme in WEBSOCKETS
+
+    @property
     def is_everywhere(self) -> bool:
         """Whether it stands for every address of this machine."""
         return self.host in ("0.0.0.0", "::")
@@ -260,11 +268,11 @@ def _read_mqtt_urls(value: object) -> tuple[Address, ...]:
 def _read_mqtt_url(value: object) -> Address:
     found = _MQTT_URL.fullmatch(_read_text(value).strip()[: URL_CHARS_MAX + 1])
     scheme = found["scheme"] or "mqtt" if found else "mqtt"
-    if found is None or len(found[0]) > URL_CHARS_MAX or (found["path"] and scheme not in ("ws", "wss")):
+    if found is None or len(found[0]) > URL_CHARS_MAX or (found["path"] and scheme not in WEBSOCKETS):
         raise KindError(
             'must be URLs such as "mqtts://fasti.example.com:8883", "wss://fasti.example.com/mqtt"'
         )
-    path = (found["path"] or WEBSOCKET_PATH) if scheme in ("ws", "wss") else ""
+    path = (found["path"] or WEBSOCKET_PATH) if scheme in WEBSOCKETS else ""
     port = _bounded(int(found["port"] or MQTT_PORTS[scheme]), 1, 65_535)
     return Address(found["host"].strip("[]"), port, scheme, path)
 
@@ -359,6 +367,7 @@ BACKOFF_STEPS_MAX = 32
 LOGS = ("nats://", "tls://", "postgresql://", "postgres://")
 MQTT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 SCHEMES = tuple(MQTT_PORTS)
+SECURE, WEBSOCKETS = ("mqtts", "wss"), ("ws", "wss")
 MQTT_URLS_MAX, URL_CHARS_MAX = 16, 256
 WEBSOCKET_PATH = "/mqtt"
 _HOST = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)"

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .config import Config
-from .kinds import WEBSOCKET_PATH, Address
-
-PLAIN, SECURE = ("mqtt", "ws"), ("mqtts", "wss")
+from .kinds import SECURE, WEBSOCKET_PATH, WEBSOCKETS, Address
 
 
 def public_url(config: Config, reached: str) -> str:
@@ -34,8 +32,8 @@ def public_mqtt(config: Config, listening: Sequence[Address], reached: str = "")
 
 
 def _public(listener: Address, http: Address, name: str) -> Address:
-    is_named = listener.is_everywhere or (listener.scheme in SECURE and listener.host == http.host)
-    path = WEBSOCKET_PATH if listener.scheme in ("ws", "wss") else ""
+    is_named = listener.is_everywhere or (listener.has_tls and listener.host == http.host)
+    path = WEBSOCKET_PATH if listener.is_websocket else ""
     return replace(listener, host=name if name and is_named else listener.host, path=path)
 
 
@@ -53,5 +51,5 @@ def reference_for(scheme: str, urls: Sequence[str]) -> str:
     """
     same = [url for url in urls if url.startswith(f"{scheme}://")]
     if same:
-        return same[0] if scheme in ("ws", "wss") else same[0].partition("://")[2]
-    return next((url for url in urls if scheme in PLAIN or url.partition("://")[0] in SECURE), "")
+        return same[0] if scheme in WEBSOCKETS else same[0].partition("://")[2]
+    return next((url for url in urls if scheme not in SECURE or url.partition("://")[0] in SECURE), "")

@@ -185,7 +185,7 @@ def _capped(config: Config) -> Config:
 def _certified(config: Config) -> Config:
     """Give MQTT over TLS HTTP's certificate if it has none of its own."""
     http, mqtt = config.http, config.mqtt
-    if mqtt.tls_cert or mqtt.tls_key or not any(one.scheme in ("mqtts", "wss") for one in mqtt.listen):
+    if mqtt.tls_cert or mqtt.tls_key or not any(one.has_tls for one in mqtt.listen):
         return config
     return replace(config, mqtt=replace(mqtt, tls_cert=http.tls_cert, tls_key=http.tls_key))
 
@@ -226,10 +226,7 @@ def _check_together(config: Config) -> None:
         )
     _check_sessions(config)
     _check_cluster(config)
-    if (
-        any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
-        and not config.mqtt.tls_cert
-    ):
+    if any(listener.has_tls for listener in config.mqtt.listen) and not config.mqtt.tls_cert:
         raise ConfigError("mqtt.tls_cert", "is required, because mqtt.listen has a TLS listener")
     for given, needed in (
         ("http.tls_key", "http.tls_cert"),
