@@ -33,9 +33,23 @@ export class Api {
   patch = (path, body, headers) => this.call("PATCH", path, { body, headers });
   remove = (path, query) => this.call("DELETE", path, { query });
 
+  /** All of a list: follows `next`, up to `most` rows. `each(rows, next)`: what has been read so far, after each page; an
+   *  aborted `signal` ends it. Gives { rows, isWhole }. */
+  async all(path, query, member, { most = 5_000, each = () => {}, signal } = {}) {
+    const rows = [];
+    let cursor;
+    do {
+      const page = await this.call("GET", path, { query: { limit: Math.min(1_000, most), ...query, cursor }, signal });
+      rows.push(...page[member]);
+      cursor = page.next;
+      each(rows, cursor);
+    } while (cursor && rows.length < most && !signal?.aborted);
+    return { rows, isWhole: !cursor };
+  }
+
   /** The answer's JSON, or its text. Throws Problem, and TypeError where there is no server. */
-  async call(method, path, { query = {}, body, headers = {} } = {}) {
-    const response = await this.fetch(method, path, { query, body, headers });
+  async call(method, path, { query = {}, body, headers = {}, signal } = {}) {
+    const response = await this.fetch(method, path, { query, body, headers, signal });
     const isJson = (response.headers.get("Content-Type") ?? "").includes("json");
     return isJson ? answer(await response.text()) : response.text();
   }

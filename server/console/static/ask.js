@@ -1,6 +1,9 @@
 // Questions to the user: a dialog with a form, and notices of what came of it.
 
-import { button, h } from "./dom.js";
+import { button, entries, h } from "./dom.js";
+import { count } from "./format.js";
+
+const SHORT_MS = 6_000, LONG_MS = 12_000;
 
 /** Show a dialog; a promise of `answer(form)`, null if its user has closed it. `answer` may throw: what it says
  *  is shown in the dialog, which stays. `act` null: there is nothing to do but to close it. */
@@ -30,11 +33,14 @@ export function dialog(title, children, { act = "OK", kind = "act", answer = () 
   });
 }
 
-/** Say it in the corner, for a while. */
-export function notice(text, kind = "good") {
-  const line = h("p", { class: `notice ${kind}` }, text);
+/** Whether its user means it: for an act that cannot be taken back. */
+export const confirm = async (title, text, act) => (await dialog(title, h("p", {}, text), { act, kind: "danger" })) === true;
+
+/** Say it in the corner, for a while. `undo`: takes it back, by a button of the notice. */
+export function notice(text, kind = "good", undo = null) {
+  const line = h("p", { class: `notice ${kind}` }, text, undo ? button("Undo", () => { line.remove(); undo(); }) : null);
   document.getElementById("notices").append(line);
-  setTimeout(() => line.remove(), kind === "bad" ? 12_000 : 6_000);
+  setTimeout(() => line.remove(), kind === "bad" || undo ? LONG_MS : SHORT_MS);
 }
 
 /** What a problem says, each reason once, with the fields. */
@@ -44,13 +50,30 @@ export function reasons(error) {
 }
 
 /** Do it, and say what came of it; `done` null: only if it went wrong. True if it went well. */
-export async function attempt(action, done) {
+export async function attempt(action, done, undo = null) {
   try {
     const result = await action();
-    if (done !== null) notice(typeof done === "function" ? done(result) : done);
+    if (done !== null) notice(typeof done === "function" ? done(result) : done, "good", undo);
     return true;
   } catch (error) {
     notice(reasons(error), "bad");
     return false;
   }
+}
+
+/** Change many: first what it would change, then, if its user means it, the change. `run(fields)` calls the API and
+ *  gives { matched, changed }; the first time with `dry_run`, then with what the dry run answered in `after`.
+ *  `what`: what matches, in words; `would`: what happens to them; `ask`: fields of the dialog. Gives the result, or null. */
+export async function dryRun({ what, would, act, kind = "act", ask = null, run }) {
+  let tried;
+  try { tried = await run({ dry_run: true }); } catch (error) { notice(reasons(error), "bad"); return null; }
+  const result = await dialog(tried.matched ? act : "Nothing matches", [
+    h("p", {}, h("strong", {}, count(tried.matched)), ` ${what} ${tried.matched ? `would ${would}. Nothing has changed yet.` : "match."}`),
+    tried.matched ? ask : null,
+  ], { act: tried.matched ? act : null, kind, answer: (form) => run({ ...entries(form), after: tried }) });
+  if (result) {
+    const late = result.matched - result.changed;
+    notice(`${count(result.changed)} of ${count(result.matched)} changed${late ? `; ${count(late)} came too late` : ""}`);
+  }
+  return result;
 }

@@ -2,8 +2,10 @@
 // no other place where elements are made, and nothing here reads HTML. Characters that would show a text other
 // than it is, because they turn its direction or have no shape, are shown by their numbers.
 
+import { away, both, instant, server } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_TAGS = new Set(["svg", "g", "rect", "line", "text", "title", "polyline"]);
+const SVG_TAGS = new Set(["svg", "g", "rect", "line", "text", "title", "polyline", "path"]);
 
 const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
 
@@ -45,14 +47,51 @@ function place(node, one) {
   return JSON.stringify([row && (row.querySelector("a")?.hash ?? row.cells[0].textContent), others.indexOf(one)]);
 }
 
-/** A table. `columns`: [heading, row -> cell, class of the cells]. */
-export function table(columns, rows, caption) {
-  const cell = (tag, kind, content) => h(tag, { class: kind, scope: tag === "th" ? "col" : null }, content);
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {},
-      h("thead", {}, h("tr", {}, columns.map(([name, , kind]) => cell("th", kind === "number" ? kind : null, name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, of, kind]) => cell("td", kind, kind === "text" ? h("div", {}, of(row)) : of(row))))))));
+/** A table. `columns`: [heading, row -> content, kind, row -> value to sort by]; the kind is the class of the cells,
+ *  and a column without a value cannot sort. `order`: { sort: heading, down: largest first }, which the page keeps: a
+ *  click on a heading changes it. On a phone each row is a card, whose lines say their headings. */
+export function table(columns, rows, caption, order = {}) {
+  const body = h("tbody"), heads = columns.map(head);
+  function head([name, , kind, by]) {
+    const node = h("th", { class: kind === "number" ? kind : null, scope: "col" }, by ? button(name, () => turn(name, kind), "sort") : name);
+    return node;
+  }
+  function turn(name, kind) {
+    order.down = order.sort === name ? !order.down : kind === "number";
+    order.sort = name;
+    draw();
+  }
+  function draw() {
+    const by = columns.find(([name, , , value]) => value && name === order.sort)?.[3];
+    const sorted = by ? rows.toSorted((a, b) => compare(by(a), by(b)) * (order.down ? -1 : 1)) : rows;
+    columns.forEach(([name, , , value], index) => {
+      if (value && name === order.sort) heads[index].setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      else heads[index].removeAttribute("aria-sort");
+    });
+    body.replaceChildren(...sorted.map((row) => h("tr", {}, columns.map(([name, of, kind]) => h("td", { class: kind, "data-label": name },
+      kind === "text" ? h("div", {}, of(row)) : of(row))))));
+  }
+  draw();
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body));
 }
+
+/** Numbers and texts in order; what is not known comes last. */
+function compare(a, b) {
+  const [noA, noB] = [a, b].map((one) => one === null || one === undefined);
+  if (noA || noB) return noA - noB;
+  return typeof a === "number" ? a - b : String(a).localeCompare(String(b));
+}
+
+/** A state in a word; `kind`: good, warn, bad or none. */
+export const tag = (text, kind = null) => h("span", { class: kind ? `tag ${kind}` : "tag" }, text);
+
+/** A time; its title says the time zone, UTC and how far away it is. */
+export const moment = (value) => value === null || value === undefined ? "–"
+  : h("time", { title: `${both(value)}, ${away(value, server.now())}` }, instant(value));
+
+/** Links of which one is shown: [[name, address], ...]. */
+export const tabs = (links, current) => h("nav", { class: "tabs", "aria-label": "Views" },
+  links.map(([name, href]) => h("a", { href, "aria-current": name === current ? "page" : null }, name)));
 
 /** Names and what they are; pairs whose value is null or undefined are left out. */
 export function facts(pairs) {

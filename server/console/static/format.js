@@ -6,7 +6,8 @@ export { MINUTE, HOUR, DAY };
 export const zone = {
   get isUtc() { return localStorage.getItem("fasti-zone") === "utc"; },
   set isUtc(value) { localStorage.setItem("fasti-zone", value ? "utc" : "local"); },
-  get name() { return this.isUtc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone; },
+  get local() { return Intl.DateTimeFormat().resolvedOptions().timeZone; },
+  get name() { return this.isUtc ? "UTC" : this.local; },
 };
 
 /** The time of the server: that of the browser may be wrong, or the server's simulated. */
@@ -37,6 +38,13 @@ export function instant(value) {
   return `${date} ${hm}:${second}${milli === "000" ? "" : `.${milli}`}`;
 }
 
+/** A time with its zone and, if that is another, UTC. */
+export function both(value) {
+  const ms = typeof value === "number" ? value : Date.parse(value);
+  const utc = new Date(ms).toISOString();
+  return zone.isUtc ? `${instant(ms)} UTC` : `${instant(ms)} ${zone.local} (${utc.slice(0, 10) === day(ms) ? "" : `${utc.slice(0, 10)} `}${utc.slice(11, 19)} UTC)`;
+}
+
 /** The beginning of the day (ms) in the chosen zone. */
 export function midnight(ms) {
   const time = new Date(ms);
@@ -65,6 +73,9 @@ export function span(ms) {
 }
 
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+
+/** 0.8 -> "80 %". */
+export const percent = (share) => `${share > 0 && share < 0.01 ? "< 1" : Math.round(share * 100)} %`;
 
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -28,6 +28,6 @@ function cell(date, hour, n, most) {
   if (!n) return h("span", { class: "cell", title: what });
   const from = toApi(`${date} ${hour}:00`), to = toApi(`${date} ${hour}:59:59`);
   const node = h("a", { href: `#/messages?${new URLSearchParams({ due_from: from, due_to: to })}`, title: what, "aria-label": what });
-  node.style.background = `rgb(var(--heat) / ${(0.18 + 0.82 * Math.log1p(n) / Math.log1p(most)).toFixed(2)})`;
+  node.style.background = `color-mix(in srgb, var(--accent) ${Math.round(18 + 82 * Math.log1p(n) / Math.log1p(most))}%, transparent)`;
   return node;
 }

@@ -55,7 +55,7 @@ async function open(root, { api, query, go }, { path, member, title, many, when:
     ["Tries", (row) => count(row.attempts), "number"],
     ["Reason", (row) => row.reason, "text"],
     ["Payload", (row) => h("code", {}, glimpse(row, 40)), "text"],
-    ["Actions", (row) => actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "nowrap"],
+    ["Actions", (row) => actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
   ], rows, title);
 
   /** What names the ticked ones: ids, a body for each place. */

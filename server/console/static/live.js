@@ -70,7 +70,7 @@ export class Live {
 }
 
 /** The events of a text/event-stream: [name, data]. Source: HTML Living Standard, 9.2.6. */
-async function* events(body) {
+export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {

@@ -7,22 +7,24 @@
 
 import { Api } from "./api.js";
 import { dialog, reasons } from "./ask.js";
-import { button, field, fill, h } from "./dom.js";
+import { button, entries, field, fill, h } from "./dom.js";
+import { listen } from "./keys.js";
 import { count, instant, span, zone } from "./format.js";
 import { Live } from "./live.js";
 
+/** Name in the address, title, and the key that follows `g`. */
 const PAGES = [
-  ["timeline", "Timeline"],
-  ["messages", "Messages"],
-  ["schedules", "Schedules"],
-  ["sessions", "Sessions"],
-  ["groups", "Groups"],
-  ["endpoints", "Endpoints"],
-  ["retries", "Retries"],
-  ["dead", "Dead letters"],
-  ["slices", "Slices"],
-  ["jobs", "Jobs"],
-  ["node", "Node"],
+  ["timeline", "Timeline", "t"],
+  ["messages", "Messages", "m"],
+  ["schedules", "Schedules", "s"],
+  ["sessions", "Sessions", "c"],
+  ["groups", "Groups", "p"],
+  ["endpoints", "Endpoints", "e"],
+  ["retries", "Retries", "r"],
+  ["dead", "Dead letters", "d"],
+  ["slices", "Slices", "i"],
+  ["jobs", "Jobs", "j"],
+  ["node", "Node", "n"],
 ];
 
 const FIRST_MS = 1_000;
@@ -38,7 +40,7 @@ async function show() {
   const [name = "", ...path] = address.replace(/^\//, "").split("/").map(decoded);
   const page = PAGES.find(([one]) => one === name);
   if (!page) {
-    location.replace("#/timeline");
+    location.replace(`#/${PAGES[0][0]}`);
     return;
   }
   const turn = ++shown;
@@ -47,6 +49,7 @@ async function show() {
   const ends = [];
   close = () => { for (const end of ends.splice(0)) end(); };
   mark(page);
+  unfold(false);
   const root = h("div", {}, h("p", { class: "faint" }, "…"));
   fill(content, root);
   const context = { api, live, path, query: Object.fromEntries(new URLSearchParams(tail)), go, every: (ms, action) => ends.push(every(ms, action)) };
@@ -100,45 +103,54 @@ async function askKey(why) {
   ], { act: "Use it", answer: (form) => form.elements.key.value.trim() || null });
 }
 
+/** Where the header is folded, a button shows the pages. */
+function unfold(isOpen) {
+  document.getElementById("folded").classList.toggle("open", isOpen);
+  menu.setAttribute("aria-expanded", isOpen);
+}
+
 function tools() {
   const root = document.documentElement;
-  const dark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const theme = button("", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    localStorage.setItem("fasti-theme", root.dataset.theme);
-    name();
-  });
-  const times = button("", () => { zone.isUtc = !zone.isUtc; name(); show(); });
-  const key = button("Key", async () => { if (await api.askOnce("It is kept for this tab.")) show(); });
-  function name() {
-    theme.textContent = dark() ? "Light" : "Dark";
-    times.textContent = zone.isUtc ? "Local time" : "UTC";
-  }
-  root.dataset.theme = localStorage.getItem("fasti-theme") ?? (dark() ? "dark" : "light");
-  name();
-  return [times, theme, key];
+  const dress = (theme) => { theme ? (root.dataset.theme = theme) : delete root.dataset.theme; };
+  const chosen = localStorage.getItem("fasti-theme") ?? "";
+  dress(chosen);
+  const choice = (label, options, value, choose) => h("select", { "aria-label": label, title: label, onchange: (event) => choose(event.target.value) },
+    options.map(([name, text]) => h("option", { value: name, selected: name === value }, text)));
+  return [
+    choice("Times are shown in", [["local", zone.local], ["utc", "UTC"]], zone.isUtc ? "utc" : "local", (value) => { zone.isUtc = value === "utc"; show(); }),
+    choice("Colours", [["", "System colours"], ["light", "Light"], ["dark", "Dark"]], chosen, (theme) => { localStorage.setItem("fasti-theme", theme); dress(theme); }),
+    button("API key", async () => { if (await api.askOnce("It is kept for this tab only.")) show(); }),
+    button("Keyboard", () => keys.help(), null, { class: "wide-only", title: "Keyboard shortcuts (?)" }),
+  ];
 }
 
 function standing(figures) {
   const line = document.getElementById("live");
   line.classList.toggle("off", !figures);
-  if (!figures) { line.textContent = "no live figures at the moment"; return; }
-  const parts = [instant(figures.time.replace(/\.\d+/, "")), zone.name];
+  if (!figures) { line.textContent = "No live figures at the moment"; return; }
+  const parts = [];
   const say = (value, text) => { if (value !== undefined && value !== null) parts.push(`${count(value)} ${text}`); };
   say(figures.pending, "pending");
-  say(figures.dispatched, "dispatched");
-  say(figures.sessions, figures.sessions === 1 ? "session" : "sessions");
   if (figures.behind_ms > 1_000) parts.push(`dispatch is ${span(figures.behind_ms)} behind`);
-  if (figures.held) say(figures.held, "held");
-  if (figures.dead_letters) say(figures.dead_letters, "dead");
+  if (figures.held) say(figures.held, "held because the clock was set back");
+  if (figures.dead_letters) say(figures.dead_letters, figures.dead_letters === 1 ? "dead letter" : "dead letters");
   if (figures.store_writable === false) parts.push("the store takes no writes");
+  parts.push(`${instant(figures.time.replace(/\.\d+/, ""))} ${zone.name}`);
   line.textContent = parts.join(" · ");
 }
 
 fill(document.getElementById("pages"), PAGES.map(([name, title]) => h("a", { href: `#/${name}` }, title)));
+const menu = document.getElementById("menu"), find = document.getElementById("find");
+menu.addEventListener("click", () => unfold(menu.getAttribute("aria-expanded") !== "true"));
+find.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { q } = entries(find);
+  if (q) go(`/messages?${new URLSearchParams({ q })}`);
+});
+const keys = listen(PAGES, go, find.elements.q);
 fill(document.getElementById("tools"), tools());
 live.on(standing);
-// Pages are drawn by the server's time, which is known from its first event; whoever has to wait for that has not.
+// Pages are drawn by the server's time, which its first event tells. A user who has to wait for that has no time yet.
 await Promise.race([live.first, new Promise((done) => setTimeout(done, FIRST_MS))]);
 addEventListener("hashchange", show);
 show();

@@ -51,6 +51,10 @@ async function openList(root, { api, query, go }) {
     }
   }
 
+  if (query.q) {
+    try { location.replace(`#/messages/${part(await idOf(query.q))}`); return; } catch (error) { if (error.status !== 404) throw error; }
+    query.topic = form.elements.topic.value = query.q;
+  }
   const wish = { topic: query.topic, due_from: query.due_from && toApi(query.due_from), due_to: query.due_to && toApi(query.due_to), state: query.state ?? "pending" };
   await list(found, api, wish, go);
 }
