@@ -99,12 +99,12 @@ export function facts(pairs) {
   return h("dl", {}, told.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** A labelled input. `options`: texts for a select. */
+/** A labelled input. `options`: of a select, values or [value, text]. */
 export function field(label, name, { value = "", type = "text", options = null, wide = false, ...more } = {}) {
   const id = `field-${name}`;
   let input;
   if (options) {
-    input = h("select", { id, name, ...more }, options.map((one) => h("option", { value: one, selected: one === value }, one || "–")));
+    input = h("select", { id, name, ...more }, options.map((one) => [one].flat()).map(([of, text = of]) => h("option", { value: of, selected: of === value }, text || "–")));
   } else if (type === "area") {
     input = h("textarea", { id, name, ...more });
     input.value = value;
