@@ -43,7 +43,7 @@ from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..http.undone import retries_of
 from ..observe.logs import shown
-from ..webhook.failing import LAST_POSTS, Failing
+from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
 TOP = 20

@@ -5,7 +5,7 @@
     verdicts.py    outcome of a post for the message
     request.py     webhook request: headers and body of a posted message
     sender.py      one HTTP POST, with all its bounds
-    failing.py     results of an endpoint's last posts
+    last_posts.py  answers to an endpoint's last posts
     slots.py       admission of posts to full URLs
     registry.py    endpoints by name
     poster.py      members of groups that post messages to endpoints

@@ -30,7 +30,7 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
-from .failing import LastPosts
+from .last_posts import LastPosts
 from .registry import Endpoint
 from .request import WebhookRequest, request_for
 from .sender import Sender
@@ -248,6 +248,7 @@ class EndpointPoster:
         self.endpoint = endpoint
         """The current one. Posts under way may be to a former one."""
         self.last_posts = LastPosts()
+        """Empty for an unnamed endpoint, whose receivers are many."""
         self.member = member
         self._posts = posts
         self._lane = lane
@@ -283,7 +284,7 @@ class EndpointPoster:
 
     def post(self, message: Message, packet_id: int, attempt: int) -> None:
         """Begin to post a message of the group; `attempt` as in `Link.send`."""
-        endpoint, now_ms = self.endpoint, self._posts.now_ms
+        endpoint, now_ms, name = self.endpoint, self._posts.now_ms, message.id_text(self._node)
         self._open += 1
         self.member.extend(packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
@@ -299,18 +300,19 @@ class EndpointPoster:
                 now_s=now_ms // 1_000,
             )
         except Exception as error:
-            self._ended(endpoint, packet_id, unreadable(error), Reply(0))
+            self._ended(endpoint, packet_id, name, unreadable(error), Reply(0))
             return
-        task = self._posts.begin(request, partial(self._ended, endpoint, packet_id))
+        task = self._posts.begin(request, partial(self._ended, endpoint, packet_id, name))
         if self._lane is not None:
             lane, kind, began_ms = self._lane, self._lane.take(), self._posts.mono_ms
             task.add_done_callback(lambda _: lane.give(kind, self._posts.mono_ms - began_ms))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _ended(self, endpoint: Endpoint, packet_id: int, verdict: Verdict, _: Reply) -> None:
-        if endpoint.is_same_receiver(self.endpoint):
-            self.last_posts.note(verdict)
+    def _ended(self, endpoint: Endpoint, packet_id: int, name: str, verdict: Verdict, reply: Reply) -> None:
+        """`name`: the message's id."""
+        if self._lane is None and endpoint.is_same_receiver(self.endpoint):
+            self.last_posts.note(self._posts.now_ms, name, verdict, reply)
         if verdict.outcome is Outcome.DONE:
             self._open -= 1
             self.member.ack(packet_id)

@@ -43,7 +43,7 @@ from ..engine.commit_hook import CommitHook
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import ENDPOINT_POSTS_MAX, POSTS, URL_POSTS_MAX, Webhook
-from .failing import Failing
+from .last_posts import Failing, LastPosts
 from .poster import EndpointPoster, GroupMember, Posts
 from .registry import Endpoint, Registry, rotated
 from .request import WebhookRequest, headers_for
@@ -91,14 +91,14 @@ class Wanted:
 
 
 class EndpointStatus(NamedTuple):
-    """An endpoint and its group, or None without one; `failing`: since the start."""
+    """An endpoint and its group, or None without one; `last_posts`: since the start."""
 
     endpoint: Endpoint
     group: Group | None
-    failing: Failing
+    last_posts: LastPosts
 
 
-NOTHING_POSTED = Failing()
+NOTHING_POSTED = LastPosts()
 NOWHERE = URL("http://nowhere.invalid")
 """URL of unnamed endpoints, which are posted to the URL of each message."""
 
@@ -276,7 +276,9 @@ class Webhooks(CommitHook):
     def status(self, name: str) -> EndpointStatus | None:
         """The endpoint of that name."""
         endpoint = self.registry.get(name)
-        return None if endpoint is None else EndpointStatus(endpoint, self._group(name), self.failing(name))
+        if endpoint is None:
+            return None
+        return EndpointStatus(endpoint, self._group(name), self._last_posts(name))
 
     def has(self, group: Group) -> bool:
         """Whether it is the group of an existing endpoint."""
@@ -285,8 +287,11 @@ class Webhooks(CommitHook):
 
     def failing(self, name: str) -> Failing:
         """Results of the last posts to the endpoint since the start."""
+        return self._last_posts(name).failing
+
+    def _last_posts(self, name: str) -> LastPosts:
         poster = self._posters.get(name)
-        return NOTHING_POSTED if poster is None else poster.last_posts.failing
+        return NOTHING_POSTED if poster is None else poster.last_posts
 
     async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
         """Reasons against the `deliver_to` of messages, by index; `targets`: index and `deliver_to`."""

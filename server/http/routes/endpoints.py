@@ -20,6 +20,7 @@ from aiohttp import web
 from ...delivery.shared import Group
 from ...settings.config import Config
 from ...settings.times import format_ms
+from ...webhook.last_posts import LAST_POSTS
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
@@ -41,6 +42,8 @@ ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<
 TEST_BYTES = 16
 """Random bytes in the id of a test."""
 TEST_WAIT_S = 1.0
+LISTED = 5
+"""Last answers of each endpoint in a list."""
 
 _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
 
@@ -80,7 +83,7 @@ class EndpointRoutes:
 
         def view(name: str) -> shapes.Endpoint | None:
             status = self._webhooks.status(name)
-            return None if status is None else self._view(status, LIST_LOOK_ROWS)
+            return None if status is None else self._view(status, LIST_LOOK_ROWS, LISTED)
 
         views, following = await self._places.page(request, names, limit, view)
         page: shapes.EndpointPage = {"endpoints": views, "next": following}
@@ -89,7 +92,7 @@ class EndpointRoutes:
     @described("An endpoint", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         await self._places.turns.of(request).begin()
-        return json_answer(self._view(self._status(request), LOOK_ROWS))
+        return json_answer(self._view(self._status(request)))
 
     @described(
         "Make an endpoint, or change it in place",
@@ -107,7 +110,7 @@ class EndpointRoutes:
         wanted = wanted_of(await body_of(request, _ENDPOINT), self._config)
         with refusals():
             status, is_new = await self._webhooks.put(name, wanted, rights_of(request))
-        answer = json_answer(self._view(status, LOOK_ROWS), 201 if is_new else 200)
+        answer = json_answer(self._view(status), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/endpoints/{name}"
         return answer
@@ -177,9 +180,11 @@ class EndpointRoutes:
         return [group]
 
     async def _answer(self, request: web.Request, changed: Sequence[Group]) -> web.Response:  # noqa: ARG002
-        return json_answer(self._view(self._status(request), LOOK_ROWS))
+        return json_answer(self._view(self._status(request)))
 
-    def _view(self, status: EndpointStatus, look_rows: int) -> shapes.Endpoint:
+    def _view(
+        self, status: EndpointStatus, look_rows: int = LOOK_ROWS, answers: int = LAST_POSTS
+    ) -> shapes.Endpoint:
         group = status.group
         progress = None if group is None else self._places.progress(group, look_rows)
-        return endpoint_view(status, progress, self._webhooks.now_ms)
+        return endpoint_view(status, progress, self._webhooks.now_ms, answers)

@@ -1,6 +1,7 @@
 """Views of endpoints: the settings as sent, without secrets, and the state of the group."""
 
 from ...settings.times import format_ms
+from ...webhook.last_posts import Answer
 from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import EndpointStatus
@@ -8,10 +9,13 @@ from . import shapes
 from .views import Progress, place_view
 
 
-def endpoint_view(status: EndpointStatus, progress: Progress | None, now_ms: int) -> shapes.Endpoint:
-    """`progress`: its group's; `now_ms`: the machine's time, which decides the valid secrets."""
-    endpoint, group, failing = status
-    row = endpoint.row
+def endpoint_view(
+    status: EndpointStatus, progress: Progress | None, now_ms: int, answers: int
+) -> shapes.Endpoint:
+    """`progress`: its group's; `now_ms`: the machine's time, which decides the valid secrets; `answers`: how
+    many last ones."""
+    endpoint, group, last_posts = status
+    row, failing = endpoint.row, last_posts.failing
     view: shapes.Endpoint = {
         "name": endpoint.name,
         "url": row.url,
@@ -28,6 +32,7 @@ def endpoint_view(status: EndpointStatus, progress: Progress | None, now_ms: int
             "of": failing.of,
             "last_reason": failing.last_reason or None,
         },
+        "last_answers": [_answer(one) for one in last_posts.answers(answers)],
     }
     if row.gone:
         view["reason"] = row.gone
@@ -42,6 +47,16 @@ def endpoint_view(status: EndpointStatus, progress: Progress | None, now_ms: int
             "max_attempts": group.in_force.max_attempts,
             "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
         },
+    }
+
+
+def _answer(answer: Answer) -> shapes.Answer:
+    return {
+        "at": format_ms(answer.at_ms),
+        "id": answer.message,
+        "status": answer.status or None,
+        "reason": answer.reason or None,
+        "seconds": answer.latency_ms / 1_000,
     }
 
 

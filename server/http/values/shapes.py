@@ -656,10 +656,22 @@ class Failing(TypedDict):
     last_reason: str | None
 
 
+class Answer(TypedDict):
+    """Answer to a post. `at`: when the post had ended, by the machine's clock; `id`: the message; `status`
+    null: there was none; `reason`: of a failure, null if the message is done; `seconds`: how long it took."""
+
+    at: Instant
+    id: Id
+    status: int | None
+    reason: str | None
+    seconds: float
+
+
 class Endpoint(TypedDict):
     """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
-    a second, 0: no limit; `reason`: why the server has paused it. If its group could not be read, the fields
-    of `PlaceShown` are missing."""
+    a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server started,
+    newest first, up to 20, or 5 in a list. If its group could not be read, the fields of `PlaceShown` are
+    missing."""
 
     name: str
     url: str
@@ -685,6 +697,7 @@ class Endpoint(TypedDict):
     incarnation: NotRequired[int]
     left_at: NotRequired[Instant]
     failing: Failing
+    last_answers: list[Answer]
 
 
 class EndpointPage(TypedDict):

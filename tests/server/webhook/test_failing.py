@@ -1,4 +1,4 @@
-"""An endpoint whose posts fail says so: in `GET`, in lists, in metrics."""
+"""An endpoint whose posts fail says so, with its last answers: in `GET`, in lists, in metrics."""
 
 import asyncio
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from server.reports import status
-from server.webhook.failing import LAST_POSTS, Failing, LastPosts
-from server.webhook.verdicts import DONE, Outcome, Verdict
+from server.webhook.last_posts import LAST_POSTS, Answer, Failing, LastPosts
+from server.webhook.verdicts import DONE, Outcome, Reply, Verdict
 from tests.server.conftest import Running
 from tests.support.receiver import Receiver, answer, drop, receiving
 
@@ -34,14 +34,25 @@ async def shares(server: Running) -> list[str]:
 def test_the_last_posts_count_and_no_others() -> None:
     last = LastPosts()
     assert last.failing == Failing(0.0, 0, "")
-    for verdict in (DONE, FAILED, DONE, GONE):
-        last.note(verdict)
+
+    def note(verdict: Verdict, status: int = 204) -> None:
+        last.note(1_000 + status, f"{status:032x}", verdict, Reply(status, latency_ms=12.5))
+
+    for verdict, code in ((DONE, 200), (FAILED, 500), (DONE, 204), (GONE, 410)):
+        note(verdict, code)
     assert last.failing == Failing(0.5, 4, "HTTP 410 Gone")
+    assert [*last.answers(2)] == [
+        Answer(1_410, f"{410:032x}", 410, 12, "HTTP 410 Gone"),
+        Answer(1_204, f"{204:032x}", 204, 12, ""),
+    ]
     for _ in range(LAST_POSTS - 1):
-        last.note(DONE)
+        note(DONE)
     assert last.failing == Failing(1 / LAST_POSTS, LAST_POSTS, "HTTP 410 Gone")
-    last.note(DONE)
+    note(DONE)
     assert last.failing == Failing(0.0, LAST_POSTS, ""), "the failure is older than all that counts"
+    assert [one.status for one in last.answers()] == [204] * LAST_POSTS
+    last.clear()
+    assert [*last.answers()] == []
 
 
 async def test_what_fails_is_seen_to_fail(server: Running, receiver: Receiver) -> None:
@@ -50,9 +61,15 @@ async def test_what_fails_is_seen_to_fail(server: Running, receiver: Receiver) -
     receiver.script = [answer(200), answer(500), drop]
     await post(server, receiver, "billing", "billing", "billing")
     failing = {"share": 0.667, "of": 3, "last_reason": "the connection was closed without an answer"}
-    assert (await shown(server))["failing"] == failing
+    one = await shown(server)
+    assert one["failing"] == failing
+    answers = [(each["status"], each["reason"]) for each in one["last_answers"]]
+    assert answers == [(None, failing["last_reason"]), (500, "HTTP 500 Internal Server Error"), (200, None)]
+    assert one["last_answers"][1]["id"] == receiver.got[1].headers["webhook-id"]
+    assert 0 <= one["last_answers"][1]["seconds"] < 1
     listed = (await server.call("GET", "/v1/endpoints")).body["endpoints"]
     assert [one["failing"]["share"] for one in listed] == [0.667, 0.0]
+    assert [len(one["last_answers"]) for one in listed] == [3, 0]
     (line,) = await shares(server)
     name, _, value = line.rpartition(" ")
     assert name == 'fasti_endpoint_failing_share{endpoint="billing"}'
