@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shards.errors import NotOurs, ShardsError, SharedData, StoreLocked, WrongFormat
+from shards.errors import NotOurs, ShardsError, SharedData, StoreLocked, WrongFormat, WrongNumber
 from shards.private import private
 
 from .auth.keys_file import KeysFileError
@@ -70,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options, config)
     except WrongFormat as error:
         print(f"fasti-server: {config.store.dir}: {error}; see docs/deploy.md, Upgrade", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    except WrongNumber as error:
+        print(f"fasti-server: store.number is {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except SharedData as error:
         where = f"{config.store.dir}: {error}"

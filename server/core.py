@@ -60,7 +60,6 @@ from .pull.pull import Pull
 from .schedules.recurring import Schedules
 from .settings.config import Config
 
-NODE = 0
 UNLIMITED = 1 << 62
 OPEN = Open()
 
@@ -92,7 +91,7 @@ class Core:
         """
         self.config = config
         self.clock = clock
-        self.node = NODE
+        self.node = config.store.number
         self.traces = traces
         self.part = Part()
         """Set by the measurement of turns, read by each piece of a turn."""
@@ -167,7 +166,7 @@ class Core:
         self.ready = Ready(wake)
         self.leases = Leases(clock, self.horizon.seq)
         store, writer = self.opened.store, self.writer
-        self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=NODE)
+        self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=self.node)
         self.burials = Burials(store, self.horizon, self.retries, writer)
         by_text: dict[str, Group] = {}
         self.sessions = Sessions(
@@ -221,7 +220,7 @@ class Core:
             clock,
             self.traces,
             self.part,
-            node=NODE,
+            node=self.node,
             dispatched=self.opened.waiting.dispatched,
             passed=self.opened.owned.passed,
         )
@@ -234,7 +233,7 @@ class Core:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         self.dead_letters = DeadLetters(
-            self.opened.store, self.groups, self.url_groups, self.retries, config.dead, node=NODE
+            self.opened.store, self.groups, self.url_groups, self.retries, config.dead, node=self.node
         )
         obituaries = Obituaries(self.owners, self.publishing)
         self.steering = Steering(self.opened.store, self.groups, self.retries, self.dead_letters, obituaries)
@@ -251,9 +250,9 @@ class Core:
             writer,
             clock,
             chance=chance,
-            node=NODE,
+            node=self.node,
         )
-        self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
+        self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=self.node)
         self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
         self.burying = Burying(
             self.opened.store,
@@ -264,7 +263,7 @@ class Core:
             self.router,
             writer,
             clock,
-            node=NODE,
+            node=self.node,
         )
         former = Former(self.groups, self.sent, lambda: self.sessions.running_ms)
         self.siblings = Siblings(self.groups, self.retries, writer, clock)
@@ -352,7 +351,7 @@ class Core:
             self.publishing,
             self.settling,
             self.traces,
-            node=NODE,
+            node=self.node,
         )
 
     def heartbeat(self, *, is_due: bool = False) -> None:
@@ -429,7 +428,7 @@ def timeline_of(
     return open_timeline(
         store,
         wall_ms=clock.wall_ms(),
-        node=NODE,
+        node=config.store.number,
         max_slices=config.slices.max,
         max_structures=config.shards.max_structures,
         caps=caps,

@@ -7,12 +7,12 @@ meaning two messages:
   - an id that is known here is refused, whatever became of its message;
   - the row that it names must never be written. So seq rises above the id's seq: rows are only written with
     a higher one. An id may use the lower half of all seqs, so that no import can use up the rest;
-  - an id of another node is refused: its rows are another server's.
+  - an id of another timeline is refused: its rows are another server's.
 """
 
 from collections.abc import Sequence
 
-from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
+from timeline.position import SEQ_BITS, MessageId, id_node, id_position, seq_of
 
 from .commit import Commit
 from .dedupe import Refused
@@ -77,8 +77,8 @@ def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]
         if count and not count % STEP:
             yield
         seq = seq_of(id_position(name))
-        if name >> 48 & 0xFFFF != commit.open_batch.node:
-            raise Refused("id", "belongs to another node", index)
+        if id_node(name) != commit.open_batch.node:
+            raise Refused("id", "belongs to another timeline (store.number)", index)
         if seq >= SEQ_LIMIT:
             raise Refused("id", "is beyond the ids that can be taken over", index)
         if name in seen or commit.find(name) is not None:

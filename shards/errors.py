@@ -27,3 +27,7 @@ class SharedData(ShardsError):
 
 class WrongFormat(ShardsError):
     """The data directory was written by another version of the format."""
+
+
+class WrongNumber(ShardsError):
+    """The data was made with another `store.number`, which the ids of its messages have."""

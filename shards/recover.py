@@ -22,7 +22,7 @@ from . import keys
 from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
-from .errors import Corrupt, ShardsError, SharedData, WrongFormat
+from .errors import Corrupt, ShardsError, SharedData, WrongFormat, WrongNumber
 from .open_batch import OpenBatch
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -35,6 +35,7 @@ from .tables import (
     META_APPLIED,
     META_CURSOR,
     META_FORMAT,
+    META_NUMBER,
     Applied,
     StoredCursor,
     applied_from,
@@ -123,14 +124,15 @@ def open_timeline(
     """Open a store's timeline at wall time `wall_ms`.
 
     A store of an older format becomes one of FORMAT. `quota_of`: maximum pending messages of an owner.
-    `is_undone`: whether a dispatched message is still unfinished at some place. Raises WrongFormat, Corrupt,
-    StoreFailed.
+    `is_undone`: whether a dispatched message is still unfinished at some place. `node`: `store.number`.
+    Raises WrongFormat, WrongNumber, Corrupt, StoreFailed.
     """
     found = _format(store)
+    check_number(store, node)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
     if found is None:
-        _write_format(store)
+        _write_format(store, node)
     elif found < FORMAT:
         _raise(store, directory, cursor, wall_ms)
     directory.floor = cursor.floor
@@ -158,16 +160,17 @@ def open_timeline(
     return opened
 
 
-def reopen_store(store: Store) -> ShardsError | None:
+def reopen_store(opened: Opened) -> ShardsError | None:
     """Reopen the store after a failed write or sync, with what was durable. Blocks, up to seconds.
 
     Returns why it can only be read, if so. Meanwhile every other read or write may raise StoreFailed. If the
     format was lost, it is written again.
     """
+    store = opened.store
     try:
         store.reopen()
         if _format(store) is None:
-            _write_format(store)
+            _write_format(store, opened.node)
     except ShardsError as error:
         return error
     return None
@@ -340,6 +343,18 @@ def format_of(store: Store) -> int | None:
     raise WrongFormat(f"the data has format {found}, this program reads formats {FORMAT_FIRST} to {FORMAT}")
 
 
+def check_number(store: Store, number: int) -> None:
+    """Raise WrongNumber unless the store's timeline has this number; a new one may have any."""
+    value = store.get(Table.META, META_NUMBER)
+    if value is None and store.get(Table.META, META_FORMAT) is None:
+        return
+    stored = int(value or b"0")
+    if stored != number:
+        raise WrongNumber(
+            f"{number}, but this data was made with {stored}, which its message ids have: set it back"
+        )
+
+
 def place_in_log(store: Store) -> Applied | None:
     """Up to where a store has its shared log; None: it has none. Raises Corrupt."""
     value = store.get(Table.META, META_APPLIED)
@@ -385,8 +400,13 @@ def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: in
         )
 
 
-def _write_format(store: Store) -> None:
-    """Write the format before anything that only FORMAT has; the next group syncs it."""
+def _write_format(store: Store, number: int) -> None:
+    """Write the format before anything that only FORMAT has; the next group syncs it.
+
+    `number`: `store.number`, left out if it is 0, as in older data.
+    """
     batch = store.batch()
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    if number:
+        batch.put(Table.META, META_NUMBER, b"%d" % number)
     store.write(batch)

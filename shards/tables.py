@@ -49,6 +49,7 @@ META_CURSOR = b"cursor"
 NEVER_S = 0xFFFF_FFFF
 """The expiry of a group that stays until it is deleted."""
 META_FORMAT = b"format"
+META_NUMBER = b"number"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"

@@ -11,6 +11,8 @@ A message id is 128 bits: at (48), shard (16), node (16), seq (48). It sorts by 
 was first written to, since shard numbers survive a split of their slice:
 
     019aa5d1c400 0003 0000 00000000002a     at, shard 3, node 0, seq 42
+
+The node is the number of the timeline, 0 to 15: servers behind one address tell by it whose message it is.
 """
 
 from typing import NewType
@@ -29,6 +31,10 @@ HELD_SHARD = 0xFFFF
 """The shard number in the id of a message that was written to the table `held`: no shard has it."""
 RETRY_SHARD = 0xFFFE
 """In place of the shard number of a flight whose row is in the table `retries`."""
+
+
+NUMBER_MAX = 15
+"""Highest number of a timeline, which stands in the place of the node in its ids."""
 
 
 class BadId(ValueError):
@@ -62,6 +68,10 @@ def id_position(message: MessageId) -> Position:
 
 def id_shard(message: MessageId) -> int:
     return message >> 64 & 0xFFFF
+
+
+def id_node(message: MessageId) -> int:
+    return message >> 48 & 0xFFFF
 
 
 def is_held(message: MessageId) -> bool:

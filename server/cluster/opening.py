@@ -14,7 +14,7 @@ from shards.log.contract import Log
 from shards.log.errors import Trimmed
 from shards.log.opening import NAME, open_log
 from shards.log.record import claim_of
-from shards.recover import format_of
+from shards.recover import check_number, format_of
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 
@@ -56,6 +56,7 @@ def open_store(config: Config) -> ReplicatedStore:
     )
     try:
         format_of(below)
+        check_number(below, config.store.number)
         hand = open_hand(config)
     except BaseException:
         below.close()

@@ -382,7 +382,7 @@ class Writer:
 
     def recover(self) -> bool:
         """Try to take the store into use again; False if it still refuses. Blocks."""
-        return self.broken is None or self.reopened(reopen_store(self._opened.store))
+        return self.broken is None or self.reopened(reopen_store(self._opened))
 
     def reopened(self, failure: ShardsError | None) -> bool:
         """`reopen_store` has been tried while broken, and said this: whether the store is in use again."""

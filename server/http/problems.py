@@ -58,6 +58,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "unsupported-media-type": (415, "The media type is not supported"),
         "expectation-failed": (417, "The expectation cannot be met"),
         "foreign-host": (421, "The host is not one of this server"),
+        "other-timeline": (421, "The message is of another timeline"),
         "refused": (422, "The request is invalid"),
         "idempotency-mismatch": (422, "The key was used for another request"),
         "bad-manifest": (422, "The counts differ from the stored ones"),

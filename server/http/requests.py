@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from timeline.position import BadId, MessageId, parse_id
+from timeline.position import NUMBER_MAX, BadId, MessageId, id_node, id_text, parse_id
 
 from ..observe.trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
 from .problems import Problem
@@ -100,12 +100,19 @@ def instant_parameter(request: web.Request, name: str) -> int | None:
     return None if text is None else instant_ms(name, text)
 
 
-def id_of(request: web.Request) -> MessageId:
-    """The message id in the path. Raises Problem: an invalid id names nothing."""
+def id_of(request: web.Request, number: int) -> MessageId:
+    """The message id in the path, of the timeline `number`. Raises Problem: an invalid id names nothing."""
     try:
-        return parse_id(request.match_info["id"])
+        message = parse_id(request.match_info["id"])
     except BadId as error:
         raise Problem("not-found", str(error)) from None
+    other = id_node(message)
+    if number != other <= NUMBER_MAX:
+        raise Problem(
+            "other-timeline",
+            f"Message {id_text(message)} is of the timeline with store.number {other}; this is {number}.",
+        )
+    return message
 
 
 async def whole_body(request: web.Request) -> bytes:

@@ -22,11 +22,11 @@ class Timeline:
     """One server's timeline, for reading."""
 
     def __init__(self, opened: Opened, journal: Callable[[], Journal], *, node: int) -> None:
-        """`journal`: makes one, for positions in rising order. `node`: in ids."""
+        """`journal`: makes one, for positions in rising order. `node`: the timeline's number in ids."""
         self._opened = opened
         self.reader, self.horizon, self.directory = opened.reader, opened.horizon, opened.directory
         self.journal = journal
-        self._node = node
+        self.number = node
 
     @property
     def pending(self) -> int:
@@ -55,11 +55,11 @@ class Timeline:
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """The id of a message that never moved, from its row at `place` in the shard `number`."""
-        return message_id(place, number, self._node)
+        return message_id(place, number, self.number)
 
     def id_at(self, place: Position, number: int, record: Record) -> MessageId:
         """The id of the message in that row."""
-        return id_at(place, number, self._node, record.id)
+        return id_at(place, number, self.number, record.id)
 
     def structures_of(self, filters: Iterable[str]) -> set[int]:
         """Numbers of the structures whose shards may hold topics of these filters."""

@@ -477,7 +477,7 @@ class App:
             self._retry_at = now + max(RETRY_S, 3 * (now - started))
             self.plan()
 
-        self._disk.run(self._loop, partial(reopen_store, self._store), reopened)
+        self._disk.run(self._loop, partial(reopen_store, self.core.opened), reopened)
 
 
 def _of_the_store(failure: Exception | None) -> ShardsError | None:

@@ -180,6 +180,9 @@ class Store:
     backups: str = _key(TEXT, "")
     """Directory that backups are made in (POST /v1/backups), and nowhere else; not inside `dir`. Empty: the
     directory "backups" beside `dir`."""
+    number: int = _key(count(0, 15), 0)
+    """Number of the timeline in the ids of its messages, fixed when the data is made. Servers behind one
+    address need different ones."""
     min_free: int = _key(size(0), "256MiB")
     """Free bytes of the disk below which the group or endpoint that is furthest behind is given up, so that
     old slices can go: what it has not done becomes dead letters. 0: never."""

@@ -85,7 +85,7 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
         commit.open_batch.seal()
     assert opened.pending == 3
     store.survivors = 1
-    assert reopen_store(store) is None
+    assert reopen_store(opened) is None
     read_timeline_again(opened)
     assert opened.directory is directory
     assert opened.horizon is horizon
@@ -109,7 +109,7 @@ def test_the_format_is_there_though_the_first_sync_failed(older: bytes | None) -
         store.write(batch)
         store.flush()
     opened = open_at(store)
-    assert reopen_store(store) is None, "what was not synced is lost"
+    assert reopen_store(opened) is None, "what was not synced is lost"
     read_timeline_again(opened)
     put(opened, draft(NOW + 5, "kept"))
     assert format_of(store) == FORMAT
@@ -127,7 +127,7 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     expire(commit, [piece])
     commit.open_batch.seal()
     assert opened.directory.floor == before(piece.end_ms)
-    assert reopen_store(store) is None
+    assert reopen_store(opened) is None
     read_timeline_again(opened)
     assert opened.directory.floor == 0
     assert opened.reader.find(message) is not None

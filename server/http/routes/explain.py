@@ -33,9 +33,12 @@ class Explain:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
-    @described("Where a message lies", READ, Gives(200, shapes.Place), problems=("not-found",))
+    @described(
+        "Where a message lies", READ, Gives(200, shapes.Place), problems=("not-found", "other-timeline")
+    )
     async def get(self, request: web.Request) -> web.Response:
-        timeline, message = self._timeline, id_of(request)
+        timeline = self._timeline
+        message = id_of(request, timeline.number)
         found = visible(timeline, message, sees(request))
         if found is None:
             raise Problem("not-found", f"Message {id_text(message)} not found.")

@@ -212,10 +212,10 @@ class Messages:
         "Look at a message, and at what has become of it with each who was to get it",
         READ,
         Gives(200, shapes.MessageShown, TAGGED),
-        problems=("not-found",),
+        problems=("not-found", "other-timeline"),
     )
     async def get(self, request: web.Request) -> web.Response:
-        message = id_of(request)
+        message = id_of(request, self._timeline.number)
         found = visible(self._timeline, message, sees(request))
         return await (self._kept(request, message) if found is None else self._shown(request, found))
 
@@ -293,10 +293,17 @@ class Messages:
         body=_MOVES,
         example={"deliver_at": "2030-03-28T09:00[Europe/Bucharest]"},
         headers={"If-Match": Tags},
-        problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
+        problems=(
+            "not-found",
+            "other-timeline",
+            "already-dispatched",
+            "cancelled",
+            "precondition-failed",
+            *WRITES,
+        ),
     )
     async def patch(self, request: web.Request) -> web.Response:
-        message = id_of(request)
+        message = id_of(request, self._timeline.number)
         move = await self._read_move(request)
         self._check_own(request, message)
         control: Control = await asked(self._ask, partial(_move, message=message, move=move))
@@ -346,10 +353,10 @@ class Messages:
         "Cancel a message: nobody will get it",
         SCHEDULE,
         Gives(204),
-        problems=("not-found", "already-dispatched", *WRITES),
+        problems=("not-found", "other-timeline", "already-dispatched", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
-        message = id_of(request)
+        message = id_of(request, self._timeline.number)
         self._check_own(request, message)
         control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:

@@ -112,7 +112,7 @@ async def test_no_later_message_gets_an_adopted_id(server: Running) -> None:
     ("name", "why"),
     [
         ("x", "32 lower-case hex"),
-        (f"{START_MS:012x}{0:04x}{7:04x}{5:012x}", "another node"),
+        (f"{START_MS:012x}{0:04x}{7:04x}{5:012x}", "another timeline"),
         (f"{START_MS:012x}{0:04x}{0:04x}{1 << 47:012x}", "beyond"),
     ],
 )
