@@ -23,6 +23,7 @@ from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
 from .errors import Corrupt, ShardsError, SharedData, WrongFormat, WrongNumber
+from .log.record import Seal
 from .open_batch import OpenBatch
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -36,7 +37,7 @@ from .tables import (
     META_CURSOR,
     META_FORMAT,
     META_NUMBER,
-    Applied,
+    META_SEAL,
     StoredCursor,
     applied_from,
     cursor_from,
@@ -355,10 +356,10 @@ def check_number(store: Store, number: int) -> None:
         )
 
 
-def place_in_log(store: Store) -> Applied | None:
-    """Up to where a store has its shared log; None: it has none. Raises Corrupt."""
+def place_in_log(store: Store) -> Seal | None:
+    """The record up to which a store has its shared log; None: it has none. Raises StoreFailed, Corrupt."""
     value = store.get(Table.META, META_APPLIED)
-    return None if value is None else applied_from(value)
+    return None if value is None else applied_from(value, store.get(Table.META, META_SEAL))
 
 
 def check_own(store: Store) -> None:

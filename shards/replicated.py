@@ -5,8 +5,9 @@
     reopen()       -> layers are dropped; records that only the log has are written into the store
 
 So the store below is always a prefix of the log, and nothing is ever undone. Each batch that is written into
-it also names its record (`meta/applied`), so a kill between append and write only means that it is written
-again. The store itself is not synced before an answer: what a machine loses in a power cut, the log has.
+it also names its record (`meta/applied` and `meta/seal`), so a kill between append and write only means that
+it is written again. The store itself is not synced before an answer: what a machine loses in a power cut, the
+log has. The next record must be chained to the named one: rows of another log are told by that.
 
 A node *follows*: it writes into its store what others append (`follow`). Or it *leads*, from its claim record
 on (`lead`); only a leader takes batches. It leads for as long as the last record has its epoch. When an
@@ -30,11 +31,12 @@ from threading import Lock
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.contract import Log
-from .log.errors import LogError, OtherLog, Trimmed
-from .log.record import Claim, claim_of
+from .log.errors import LogError, OtherLog, Trimmed, Unchained
+from .log.record import ORIGIN, Claim, Seal, claim_of
 from .overlay import Layer, look, through
+from .recover import place_in_log
 from .store import Batch, Store, Table
-from .tables import META_APPLIED, META_FORMAT, META_LEADER, Applied, applied_from, applied_value
+from .tables import META_APPLIED, META_FORMAT, META_LEADER, META_SEAL, applied_value, seal_value
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +93,17 @@ class ReplicatedStore:
         start, passed_bytes = self.applied.seq, self.passed_bytes
         if not self._has_fit:
             self._check_fit()
-        for seq, epoch, data in self._log.read(start):
-            self._take(Applied(seq, epoch), data)
-            if self.passed_bytes - passed_bytes > FOLLOW_BYTES:
-                break
+        self._log.stand(self.applied)
+        try:
+            for _, _, data in self._log.read(start):
+                self._take(self._log.at, data)
+                self._has_fit = True
+                if self.passed_bytes - passed_bytes > FOLLOW_BYTES:
+                    break
+        except Unchained as error:
+            if self._has_fit:
+                raise
+            raise OtherLog(f"the store has other records than the log: {error}") from error
         return self.applied.seq - start
 
     def lead(self, node: str, url: str) -> None:
@@ -113,7 +122,7 @@ class ReplicatedStore:
         """Whether the store has ever had a timeline."""
         return self._store.get(Table.META, META_FORMAT) is not None
 
-    def sync(self) -> Applied:
+    def sync(self) -> Seal:
         """Sync the store below. Returns the record up to which it is durable. Blocks; from any thread. Raises
         StoreFailed."""
         applied = self.applied
@@ -136,22 +145,31 @@ class ReplicatedStore:
 
     def _check_fit(self) -> None:
         """Check that the store is a prefix of this log, as far as the log still reaches. Raises OtherLog,
-        LogError."""
-        seq, epoch = self.applied
-        _, last = self._log.bounds()
-        if last < seq:
-            raise OtherLog(f"the log ends at {last}, the store has record {seq} of one")
-        there = self._log.epoch_at(seq)
-        if there is not None and there != epoch:
-            raise OtherLog(f"record {seq} of the log is of epoch {there}, the store has it of epoch {epoch}")
-        if self.leader is not None and self._log.epoch_at(epoch) is not None:
-            for _, _, data in self._log.read(epoch - 1):
-                if claim_of(data) != self.leader:
-                    raise OtherLog(f"record {epoch} of the log is another claim than the store knows")
-                break
-        self._has_fit = True
+        LogError.
 
-    def _take(self, place: Applied, data: bytes) -> None:
+        What is trimmed is checked by the first record that is read: it must be chained to the last one here.
+        """
+        applied = self.applied
+        _, last = self._log.bounds()
+        if last < applied.seq:
+            raise OtherLog(f"the log ends at {last}, the store has record {applied.seq} of one")
+        there = self._log.seal_at(applied.seq)
+        if there is not None and there.epoch != applied.epoch:
+            raise OtherLog(
+                f"record {applied.seq} of the log is of epoch {there.epoch}, the store has it of epoch"
+                f" {applied.epoch}"
+            )
+        if applied.digest:
+            if there is not None and there.digest != applied.digest:
+                raise OtherLog(f"record {applied.seq} of the log is another one than the store has")
+        elif self.leader is not None and self._log.seal_at(applied.epoch) is not None:
+            for _, _, data in self._log.read(applied.epoch - 1):
+                if claim_of(data) != self.leader:
+                    raise OtherLog(f"record {applied.epoch} of the log is another claim than the store knows")
+                break
+        self._has_fit = there is not None
+
+    def _take(self, place: Seal, data: bytes) -> None:
         """Write a record of the log into the store."""
         self.passed_bytes += len(data)
         if place.seq != place.epoch:
@@ -187,10 +205,9 @@ class ReplicatedStore:
         for _ in range(len(self._waiting)):
             layer = self._waiting[0]
             try:
-                place = Applied(self.applied.seq + 1, self._epoch)
                 data = layer.changes.encode()
-                self._log.append(*place, data)
-                self._apply(layer.changes, place)
+                self._log.append(self.applied.seq + 1, self._epoch, data)
+                self._apply(layer.changes, self._log.at)
                 self.passed_bytes += len(data)
             except ShardsError as error:
                 self._refusal = error
@@ -221,10 +238,11 @@ class ReplicatedStore:
             raise StoreFailed(f"another node leads since record {self.applied.epoch} of the log")
         self._refusal = None
 
-    def _apply(self, changes: Changes, place: Applied) -> None:
+    def _apply(self, changes: Changes, place: Seal) -> None:
         batch = self._store.batch()
         changes.into(batch)
         batch.put(Table.META, META_APPLIED, applied_value(place))
+        batch.put(Table.META, META_SEAL, seal_value(place))
         self._store.write(batch)
         self.applied = place
 
@@ -275,10 +293,9 @@ class ReplicatedStore:
             self._store.close()
 
 
-def applied_of(store: Store) -> Applied:
+def applied_of(store: Store) -> Seal:
     """The record up to which a store has the log. Raises StoreFailed, Corrupt."""
-    value = store.get(Table.META, META_APPLIED)
-    return Applied(0, 0) if value is None else applied_from(value)
+    return place_in_log(store) or ORIGIN
 
 
 def leader_of(store: Store) -> Claim | None:

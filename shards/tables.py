@@ -14,6 +14,8 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
           "retrying": the same of retries
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
+          "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16); it counts only for
+          its own sequence, since a version that does not know the row leaves it behind
 retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
           in `retries`, per place: how many (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
@@ -35,6 +37,7 @@ from timeline.slices import Counts, Shard, Slice
 from . import keys
 from .errors import Corrupt
 from .fields import TryRow
+from .log.record import FIRST_VERSION, Seal
 
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
@@ -56,6 +59,7 @@ META_DEAD = b"dead"
 META_RETRIES = b"retrying"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
+META_SEAL = b"seal"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")
@@ -70,6 +74,7 @@ _OWNED = Struct(">qq")
 _OWNED_SIZED = Struct(">qqqq")
 _KEPT = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
+_SEAL = Struct(">QB16s")
 
 
 class Run(NamedTuple):
@@ -77,16 +82,6 @@ class Run(NamedTuple):
 
     prefix: bytes
     many: int
-
-
-class Applied(NamedTuple):
-    """A place in a log of group commits, and the epoch of its record. Zeros: before the first."""
-
-    seq: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"with the log up to record {self.seq:,} of epoch {self.epoch:,}"
 
 
 class OwnedRow(NamedTuple):
@@ -457,12 +452,19 @@ def wall_from(value: bytes) -> int:
     return wall_ms
 
 
-def applied_value(applied: Applied) -> bytes:
-    return _APPLIED.pack(*applied)
+def applied_value(applied: Seal) -> bytes:
+    return _APPLIED.pack(applied.seq, applied.epoch)
 
 
-def applied_from(value: bytes) -> Applied:
-    return Applied(*_unpacked(_APPLIED, value))
+def seal_value(applied: Seal) -> bytes:
+    return _SEAL.pack(applied.seq, applied.version, applied.digest)
+
+
+def applied_from(applied: bytes, seal: bytes | None) -> Seal:
+    """Decode a record's seal from its two rows. Without the second its digest is not known."""
+    seq, epoch = _unpacked(_APPLIED, applied)
+    sealed, version, digest = (seq, FIRST_VERSION, b"") if seal is None else _unpacked(_SEAL, seal)
+    return Seal(seq, epoch, digest, version) if sealed == seq else Seal(seq, epoch)
 
 
 def owned_value(placed: int, passed: int, sizes: tuple[int, int] | None = None) -> bytes:

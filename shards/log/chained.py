@@ -22,9 +22,13 @@ primary).
 **Patience.** Each try gets a quarter of the deadline, 2 s at most. The server asked may hang while another
 would answer, and a call that waits for a killed server finds the new leader only by its next try.
 
+**Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
+follows is chained to that record, whether the log still has it or not.
+
 **Reading** asks a near server, which may be behind or have a damaged copy. Missing or wrong records are asked
-for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if they are large. It starts with
-the record before the first wanted one, so that the first link is checked too. The engine's leader says where
+for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if they are large. Without
+a seal it starts with the record before the first wanted one, so that the first link is checked too. The
+engine's leader says where
 the log ends. A newly elected leader may not know the newest records yet, so records that seem lost are asked
 for again until the deadline.
 """
@@ -36,7 +40,7 @@ from typing import TypeVar
 
 from .contract import Clock
 from .engine import Engine, NoAnswer, Taken
-from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unfit
+from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unchained, Unfit
 from .record import EXTRA_BYTES, ORIGIN, Claim, Record, Seal, claim_data, digest_in, follows, frame_of, opened
 
 log = logging.getLogger(__name__)
@@ -60,11 +64,19 @@ class ChainedLog:
         self._engine = engine
         self._clock = clock
         self._deadline_s = deadline_s
-        self._last: Seal | None = None  # of the record that was written or read here last
+        self._last: Seal | None = None
+        """Of the record that was written or read here last, or that the caller has."""
 
     @property
     def largest(self) -> int:
         return self._engine.largest - EXTRA_BYTES
+
+    @property
+    def at(self) -> Seal:
+        return self._last or ORIGIN
+
+    def stand(self, seal: Seal) -> None:
+        self._last = seal if seal.digest else None
 
     def append(self, seq: int, epoch: int, data: bytes) -> None:
         assert 0 < epoch < seq
@@ -74,9 +86,9 @@ class ChainedLog:
         self._write(seq, seq, claim_data(Claim(node, url, os.urandom(16).hex(), has_base)))
         return seq
 
-    def epoch_at(self, seq: int) -> int | None:
+    def seal_at(self, seq: int) -> Seal | None:
         frame = self._frame(seq, self._timer()) if seq > 0 else None
-        return None if frame is None else opened(frame, seq).seal.epoch
+        return None if frame is None else opened(frame, seq).seal
 
     def bounds(self) -> tuple[int, int]:
         return self._timer().ask(self._engine.bounds)
@@ -236,9 +248,9 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
 
 
 def _following(record: Record, before: Seal | None) -> Record:
-    """The record, if it was written after `before`. Raises Damaged."""
+    """The record, if it was written after `before`. Raises Unchained."""
     if before is not None and not follows(record, before):
-        raise Damaged(
+        raise Unchained(
             f"record {record.seal.seq} of the log was not written after the one that stands before it"
         )
     return record

@@ -29,6 +29,8 @@ A call blocks for at most `deadline` seconds. A Log is for one thread at a time;
 from collections.abc import Iterator
 from typing import Protocol
 
+from .record import Seal
+
 
 class Log(Protocol):
     """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion."""
@@ -36,6 +38,14 @@ class Log(Protocol):
     @property
     def largest(self) -> int:
         """Maximum bytes of `data` in one append."""
+
+    @property
+    def at(self) -> Seal:
+        """The seal of the record that was read or written here last."""
+
+    def stand(self, seal: Seal) -> None:
+        """Continue behind a record that the caller has, as its store names it. What is read next must be
+        chained to it, and it need not be in the log any more. Without this the log looks it up."""
 
     def append(self, seq: int, epoch: int, data: bytes) -> None:
         """Return once `data` is durable on a quorum as record `seq`. Raises Fenced, TooLarge."""
@@ -49,8 +59,8 @@ class Log(Protocol):
         longer there, Damaged if it never was.
         """
 
-    def epoch_at(self, seq: int) -> int | None:
-        """Epoch of record `seq`; None if it is trimmed or never existed."""
+    def seal_at(self, seq: int) -> Seal | None:
+        """The seal of record `seq`; None if it is trimmed or never existed."""
 
     def bounds(self) -> tuple[int, int]:
         """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
@@ -59,7 +69,8 @@ class Log(Protocol):
         """(seq, epoch, data) of every record later than `after`, in order, up to the last there is.
 
         A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
-        trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`.
+        trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a
+        record that does not follow `after`.
         """
 
     def trim(self, upto: int) -> None:

@@ -23,6 +23,10 @@ class Damaged(LogError):
     """The log is not what was written: bytes have changed, records are missing, or it is another log."""
 
 
+class Unchained(Damaged):
+    """A whole record that was not written after the one before it."""
+
+
 class OtherLog(LogError):
     """A store has records that this log lacks: it is another log, or it has lost its end."""
 

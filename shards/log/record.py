@@ -20,6 +20,7 @@ import msgspec
 
 from .errors import Damaged, UnknownVersion
 
+FIRST_VERSION = 1
 VERSION = 1
 DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
@@ -29,14 +30,20 @@ EXTRA_BYTES = _HEAD_BYTES + DIGEST_BYTES
 
 
 class Seal(NamedTuple):
-    """What the next frame must know of this one."""
+    """What names a record: a store keeps it, and the next frame is chained to it."""
 
     seq: int
     epoch: int
-    digest: bytes
+    digest: bytes = b""
+    """Empty: not known."""
+    version: int = FIRST_VERSION
+
+    def __str__(self) -> str:
+        return f"with the log up to record {self.seq:,} of epoch {self.epoch:,}"
 
 
 ORIGIN = Seal(0, 0, bytes(DIGEST_BYTES))
+"""Before the first record."""
 
 
 class Record(NamedTuple):

@@ -6,10 +6,11 @@ from shards.changes import Changes
 from shards.errors import ShardsError, StoreFailed
 from shards.log.chained import ChainedLog
 from shards.log.errors import LogError
+from shards.log.record import Seal
 from shards.overlay import Layer
 from shards.replicated import ReplicatedStore, applied_of, leader_of
 from shards.store import Table
-from shards.tables import META_APPLIED, Applied, applied_value
+from shards.tables import META_APPLIED, META_SEAL, applied_value, seal_value
 
 from .mutants import Mutant, no_bound, no_refusal_after_a_start
 
@@ -20,8 +21,8 @@ def _drop(store: ReplicatedStore) -> Layer:
     return layer
 
 
-def _place(store: ReplicatedStore) -> Applied:
-    return Applied(store.applied.seq + 1, store._epoch)
+def _place(store: ReplicatedStore) -> Seal:
+    return Seal(store.applied.seq + 1, store._epoch)
 
 
 def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -32,7 +33,7 @@ def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
             changes, place = self._waiting[0].changes, _place(self)
             try:
                 self._apply(changes, place)
-                self._log.append(*place, changes.encode())
+                self._log.append(place.seq, place.epoch, changes.encode())
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed("naive") from error
@@ -63,14 +64,14 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
         while self._waiting:
             changes, place = _drop(self).changes, _place(self)
             try:
-                self._log.append(*place, changes.encode())
+                self._log.append(place.seq, place.epoch, changes.encode())
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed("naive") from error
             try:
-                self._apply(changes, place)
+                self._apply(changes, self._log.at)
             except StoreFailed:
-                self.applied = place
+                self.applied = self._log.at
 
     patch.setattr(ReplicatedStore, "flush", flush)
 
@@ -78,7 +79,7 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
 def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A node begins with the first record there is: to apply one twice does no harm."""
 
-    def apply(self: ReplicatedStore, changes: Changes, place: Applied) -> None:
+    def apply(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
         batch = self._store.batch()
         changes.into(batch)
         self._store.write(batch)
@@ -90,9 +91,10 @@ def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
 def where_it_stands_is_written_first(patch: pytest.MonkeyPatch) -> None:
     """The record's number and its rows may be two batches."""
 
-    def apply(self: ReplicatedStore, changes: Changes, place: Applied) -> None:
+    def apply(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
         note, batch = self._store.batch(), self._store.batch()
         note.put(Table.META, META_APPLIED, applied_value(place))
+        note.put(Table.META, META_SEAL, seal_value(place))
         self._store.write(note)
         changes.into(batch)
         self._store.write(batch)

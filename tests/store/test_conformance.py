@@ -19,10 +19,10 @@ from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
-from shards.tables import META_APPLIED, META_LEADER
+from shards.tables import META_APPLIED, META_LEADER, META_SEAL
 
 ENGINES = ("memory", "rocks")
-OF_THE_LOG = (META_APPLIED, META_LEADER)
+OF_THE_LOG = (META_APPLIED, META_LEADER, META_SEAL)
 REPLICATED = ("replicated memory", "replicated rocks")
 
 

@@ -16,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shards.changes import decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError, OtherLog, UnknownVersion
+from shards.log.errors import Fenced, LogError, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import Claim, claim_of, opened
+from shards.log.record import ORIGIN, Claim, claim_of, opened
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
-from shards.tables import Applied
+from shards.tables import META_SEAL, seal_value
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
 
@@ -134,7 +134,7 @@ class Replication(RuleBasedStateMachine):
             node.store.reopen()
         except StoreFailed:
             return
-        assert node.store.is_leading or node.store.applied == (0, 0)
+        assert node.store.is_leading or node.store.applied == ORIGIN
         assert rows_of(node.store) == rows_of(node.below)
 
     @rule(n=st.integers(0, 1), is_told=st.booleans())
@@ -202,7 +202,7 @@ class Replication(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_of_those_who_think_they_lead_can_ack(self) -> None:
-        epochs = [node.store.applied.epoch for node in self.nodes if node.store.is_leading]
+        epochs = [node.store._epoch for node in self.nodes if node.store.is_leading]
         assert len(set(epochs)) == len(epochs)
 
 
@@ -298,7 +298,7 @@ def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]
     one.store._log.append(2, 1, msgspec.msgpack.encode({"newer": []}))
     with pytest.raises(UnknownVersion, match="another version"):
         other.store.follow()
-    assert other.store.applied == Applied(1, 1), "up to there it has come"
+    assert other.store.applied[:2] == (1, 1), "up to there it has come"
 
 
 def last_claim(shelf: Shelf) -> Claim | None:
@@ -352,6 +352,88 @@ def test_a_store_of_another_log_is_told_by_its_claim(pair: tuple[Shelf, Node, No
     elsewhere.store.lead("one", "http://127.0.0.1:1")
     one.store.lead("one", "http://127.0.0.1:1")
     stranger = ReplicatedStore(one.below, open_engine(elsewhere.engine, elsewhere.clock, 2.0))
-    with pytest.raises(OtherLog, match="another claim"):
+    with pytest.raises(OtherLog, match="another one"):
         stranger.follow()
     assert shelf.last == 1
+
+
+def renewed(node: Node, count: int, first: int, trimmed: int) -> None:
+    """Records up to `count` on the node's log, of which only those after `trimmed` are left."""
+    node.store.lead("one", "http://127.0.0.1:1")
+    for number in range(first, first + count - 1):
+        put(node, b"%d" % number)
+        node.store.flush()
+    node.store._log.trim(trimmed)
+
+
+def moved(node: Node, shelf: Shelf) -> ReplicatedStore:
+    """The node's rows, on another log."""
+    elsewhere = Node(shelf)
+    return ReplicatedStore(node.below, open_engine(elsewhere.engine, elsewhere.clock, 2.0))
+
+
+@pytest.mark.parametrize("trimmed", [0, 2, 4, 5])
+def test_a_log_that_was_begun_anew_is_not_joined(pair: tuple[Shelf, Node, Node], trimmed: int) -> None:
+    """Sequence and epoch fit; what the two have in record 4 does not."""
+    _, one, _ = pair
+    renewed(one, count=4, first=0, trimmed=0)
+    again = Node(Shelf())
+    renewed(again, count=6, first=100, trimmed=trimmed)
+    stranger = moved(one, again.engine._engine._shelf)
+    before = rows_of(one.below)
+    for _ in range(2):
+        with pytest.raises((OtherLog, Trimmed)) as told:
+            stranger.follow()
+        assert told.type is (Trimmed if trimmed == 5 else OtherLog)
+    assert rows_of(one.below) == before
+    assert not stranger.is_leading
+
+
+def test_a_log_that_was_purged_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
+    """Both have its last record, and who has its seal can be followed by the next."""
+    shelf, one, other = pair
+    renewed(one, count=4, first=0, trimmed=0)
+    other.store.follow()
+    shelf.frames.clear()
+    shelf.first = 5
+    for node in (one, other):
+        node.start()
+        assert node.store.follow() == 0
+    other.store.lead("other", "http://127.0.0.1:2")
+    put(other, b"after")
+    other.store.flush()
+    assert one.store.follow() == 2
+    assert rows_of(one.below) == rows_of(other.below)
+
+
+def test_rows_of_a_version_that_knew_no_seals_are_followed(pair: tuple[Shelf, Node, Node]) -> None:
+    """It leaves a seal of an earlier record behind: the log is asked for the one that counts."""
+    _, one, other = pair
+    renewed(one, count=4, first=0, trimmed=0)
+    other.store.follow()
+    batch = other.below.batch()
+    batch.put(Table.META, META_SEAL, seal_value(other.store.applied._replace(seq=2, digest=b"0" * 16)))
+    other.below.write(batch)
+    other.start()
+    assert other.store.applied.digest == b""
+    put(one, b"next")
+    one.store.flush()
+    assert other.store.follow() == 1
+    assert applied_of(other.below) == applied_of(one.below)
+
+
+def test_two_that_cannot_read_where_they_stand_are_not_of_one_epoch(pair: tuple[Shelf, Node, Node]) -> None:
+    """Each has led, lost its rows in a crash, and reaches no log: neither takes anything."""
+    _, one, other = pair
+    for node in (one, other):
+        node.store.follow()
+        node.store.lead("node", "http://127.0.0.1:1")
+        node.below.crash(0)
+        node.engine.is_cut = True
+        with pytest.raises(StoreFailed):
+            node.store.reopen()
+        with pytest.raises(StoreFailed):
+            put(node, b"k")
+        node.engine.is_cut = False
+    assert one.store.applied == other.store.applied == ORIGIN
+    assert one.store._epoch != other.store._epoch

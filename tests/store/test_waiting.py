@@ -27,13 +27,12 @@ from shards.changes import Changes, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import opened
+from shards.log.record import Seal, opened
 from shards.memory import MemoryStore
 from shards.overlay import Layer, _Part, through
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Batch, Table
-from shards.tables import Applied
 from tests.support.build import OPENED
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
@@ -343,7 +342,7 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
     """A batch that is in the log may be given up here: it is about to be in the store."""
     real = ReplicatedStore._apply
 
-    def naive(self: ReplicatedStore, changes: Changes, place: Applied) -> None:
+    def naive(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
         self._layers = self._layers[:-1]
         real(self, changes, place)
         self._layers = (*self._layers, Layer(Changes()))

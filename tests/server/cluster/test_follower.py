@@ -10,6 +10,7 @@ from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
 from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import Seal
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
@@ -17,7 +18,7 @@ from shards.tables import (
     META_APPLIED,
     META_CURSOR,
     META_FORMAT,
-    Applied,
+    META_SEAL,
     StoredCursor,
     applied_value,
     cursor_value,
@@ -247,8 +248,8 @@ def test_rows_that_came_before_the_log_are_missed(shelf: Shelf) -> None:
         Node(shelf, "b").step()
 
 
-@pytest.mark.parametrize("applied", [Applied(2, 2), Applied(1, 1)])
-def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node], applied: Applied) -> None:
+@pytest.mark.parametrize("applied", [Seal(2, 2), Seal(1, 1)])
+def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node], applied: Seal) -> None:
     """By the epoch, or, where that is the same, by the claim."""
     led(made)
     other = Shelf()
@@ -257,6 +258,7 @@ def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node],
     stranger.step(MOMENT_S)
     batch = stranger.below.batch()
     batch.put(Table.META, META_APPLIED, applied_value(applied))
+    batch.delete(Table.META, META_SEAL)
     stranger.below.write(batch)
     again = Node(shelf, "x", stranger.below)
     assert not again.step()
