@@ -16,8 +16,8 @@ depends on that alone, not on a clock. An append whose outcome stays unknown may
 decisions made without it would then be wrong, since rows would appear behind the horizon. So `reopen` claims
 the log again. Either it reads that record, or the record finds its place taken for ever.
 
-Never call it on the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does. One thread at
-a time calls them.
+Never call it on the loop: `flush`, `beat`, `reopen`, `lead` and `follow` block as long as the log does. One
+thread at a time calls them, but for `beat`, which waits for a leader's other calls.
 """
 
 import logging
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
@@ -72,6 +72,8 @@ class ReplicatedStore:
         self._waiting: deque[Layer] = deque()
         self._lock = Lock()
         """Guards the layers (one thread writes batches, another flushes) and the emptied ranges."""
+        self._appending = RLock()
+        """Held by a leader that calls the log, which is for one thread at a time."""
         self._compacting = Lock()
         """Held during a compaction: the engine must not close meanwhile."""
 
@@ -191,10 +193,7 @@ class ReplicatedStore:
         return Changes()
 
     def write(self, batch: Batch) -> None:
-        if not self.is_leading:
-            raise StoreFailed("this node does not lead: its store takes only the log")
-        if self._refusal is not None:
-            raise StoreFailed(f"the log took no batch before this: {self._refusal}") from self._refusal
+        self._check_leading()
         assert isinstance(batch, Changes), "a batch of another store"
         layer = Layer(batch)
         with self._lock:
@@ -202,23 +201,44 @@ class ReplicatedStore:
             self._waiting.append(layer)
 
     def flush(self) -> None:
-        for _ in range(len(self._waiting)):
-            layer = self._waiting[0]
-            try:
-                data = layer.changes.encode()
-                self._log.append(self.applied.seq + 1, self._epoch, data)
-                self._apply(layer.changes, self._log.at)
-                self.passed_bytes += len(data)
-            except ShardsError as error:
-                self._refusal = error
-                raise StoreFailed(f"a batch is not in the log: {error}") from error
-            with self._lock:
-                self._waiting.popleft()
-                self._layers = self._layers[:-1]
+        with self._appending:
+            for _ in range(len(self._waiting)):
+                self._append(self._waiting[0].changes)
+                with self._lock:
+                    self._waiting.popleft()
+                    self._layers = self._layers[:-1]
+
+    def beat(self) -> None:
+        """Append a record without changes, while no batch proves that this node leads. Raises StoreFailed."""
+        with self._appending:
+            self._check_leading()
+            self._append(Changes())
+
+    def _append(self, changes: Changes) -> None:
+        """The next record, in the log and in the store below. Raises StoreFailed."""
+        try:
+            data = changes.encode()
+            self._log.append(self.applied.seq + 1, self._epoch, data)
+            self._apply(changes, self._log.at)
+        except ShardsError as error:
+            self._refusal = error
+            raise StoreFailed(f"a batch is not in the log: {error}") from error
+        self.passed_bytes += len(data)
+
+    def _check_leading(self) -> None:
+        """Raise StoreFailed if no batch is taken."""
+        if not self.is_leading:
+            raise StoreFailed("this node does not lead: its store takes only the log")
+        if self._refusal is not None:
+            raise StoreFailed(f"the log took no batch before this: {self._refusal}") from self._refusal
 
     def reopen(self) -> None:
         """If it fails, the rows may be older than what was acked, or another leader's: readers must then
         deliver nothing."""
+        with self._appending:
+            self._reopen()
+
+    def _reopen(self) -> None:
         with self._lock:
             self._layers = ()
             self._waiting.clear()
@@ -282,13 +302,14 @@ class ReplicatedStore:
 
     def close(self) -> None:
         """If this node leads, announce first that nobody does, so that the others need not wait."""
-        if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
-            try:
-                self._log.claim(self.applied.seq + 1, "", "")
-            except LogError as error:
-                log.warning("log: the end of this node's lead was not announced: %s", error)
-        self._epoch = NOBODY
-        self._log.close()
+        with self._appending:
+            if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
+                try:
+                    self._log.claim(self.applied.seq + 1, "", "")
+                except LogError as error:
+                    log.warning("log: the end of this node's lead was not announced: %s", error)
+            self._epoch = NOBODY
+            self._log.close()
         with self._compacting:
             self._store.close()
 

@@ -6,6 +6,7 @@ offsets.py       retained log offsets: the record that was so many bytes ago
 follower.py      following the log, and the election
 opening.py       opens a node's store with its connection to the log
 engine_side.py   a second connection to the log: its bounds, and trimming
+beats.py         heartbeats of a leader whose loop is busy
 reports.py       reports between nodes
 key.py           the cluster's key
 copy_out.py      sends this node's data to another

@@ -46,6 +46,7 @@ from ..schedules.retime import retime_if_changed, zones_version
 from ..serving import Server, Term
 from ..settings.config import Config
 from ..settings.kinds import without_password
+from .beats import Beats
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
 from .engine_side import LogSide
@@ -248,6 +249,17 @@ class Node:
         term = Term(
             lease, self._over.set, self._listeners.close, self._listeners.ports, self._more(), self._figures
         )
+        with Beats(lease, store.beat, self._clock):
+            server = await self._serve(store, term)
+        log.info("node: no longer leader, at record %d of the log", store.applied.seq)
+        if server.exit_code:
+            self.exit_code = server.exit_code
+            self.stopping.set()
+        if not self.stopping.is_set():
+            await self._listeners.open(self._of_followers())
+
+    async def _serve(self, store: ReplicatedStore, term: Term) -> Server:
+        """A server, until the term is over; it has closed the store then."""
         try:
             server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
         except BaseException:
@@ -262,12 +274,7 @@ class Node:
             self._state = "follower"
             await server.stop()
             self._server = None
-            log.info("node: no longer leader, at record %d of the log", store.applied.seq)
-        if server.exit_code:
-            self.exit_code = server.exit_code
-            self.stopping.set()
-        if not self.stopping.is_set():
-            await self._listeners.open(self._of_followers())
+        return server
 
     async def _resync(self, error: ShardsError, applied: int) -> None:
         """Replace this node's data by another node's."""

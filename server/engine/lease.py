@@ -6,6 +6,9 @@ So a leader that keeps to its lease hands on and acknowledges nothing beside ano
 courtesy to clients: the log's fence keeps the log safe, whatever clocks do.
 
 The wall clock has no part in it: it may be set back while groups are due.
+
+A loop that is busy for longer than the lease is no reason to end a term: the next leader's would be as busy.
+So for half of the lease the heartbeat is the loop's, and then another thread's (server/cluster/beats.py).
 """
 
 from collections.abc import Callable
@@ -42,3 +45,8 @@ class Lease:
     def is_due(self) -> bool:
         """Whether a group should be written, so that it stays so."""
         return self._clock.mono() - self._since > self.for_s / BEATS
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the loop should have written that group by now."""
+        return self._clock.mono() - self._since > self.for_s / 2
