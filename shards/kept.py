@@ -24,6 +24,7 @@ commit that is not written leaves no trace.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from timeline.position import END, START, MessageId, Position
 
@@ -129,6 +130,12 @@ class Kept:
     def count_of(self, store: Store, whose: bytes) -> int:
         """Number of one place's messages, where they are counted."""
         return _count(store.get(self.table, keys.kept_count(whose)))
+
+    def count_upto(self, store: Store, whose: bytes, most: int) -> int:
+        """Number of one place's messages, at most `most`; two places may share the name's hash. Reads keys
+        only."""
+        found = readable(store, self.table, whose + keys.place(START), whose + keys.place(END))
+        return sum(1 for _ in islice(found, most))
 
     def stored_at(self, store: Store, place: Position) -> KeptRow | None:
         """The row at that position. Raises Corrupt."""

@@ -60,6 +60,7 @@ class Subscriber:
         "doubt",
         "ended_ms",
         "even_at",
+        "failed",
         "former_will",
         "groups",
         "has_given_back",
@@ -174,6 +175,8 @@ class Subscriber:
         self.delivered = 0
         self.redelivered = 0
         """Number of redelivered messages."""
+        self.failed = 0
+        """Number of failed tries."""
 
     @property
     def whose(self) -> bytes:

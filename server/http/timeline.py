@@ -6,8 +6,9 @@ store itself is not accessible.
 
 from collections.abc import Callable, Container, Iterable
 
+from shards.dead import DEAD
 from shards.fields import Record
-from shards.keys import message_of
+from shards.keys import kept_of, message_of
 from shards.read import Found
 from shards.record import id_at
 from shards.recover import Opened
@@ -37,6 +38,10 @@ class Timeline:
     def held(self) -> int:
         """Messages that wait because the clock was set back."""
         return self._opened.held
+
+    def dead_of(self, name: str, most: int) -> int:
+        """Number of dead letters of the groups or the session of that name, at most `most`."""
+        return DEAD.count_upto(self._opened.store, kept_of(name), most)
 
     def retries_of(
         self, whose: bytes, besides: Container[Position] = ()

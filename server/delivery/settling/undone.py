@@ -351,6 +351,8 @@ class Undone:
             holder.session.ack(flight.packet_id)
             if flight.loan is not None:
                 self._groups.over(holder, flight)
+        if fate in (Nacked.AGAIN, Nacked.DEAD):
+            failure.addressee.failed += failure.is_attempt
         if fate is Nacked.AGAIN:
             self.retried += 1
             holder.redelivered += 1

@@ -83,7 +83,8 @@ class Places:
         """Progress of a place, reading at most `look_rows` rows."""
         lag = lag_of(place, self.timeline, self._router, look_rows)
         undone = undone_of(place, self.timeline, lag)
-        return Progress(lag, undone, self.timeline.horizon.position)
+        dead = self.timeline.dead_of(place.name, look_rows)
+        return Progress(lag, undone, dead, self.timeline.horizon.position)
 
     def undone(self, places: Sequence[Subscriber]) -> shapes.Undone:
         """The sum of their unfinished messages."""

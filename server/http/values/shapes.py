@@ -569,15 +569,19 @@ class Member(TypedDict):
 class PlaceShown(Lag):
     """The fields that sessions, groups and endpoints share.
 
-    `position`: the read position. `left_at`: since when the session or all members are away, or the endpoint
-    is paused; else missing. `expiry`: seconds that the place stays after that.
+    `position`: the read position. `delivered`, `failed`: deliveries and failed ones since the server started.
+    `dead_letters`: of its name, counted up to 10,000, or 1,000 in a list. `left_at`: since when the session
+    or all members are away, or the endpoint is paused; else missing. `expiry`: seconds that the place stays
+    after that.
     """
 
     name: str
     position: Position
     in_flight: int
     delivered: int
+    failed: int
     undone: Undone
+    dead_letters: int
     expiry: Expiry
     incarnation: int
     left_at: NotRequired[Instant]
@@ -693,7 +697,9 @@ class Endpoint(TypedDict):
     lag_seconds: NotRequired[float]
     in_flight: NotRequired[int]
     delivered: NotRequired[int]
+    failed: NotRequired[int]
     undone: NotRequired[Undone]
+    dead_letters: NotRequired[int]
     incarnation: NotRequired[int]
     left_at: NotRequired[Instant]
     failing: Failing

@@ -164,6 +164,7 @@ class Progress(NamedTuple):
 
     lag: shapes.Lag
     undone: shapes.Undone
+    dead_letters: int
     horizon: Position
 
 
@@ -178,7 +179,9 @@ def place_view(place: Subscriber, progress: Progress) -> shapes.PlaceShown:
         "lag_seconds": progress.lag["lag_seconds"],
         "in_flight": len(session.flights),
         "delivered": place.delivered,
+        "failed": place.failed,
         "undone": progress.undone,
+        "dead_letters": progress.dead_letters,
         "expiry": expiry_view(session.expiry_s),
         "incarnation": place.incarnation,
     }

@@ -70,6 +70,8 @@ def link_of(server: Running, name: str) -> FakeLink:
 async def test_what_is_given_up_is_listed_as_it_came_in(server: Running) -> None:
     (name,) = await poison(server, {"n": 1})
     (letter,) = await listed(server)
+    place = (await server.call("GET", "/v1/sessions/w")).body
+    assert (place["delivered"], place["failed"], place["dead_letters"]) == (1, 1, 1)
     died_at = letter.pop("died_at")
     assert [one["reason"] for one in letter.pop("tries")] == ["not acked after 1 deliveries"]
     assert letter == {

@@ -58,6 +58,8 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "lag_seconds": 0.0,
             "in_flight": 0,
             "delivered": 0,
+            "failed": 0,
+            "dead_letters": 0,
             "ack_timeout": 0.0,
             "max_attempts": 20,
             "backoff": [1.0, 5.0, 30.0, 300.0, 1_800.0, 3_600.0],

@@ -48,6 +48,8 @@ async def test_a_session_that_keeps_up(server: Running) -> None:
         "lag_seconds": 0.0,
         "in_flight": 1,
         "delivered": 1,
+        "failed": 0,
+        "dead_letters": 0,
     }
 
 
