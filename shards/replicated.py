@@ -30,9 +30,10 @@ from threading import Lock, RLock
 
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
+from .log.chain import Strays
 from .log.contract import Log
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
-from .log.record import ORIGIN, Claim, Seal, claim_of
+from .log.record import ORIGIN, VERSION, Claim, Seal, claim_of
 from .overlay import Layer, look, through
 from .recover import place_in_log
 from .store import Batch, Store, Table
@@ -63,6 +64,8 @@ class ReplicatedStore:
         """Whether `close` announces that nobody leads any longer."""
         self.passed_bytes = 0
         """Bytes of records applied here since the opening."""
+        self.is_raised = False
+        """Whether all nodes read the newest version of records: a leader's next group begins it."""
         self._emptied: list[tuple[bytes, bytes]] = []
         self._has_fit = False
         self._epoch = NOBODY
@@ -78,6 +81,11 @@ class ReplicatedStore:
         """Held during a compaction: the engine must not close meanwhile."""
 
     # -- the log
+
+    @property
+    def strays(self) -> Strays:
+        """Messages in the log that are no records, and were passed over since it was opened."""
+        return self._log.strays
 
     @property
     def is_leading(self) -> bool:
@@ -114,7 +122,7 @@ class ReplicatedStore:
         Raises Fenced if the log is ahead of the store, other LogErrors, StoreFailed.
         """
         has_base = self.applied.seq == 0 and self.has_rows
-        epoch = self._log.claim(self.applied.seq + 1, node, url, has_base=has_base)
+        epoch = self._log.claim(self.applied.seq + 1, node, url, has_base=has_base, is_raised=self.is_raised)
         self.follow()
         if self.applied.epoch == epoch:
             self._epoch, self._refusal = epoch, None
@@ -147,7 +155,7 @@ class ReplicatedStore:
 
     def _check_fit(self) -> None:
         """Check that the store is a prefix of this log, as far as the log still reaches. Raises OtherLog,
-        LogError.
+        OtherKey, LogError.
 
         What is trimmed is checked by the first record that is read: it must be chained to the last one here.
         """
@@ -169,6 +177,9 @@ class ReplicatedStore:
                 if claim_of(data) != self.leader:
                     raise OtherLog(f"record {applied.epoch} of the log is another claim than the store knows")
                 break
+        claim = self._store.get(Table.META, META_LEADER)
+        if claim is not None:
+            self._log.check_key(claim, applied)
         self._has_fit = there is not None
 
     def _take(self, place: Seal, data: bytes) -> None:
@@ -217,6 +228,8 @@ class ReplicatedStore:
     def _append(self, changes: Changes) -> None:
         """The next record, in the log and in the store below. Raises StoreFailed."""
         try:
+            if self.is_raised and self.applied.version < VERSION and self.leader is not None:
+                self.lead(self.leader.node, self.leader.url)
             data = changes.encode()
             self._log.append(self.applied.seq + 1, self._epoch, data)
             self._apply(changes, self._log.at)

@@ -13,7 +13,7 @@ each try costs its client a new connection.
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -34,15 +34,15 @@ NAME = "cluster.key"
 
 
 class ClusterKey:
-    """The one key of all nodes."""
+    """The key of all nodes. While it is changed, they know two: the first is sent, each is taken."""
 
     def __init__(
         self,
-        key: str,
+        keys: Sequence[str],
         mono: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._bearer = f"Bearer {key}"
+        self._bearers = [f"Bearer {key}" for key in keys]
         self._backoff = Backoff(mono)
         self._sleep = sleep
         self._held = 0
@@ -60,12 +60,13 @@ class ClusterKey:
             if not Address(parts.hostname or "", 0).is_loopback:
                 text = "cluster.key is sent to %s over plain http: others can read it and the data; use https"
                 log.warning(text, shown(url))
-        return {"Authorization": self._bearer}
+        return {"Authorization": self._bearers[0]}
 
     async def check(self, request: web.Request) -> None:
         """Raise Problem unless the request has the key."""
         said = request.headers.get("Authorization", "")
-        if hmac.compare_digest(said.encode(errors="surrogateescape"), self._bearer.encode()):
+        shown = said.encode(errors="surrogateescape")
+        if any(hmac.compare_digest(shown, bearer.encode()) for bearer in self._bearers):
             return
         if said:
             await self._refuse(request)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from shards.log.record import FIRST_VERSION
+
 MEMBERS_MAX = 16
 """Maximum number of members; beyond it the least recently heard one is forgotten."""
 ALIVE_S = 5.0
@@ -28,6 +30,8 @@ class Member(msgspec.Struct, frozen=True):
     epoch: int
     applied: int
     version: str
+    reads: int = FIRST_VERSION
+    """The newest version of the log's records that it reads."""
 
     @property
     def is_plausible(self) -> bool:
@@ -78,6 +82,11 @@ class Members:
         now = self._mono()
         for _, (member, at) in sorted(self._heard.items()):
             yield Row(member, int((now - at) * 1000))
+
+    def all_read(self, version: int, least: int) -> bool:
+        """Whether all nodes that are not given up, at least so many, read this version of records."""
+        known = [row.member.reads for row in self if row.heard_ms < GIVEN_UP_S * 1000]
+        return len(known) >= least and min(known, default=0) >= version
 
     def lowest(self) -> int:
         """The lowest record applied by any node that is not given up; 0 if none was heard."""

@@ -31,6 +31,7 @@ from aiohttp import web
 
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.log.errors import Damaged, LogDown, Trimmed, Unfit
+from shards.log.record import VERSION
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_ZONES
@@ -72,8 +73,8 @@ SYNC_S = 1.0
 LOOK_S = 1.0
 TRIM_EVERY = 5
 """Trim the log every so many looks."""
-TRIM_AFTER_S = 30.0
-"""Start of trimming in a term: by then all live nodes have reported."""
+REPORTED_S = 30.0
+"""By then all live nodes have reported: a term begins to trim the log, a process knows what all read."""
 AGAIN_S = 1.0
 """Pause after a store or log could not be opened, or no copy made."""
 
@@ -112,10 +113,11 @@ class Node:
         """Set to end the follower."""
         self._over = asyncio.Event()
         """Set to end the term."""
+        self._since = self._clock.mono()
         self._led_since = 0.0
         cluster = config.cluster
         self._members = Members(self._clock.mono)
-        self._key = ClusterKey(cluster.key, self._clock.mono)
+        self._key = ClusterKey(cluster.keys, self._clock.mono)
         self._reports = Reports(self._members, cluster.node, self._key, cluster.peers)
         self._offsets = RetainedOffsets(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
@@ -324,7 +326,9 @@ class Node:
     async def _report(self) -> None:
         """Report to the leader now and then; a leader notes itself."""
         while True:
-            leader = self._leader()
+            leader, store = self._leader(), self._store
+            if store is not None:
+                store.is_raised = self._is_sure and self._members.all_read(VERSION, self._count)
             if self._state == "leader":
                 self._members.hear(self._member())
             else:
@@ -342,7 +346,7 @@ class Node:
                 with suppress(ShardsError):
                     self._durable = (await server.app.workers.in_thread(store.sync)).seq
                 self._offsets.note(store.applied.seq, store.passed_bytes)
-                if looks % TRIM_EVERY == 0 and self._clock.mono() - self._led_since > TRIM_AFTER_S:
+                if looks % TRIM_EVERY == 0 and self._clock.mono() - self._led_since > REPORTED_S:
                     behind = max(self._members.lowest(), self._offsets.oldest(store.passed_bytes))
                     await self._side.trim(min(behind, self._durable))
             await asyncio.sleep(LOOK_S)
@@ -389,7 +393,37 @@ class Node:
             epoch,
             self._durable,
             server_version(),
+            VERSION,
         )
+
+    @property
+    def _count(self) -> int:
+        """The number of nodes that the settings name."""
+        return len({*self._config.cluster.peers, self._listeners.places.http})
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether all live nodes have been heard."""
+        return self._clock.mono() - self._since > REPORTED_S
+
+    def _told_why(self) -> str:
+        """What keeps this node from following or leading, and what is wrong with the log."""
+        told = [self._why] if self._why and self._server is None else []
+        store = self._store
+        if store is not None:
+            first, _ = self._bounds or (0, 0)
+            strays = store.strays
+            if strays.last >= first and strays.many:
+                told.append(
+                    f"{strays.many} messages of the log are none of this timeline and were passed over, from"
+                    f" record {strays.first} to {strays.last}"
+                )
+            if store.is_leading and store.applied.version < VERSION and not store.is_raised:
+                told.append(
+                    f"records stay of version {store.applied.version} until {self._count} nodes are heard"
+                    f" that all read version {VERSION}"
+                )
+        return "; ".join(told)
 
     def view(self) -> View:
         """The answer of `/v1/cluster`."""
@@ -424,7 +458,7 @@ class Node:
             if self._bounds is None
             else {"url": without_password(cluster.log), "first": first, "last": last},
             "takeovers": self._takeovers,
-            "why": self._why if self._server is None else "",
+            "why": self._told_why(),
             "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},
             "nodes": rows,
         }

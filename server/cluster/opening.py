@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from shards.log.contract import Log
-from shards.log.errors import Trimmed
+from shards.log.errors import OtherKey, Trimmed
 from shards.log.opening import NAME, open_log
 from shards.log.record import claim_of
 from shards.recover import check_number, format_of
@@ -36,6 +36,7 @@ def open_hand(config: Config) -> Log:
             cluster.name,
             time,
             deadline_s=cluster.takeover_after_ms / 1000,
+            keys=cluster.keys,
             largest=config.http.max_body + GROUP_BYTES + MARGIN,
             must_replicate=not cluster.allow_unreplicated,
         )
@@ -79,7 +80,7 @@ def _check_own(config: Config, hand: Log) -> None:
         return
     try:
         claim = next(claim_of(data) for _, _, data in hand.read(0))
-    except Trimmed:
+    except (Trimmed, OtherKey):
         pass
     else:
         if claim.has_base and claim.node == config.cluster.node:

@@ -414,7 +414,8 @@ class Cluster:
     """HTTP of the other nodes, for a new one that has to find them: ["http://b.example:8080", ...]. Its own
     may be among them."""
     key: str = _key(TEXT, "")
-    """What the nodes show each other, the same on all, 16 characters or more. Needed with a log."""
+    """What the nodes show each other, and what signs their claims in the log: the same on all, 16 characters
+    or more. Needed with a log. Two keys with a comma between them while it is changed."""
     takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")
     """After so long without a record of the leader another node takes its place, and so long the leader may
     wait for an append: then it gives up. 2 s to 60 s. A node whose clock is more than 5 s ahead of the
@@ -425,6 +426,11 @@ class Cluster:
     allow_unreplicated: bool = _key(FLAG, False)
     """Whether to start on a log that a single machine's loss may take records of: fewer than 3 replicas, no
     synchronous standby."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key; while it is changed, the one that is used and the other one."""
+        return tuple(key.strip() for key in self.key.split(",") if key.strip())
 
 
 @dataclass(frozen=True, slots=True)

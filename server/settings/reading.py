@@ -24,6 +24,7 @@ from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
 CLUSTER_KEY_MIN = 16
+CLUSTER_KEYS = 2
 """Minimum characters of the nodes' key."""
 
 
@@ -209,8 +210,10 @@ def _check_cluster(config: Config) -> None:
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
             raise ConfigError(f"cluster.{key}", "is required, because cluster.log is set")
-    if len(cluster.key) < CLUSTER_KEY_MIN:
+    if not cluster.keys or any(len(key) < CLUSTER_KEY_MIN for key in cluster.keys):
         raise ConfigError("cluster.key", f"must have {CLUSTER_KEY_MIN} characters or more")
+    if len(cluster.keys) > CLUSTER_KEYS:
+        raise ConfigError("cluster.key", f"has {len(cluster.keys)} keys, at most {CLUSTER_KEYS}")
 
 
 def _check_together(config: Config) -> None:

@@ -11,7 +11,8 @@ with the same bytes, which is harmless: whichever comes first takes the place.
     put 7 ──> done                                        return
           ──> no answer (it was stored, its ack was lost)
     put 7 ──> taken;  fetch 7: our bytes                  confirm, return
-                               other bytes                Fenced
+                               another record             Fenced
+                               a stray (chain.py)         put 8, if all nodes can read past 7
                                nothing: decided, but not yet readable; or unknown to this server: again
           ──> no answer until the deadline                LogDown
 
@@ -23,7 +24,7 @@ primary).
 would answer, and a call that waits for a killed server finds the new leader only by its next try.
 
 **Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
-follows is chained to that record, whether the log still has it or not.
+follows is chained to that record, whether the log still has it or not. chain.py says what follows.
 
 **Reading** asks a near server, which may be behind or have a damaged copy. Missing or wrong records are asked
 for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if they are large. Without
@@ -38,10 +39,25 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from .chain import Chain, Strays
 from .contract import Clock
 from .engine import Engine, NoAnswer, Taken
-from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unchained, Unfit
-from .record import EXTRA_BYTES, ORIGIN, Claim, Record, Seal, claim_data, digest_in, follows, frame_of, opened
+from .errors import Damaged, Fenced, LogDown, LogError, OtherKey, TooLarge, Trimmed, Unfit
+from .record import (
+    EXTRA_BYTES,
+    FIRST_VERSION,
+    ORIGIN,
+    VERSION,
+    Claim,
+    Record,
+    Seal,
+    claim_data,
+    digest_in,
+    frame_of,
+    is_signed,
+    opened,
+    signed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +74,17 @@ T = TypeVar("T")
 
 
 class ChainedLog:
-    """A Log on a connected engine; `deadline_s` for each call. One thread at a time."""
+    """A Log on a connected engine; `deadline_s` for each call. One thread at a time.
 
-    def __init__(self, engine: Engine, clock: Clock, deadline_s: float) -> None:
+    `keys` of the cluster: claims are made with the first, and read with any.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[str]) -> None:
         self._engine = engine
         self._clock = clock
         self._deadline_s = deadline_s
-        self._last: Seal | None = None
-        """Of the record that was written or read here last, or that the caller has."""
+        self._keys = keys
+        self._chain = Chain(ORIGIN, keys)
 
     @property
     def largest(self) -> int:
@@ -73,18 +92,37 @@ class ChainedLog:
 
     @property
     def at(self) -> Seal:
-        return self._last or ORIGIN
+        return self._chain.last
+
+    @property
+    def strays(self) -> Strays:
+        return self._chain.strays
 
     def stand(self, seal: Seal) -> None:
-        self._last = seal if seal.digest else None
+        last = self._chain.last
+        if seal != last and (seal.digest or seal[:2] != last[:2]):
+            self._chain = Chain(seal, self._keys, self._chain.strays)
+
+    def check_key(self, claim: bytes, seal: Seal) -> None:
+        if seal.version > FIRST_VERSION and not is_signed(claim, seal.epoch, self._keys):
+            raise OtherKey(f"the claim at record {seal.epoch}, which this node has, is made with another key")
 
     def append(self, seq: int, epoch: int, data: bytes) -> None:
         assert 0 < epoch < seq
-        self._write(seq, epoch, data)
+        timer = self._timer()
+        chain = self._standing(seq - 1, timer, must_be_known=True)
+        chain.rewind()
+        if chain.link.epoch != epoch:
+            raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
+        self._write(chain, epoch, data, chain.link.version, timer)
 
-    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False) -> int:
-        self._write(seq, seq, claim_data(Claim(node, url, os.urandom(16).hex(), has_base)))
-        return seq
+    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
+        timer = self._timer()
+        chain = self._standing(seq - 1, timer, must_be_known=True)
+        data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base))
+        version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
+        self._write(chain, 0, data, version, timer)
+        return chain.last.epoch
 
     def seal_at(self, seq: int) -> Seal | None:
         frame = self._frame(seq, self._timer()) if seq > 0 else None
@@ -94,29 +132,23 @@ class ChainedLog:
         return self._timer().ask(self._engine.bounds)
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
-        before = self._sealed_here(after)
-        seq = after + 1 if before else after
         count, timer = 1, self._timer()
+        chain = self._standing(after, timer, must_be_known=False)
         while True:
-            frames = self._frames(seq, count, timer)
+            frames = self._frames(chain.next, count, timer)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
-                if seq == last + 1 and seq > after:
+                if chain.next == last + 1:
                     return
-                if seq == after and first == seq + 1:
-                    seq += 1  # the one before is trimmed: the first link cannot be checked
-                    continue
-                sure = self._frame(seq, timer)
+                sure = self._frame(chain.next, timer)
                 if sure is None:
-                    _missed(seq, first, last, timer)
+                    _missed(chain.next, first, last, timer)
                     continue
                 frames = [sure]
             for frame in frames:
-                record = self._checked(frame, seq, before, timer)
-                before = self._last = record.seal
-                if seq > after:
-                    yield seq, record.seal.epoch, record.data
-                seq += 1
+                data = self._taken(chain, frame, timer)
+                if data is not None:
+                    yield chain.last.seq, chain.last.epoch, data
             count, timer = _next_count(frames), self._timer()
 
     def trim(self, upto: int) -> None:
@@ -132,21 +164,45 @@ class ChainedLog:
     def _timer(self) -> "_Timer":
         return _Timer(self._clock, self._deadline_s)
 
-    def _write(self, seq: int, epoch: int, data: bytes) -> None:
+    def _standing(self, seq: int, timer: "_Timer", *, must_be_known: bool) -> Chain:
+        """The chain behind record `seq`. If its seal is unknown it is read; if it's no longer there, any
+        record follows, unless it must be known. Raises Trimmed, Damaged."""
+        chain = self._chain
+        if chain.last.seq != seq:
+            chain = Chain(Seal(seq, 0) if seq > 0 else ORIGIN, self._keys, chain.strays)
+        while not chain.last.digest:
+            frame = self._frame(seq, timer)
+            if frame is not None:
+                chain = Chain(opened(frame, seq).seal, self._keys, chain.strays)
+                break
+            first, last = timer.ask(self._engine.bounds)
+            if first == seq + 1 and not must_be_known:
+                break
+            _missed(seq, first, last, timer)
+        self._chain = chain
+        return chain
+
+    def _write(self, chain: Chain, epoch: int, data: bytes, version: int, timer: "_Timer") -> None:
+        """Write the next record. `epoch`: 0 for a claim, whose epoch is its place."""
         if len(data) > self.largest:
             raise TooLarge(f"a record of {len(data):,} bytes, the engine takes {self.largest:,}")
-        timer = self._timer()
-        before = self._sealed_here(seq - 1) or self._read_before(seq, timer)
-        if epoch not in (seq, before.epoch):
-            raise Fenced(f"record {before.seq} is of epoch {before.epoch}, not {epoch}")
-        frame = frame_of(seq, epoch, before, data)
-        while not self._is_put(seq, frame, timer):
-            pass
-        self._last = Seal(seq, epoch, digest_in(frame))
+        while True:
+            if version == FIRST_VERSION and chain.has_passed:
+                raise Damaged(
+                    f"record {chain.next - 1} of the log is a stray; it is passed over once all nodes"
+                    f" report that they read version {VERSION} of records"
+                )
+            seq = chain.next
+            told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])
+            frame = frame_of(seq, epoch or seq, chain.link, told, version)
+            if self._is_put(chain, frame, timer):
+                break
+        chain.take(Record(Seal(seq, epoch or seq, digest_in(frame), version), chain.link.digest, told))
 
-    def _is_put(self, seq: int, frame: bytes, timer: "_Timer") -> bool:
-        """Try until it is decided. False: the place is taken, and it cannot be seen yet by whom. Raises
-        Fenced."""
+    def _is_put(self, chain: Chain, frame: bytes, timer: "_Timer") -> bool:
+        """Try to put the frame at the chain's next place. False: a stray is there, and is passed over; or the
+        place is taken, and it cannot be seen yet by whom. Raises Fenced."""
+        seq = chain.next
         try:
             timer.ask(lambda left_s: self._engine.put(seq, frame, left_s))
         except Taken:
@@ -157,40 +213,46 @@ class ChainedLog:
         if there is None:
             timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
             return False
-        if there != frame:
+        if there == frame:
+            timer.ask(self._engine.confirm)
+            return True
+        try:
+            record = chain.judged(there)
+        except LogError as error:
+            raise Fenced(f"record {seq} is another's: {error}") from error
+        if record is not None:
             raise Fenced(f"record {seq} is another's")
-        timer.ask(self._engine.confirm)
-        return True
-
-    def _sealed_here(self, seq: int) -> Seal | None:
-        """The seal of a record, if it is known without a call."""
-        if seq <= 0:
-            return ORIGIN
-        return self._last if self._last is not None and self._last.seq == seq else None
-
-    def _read_before(self, seq: int, timer: "_Timer") -> Seal:
-        """The seal of the record before this one. Raises Trimmed, Damaged."""
-        while (frame := self._frame(seq - 1, timer)) is None:
-            _missed(seq - 1, *timer.ask(self._engine.bounds), timer)
-        return opened(frame, seq - 1).seal
+        self._pass(chain, there)
+        return False
 
     def _frames(self, seq: int, count: int, timer: "_Timer") -> Sequence[bytes]:
         """Frames from a near server."""
         return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False))
 
-    def _checked(self, frame: bytes, seq: int, before: Seal | None, timer: "_Timer") -> Record:
-        """The record in a frame that follows `before`; if it does not fit, the record of the sure copy.
+    def _taken(self, chain: Chain, frame: bytes, timer: "_Timer") -> bytes | None:
+        """Take the frame at the chain's next place; if it is no record that fits, the sure copy of it.
 
-        Raises Damaged, UnknownVersion.
+        Returns the data of a whole claim or group. Raises Damaged, OtherKey, UnknownVersion.
         """
         try:
-            return _following(opened(frame, seq), before)
+            record = chain.judged(frame)
         except Damaged as damage:
-            sure = self._frame(seq, timer)
-            if sure is None:
-                raise
             log.warning("%s: reading it again", damage)
-            return _following(opened(sure, seq), before)
+            record = None
+        if record is None:
+            sure = self._frame(chain.next, timer)
+            if sure is None:
+                raise Damaged(f"record {chain.next} of the log cannot be read")
+            record = chain.judged(sure)
+            if record is None:
+                self._pass(chain, sure)
+                return None
+        return chain.take(record)
+
+    def _pass(self, chain: Chain, stray: bytes) -> None:
+        if chain.next > chain.strays.last + 1 or not chain.strays.many:
+            log.warning("log: record %d is a stray, none of this timeline: passed over", chain.next)
+        chain.skip(stray)
 
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
         frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s))
@@ -233,27 +295,18 @@ class _Timer:
         return left_s
 
 
-def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
+def open_engine(engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[str] = ("",)) -> ChainedLog:
     """A log on an engine, once the engine has answered. Raises LogDown, Unfit."""
     until, patience_s, missed = clock.monotonic() + deadline_s, _patience_s(deadline_s), "no answer"
     while (left_s := until - clock.monotonic()) > 0:
         try:
             engine.connect(min(left_s, patience_s))
-            return ChainedLog(engine, clock, deadline_s)
+            return ChainedLog(engine, clock, deadline_s, keys)
         except NoAnswer as error:
             if left_s >= patience_s:
                 missed = str(error)
         clock.sleep(min(PAUSE_S, left_s))
     raise LogDown(missed)
-
-
-def _following(record: Record, before: Seal | None) -> Record:
-    """The record, if it was written after `before`. Raises Unchained."""
-    if before is not None and not follows(record, before):
-        raise Unchained(
-            f"record {record.seal.seq} of the log was not written after the one that stands before it"
-        )
-    return record
 
 
 def _patience_s(deadline_s: float) -> float:
@@ -262,7 +315,7 @@ def _patience_s(deadline_s: float) -> float:
 
 def _next_count(frames: Sequence[bytes]) -> int:
     """Number of frames to fetch next."""
-    return max(1, min(BATCH, BATCH_BYTES // max(map(len, frames))))
+    return max(1, min(BATCH, BATCH_BYTES // max(1, *map(len, frames))))
 
 
 def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:

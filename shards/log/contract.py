@@ -21,7 +21,8 @@ became that record. Or it can give up the epoch and read. Other bytes at the sam
 first.
 
 **Reading** is gapless, or ends with an error: the engine's leader says where the log ends, every record is
-chained to the one before it, and a missing record raises Trimmed or Damaged and is never skipped.
+chained to the one before it, and a missing record raises Trimmed or Damaged and is never skipped. Only what
+is no record of this timeline is passed over, if the chain fits across it (chain.py).
 
 A call blocks for at most `deadline` seconds. A Log is for one thread at a time; each thread opens its own.
 """
@@ -29,11 +30,13 @@ A call blocks for at most `deadline` seconds. A Log is for one thread at a time;
 from collections.abc import Iterator
 from typing import Protocol
 
+from .chain import Strays
 from .record import Seal
 
 
 class Log(Protocol):
-    """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion."""
+    """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion,
+    OtherKey."""
 
     @property
     def largest(self) -> int:
@@ -47,16 +50,25 @@ class Log(Protocol):
         """Continue behind a record that the caller has, as its store names it. What is read next must be
         chained to it, and it need not be in the log any more. Without this the log looks it up."""
 
+    @property
+    def strays(self) -> Strays:
+        """Messages that were passed over since the log was opened, since they are no records."""
+
+    def check_key(self, claim: bytes, seal: Seal) -> None:
+        """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
+
     def append(self, seq: int, epoch: int, data: bytes) -> None:
         """Return once `data` is durable on a quorum as record `seq`. Raises Fenced, TooLarge."""
 
-    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False) -> int:
-        """Become the leader with record `seq`. Returns the epoch, which is `seq`. Raises Fenced, TooLarge.
+    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
+        """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
+        passed over. Raises Fenced, TooLarge.
 
         `seq` is one more than the last record that this node has applied. `url`: where other nodes redirect
         clients. With an empty `node` nobody leads from here on, and any node may claim at once. `has_base`:
-        the node's store had rows before the log had records. Raises Trimmed if the record before it is no
-        longer there, Damaged if it never was.
+        the node's store had rows before the log had records. `is_raised`: all nodes read the newest version
+        of records, which begins with this claim. Raises Trimmed if the record before it is no longer there,
+        Damaged if it never was.
         """
 
     def seal_at(self, seq: int) -> Seal | None:

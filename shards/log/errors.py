@@ -31,6 +31,10 @@ class OtherLog(LogError):
     """A store has records that this log lacks: it is another log, or it has lost its end."""
 
 
+class OtherKey(LogError):
+    """The log, or the store, is of nodes with another key of the cluster."""
+
+
 class UnknownVersion(LogError):
     """A whole record in a format that only a later version reads."""
 

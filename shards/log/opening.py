@@ -8,6 +8,7 @@ The driver is imported when a log is opened: a single node has none installed.
 """
 
 import re
+from collections.abc import Sequence
 
 from .chained import open_engine
 from .contract import Clock, Log
@@ -18,17 +19,25 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 def open_log(
-    url: str, name: str, clock: Clock, *, deadline_s: float, largest: int, must_replicate: bool = True
+    url: str,
+    name: str,
+    clock: Clock,
+    *,
+    deadline_s: float,
+    largest: int,
+    keys: Sequence[str],
+    must_replicate: bool = True,
 ) -> Log:
     """The log of the timeline `name`, created if missing.
 
     `deadline_s`: maximum time of any call, including this one. `largest`: maximum bytes of one append.
-    `must_replicate`: refuse an engine that would lose acknowledged records with one machine. Raises LogDown,
-    Unfit; ValueError for an invalid URL or name.
+    `keys` of the cluster: claims are made with the first, and read with any. `must_replicate`: refuse an
+    engine that would lose acknowledged records with one machine. Raises LogDown, Unfit; ValueError for an
+    invalid URL or name.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")
-    log = open_engine(_engine(url, name, must_replicate), clock, deadline_s)
+    log = open_engine(_engine(url, name, must_replicate), clock, deadline_s, keys)
     if log.largest < largest:
         log.close()
         raise Unfit(f"the log's engine takes records of {log.largest:,} bytes, {largest:,} are needed")

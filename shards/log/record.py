@@ -1,6 +1,6 @@
-"""One record of the log as bytes: a *frame*, sealed by a digest and chained to the one before it.
+"""One record of the log as bytes: a *frame*, sealed by a digest and chained to the record before it.
 
-    version (1) · seq (8) · epoch (8) · digest of the frame before (16) · data · digest of all that (16)
+    version (1) · seq (8) · epoch (8) · digest of the record before (16) · data · digest of all that (16)
 
 Numbers are big-endian. The digest is the first half of SHA-256. It is the checksum of the frame and its name
 in the next frame: a frame that was left out, put twice or taken from elsewhere does not fit. 250 KB take 0.2
@@ -11,9 +11,16 @@ version.
 
 A record is a claim if its epoch is its own seq. Its data is JSON: the node, its URL for clients, and a nonce.
 The nonce makes two claims of one node for one place differ, since only one of them was granted.
+
+**Version 2.** The data begins with a byte: PART if the group goes on in the next record, else WHOLE. A claim
+has a MAC (HMAC-SHA256) over its seq and its other fields by the cluster's key: who reads and writes the
+engine without that key cannot lead. The record before may stand further back than the place before: what
+stands between is passed over (chain.py). A version begins with a claim, and no earlier one comes after it.
 """
 
 import hashlib
+import hmac
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,12 +28,14 @@ import msgspec
 from .errors import Damaged, UnknownVersion
 
 FIRST_VERSION = 1
-VERSION = 1
+VERSION = 2
+WHOLE, PART = b"\0", b"\1"
 DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 1 + 2 * _NUMBER_BYTES + DIGEST_BYTES
-EXTRA_BYTES = _HEAD_BYTES + DIGEST_BYTES
-"""Bytes of a frame beside its data."""
+_LEAST_BYTES = _HEAD_BYTES + DIGEST_BYTES
+EXTRA_BYTES = _LEAST_BYTES + len(WHOLE)
+"""Bytes of a frame beside its data, at most."""
 
 
 class Seal(NamedTuple):
@@ -47,11 +56,13 @@ ORIGIN = Seal(0, 0, bytes(DIGEST_BYTES))
 
 
 class Record(NamedTuple):
-    """An opened frame. `before`: digest of the frame before it."""
+    """An opened frame. `before`: digest of the record before it."""
 
     seal: Seal
     before: bytes
     data: bytes
+    is_part: bool = False
+    """Whether the group goes on in the next record."""
 
 
 class Claim(NamedTuple):
@@ -63,13 +74,19 @@ class Claim(NamedTuple):
     has_base: bool = False
     """The node's store had rows before the log had records: an empty store cannot begin with the first
     record."""
+    mac: str = ""
+    """Since version 2."""
 
 
-def frame_of(seq: int, epoch: int, before: Seal, data: bytes) -> bytes:
-    """The bytes of record `seq`, which follows `before`."""
-    assert seq == before.seq + 1
-    head = bytes((VERSION,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
-    body = b"".join((head, before.digest, data))
+def frame_of(
+    seq: int, epoch: int, before: Seal, data: bytes, version: int | None = None, *, is_part: bool = False
+) -> bytes:
+    """The bytes of record `seq`, which follows `before`. `version`: None for that of `before`."""
+    assert seq > before.seq
+    version = before.version if version is None else version
+    head = bytes((version,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
+    kind = b"" if version == FIRST_VERSION else PART if is_part else WHOLE
+    body = b"".join((head, before.digest, kind, data))
     return body + _digest(body)
 
 
@@ -79,41 +96,89 @@ def digest_in(frame: bytes) -> bytes:
 
 def opened(frame: bytes, seq: int) -> Record:
     """The record in the frame at `seq`. Raises Damaged, UnknownVersion."""
-    if len(frame) < EXTRA_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
+    if len(frame) < _LEAST_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
         raise Damaged(f"record {seq} of the log is not what was written: its checksum does not fit")
-    if frame[0] != VERSION:
-        raise UnknownVersion(f"record {seq} of the log is of version {frame[0]}; known is {VERSION}")
-    numbers = frame[1 : 1 + 2 * _NUMBER_BYTES]
-    said, epoch = (int.from_bytes(part, "big") for part in (numbers[:_NUMBER_BYTES], numbers[_NUMBER_BYTES:]))
+    version, start = frame[0], _HEAD_BYTES
+    if not FIRST_VERSION <= version <= VERSION:
+        raise UnknownVersion(f"record {seq} of the log is of version {version}; known is {VERSION}")
+    said, epoch, before = _head_of(frame)
     if said != seq:
         raise Damaged(f"record {said} of the log stands at {seq}")
-    before = frame[_HEAD_BYTES - DIGEST_BYTES : _HEAD_BYTES]
-    return Record(Seal(seq, epoch, digest_in(frame)), before, frame[_HEAD_BYTES:-DIGEST_BYTES])
+    kind = WHOLE
+    if version > FIRST_VERSION:
+        kind, start = frame[start : start + 1], start + 1
+        if kind not in (WHOLE, PART):
+            raise UnknownVersion(f"record {seq} of the log is of an unknown kind: another version wrote it")
+    seal = Seal(seq, epoch, digest_in(frame), version)
+    return Record(seal, before, frame[start:-DIGEST_BYTES], kind == PART)
+
+
+def is_of(frame: bytes, seq: int, before: Seal) -> bool:
+    """Whether bytes that cannot be opened look like a record of this place, by its number or its link."""
+    number = frame[1 : 1 + _NUMBER_BYTES]
+    link = frame[_HEAD_BYTES - DIGEST_BYTES : _HEAD_BYTES]
+    return number == seq.to_bytes(_NUMBER_BYTES, "big") or link == before.digest != b""
 
 
 def follows(record: Record, before: Seal) -> bool:
     """Whether a record was written directly after `before`, by the same leader or by a claim."""
     seal = record.seal
     return (
-        seal.seq == before.seq + 1
+        seal.seq > before.seq
         and record.before == before.digest
         and seal.epoch in (before.epoch, seal.seq)
+        and (seal.version == before.version or (seal.version > before.version and seal.epoch == seal.seq))
     )
 
 
 def claim_data(claim: Claim) -> bytes:
-    return msgspec.json.encode(claim._asdict())
+    """A claim as JSON, without a MAC."""
+    fields = claim._asdict()
+    del fields["mac"]
+    return msgspec.json.encode(fields)
 
 
 def claim_of(data: bytes) -> Claim:
     """Read a claim. Raises Damaged."""
+    said = _fields_of(data)
     try:
-        said: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        return Claim(
-            str(said["node"]), str(said["url"]), str(said["nonce"]), bool(said.get("has_base", False))
-        )
-    except (msgspec.MsgspecError, KeyError) as error:
+        texts = str(said["node"]), str(said["url"]), str(said["nonce"])
+    except KeyError as error:
         raise Damaged(f"a claim of the log cannot be read: {error}") from error
+    return Claim(*texts, bool(said.get("has_base", False)), str(said.get("mac", "")))
+
+
+def signed(data: bytes, seq: int, key: str) -> bytes:
+    """A claim for the place `seq`, with its MAC."""
+    return msgspec.json.encode({**_fields_of(data), "mac": _mac(data, seq, key)})
+
+
+def is_signed(data: bytes, seq: int, keys: Sequence[str]) -> bool:
+    """Whether the claim at `seq` has a MAC by one of the keys, also with fields of a later version. Raises
+    Damaged."""
+    said = _fields_of(data)
+    mac = str(said.pop("mac", ""))
+    body = msgspec.json.encode(said)
+    return any(hmac.compare_digest(mac.encode(), _mac(body, seq, key).encode()) for key in keys)
+
+
+def _mac(data: bytes, seq: int, key: str) -> str:
+    said = b"fasti claim" + seq.to_bytes(_NUMBER_BYTES, "big") + data
+    return hmac.digest(key.encode(), said, "sha256").hex()
+
+
+def _fields_of(data: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"a claim of the log cannot be read: {error}") from error
+
+
+def _head_of(frame: bytes) -> tuple[int, int, bytes]:
+    """Seq, epoch and digest of the record before, as the frame says."""
+    at = 1 + _NUMBER_BYTES
+    seq, epoch = int.from_bytes(frame[1:at], "big"), int.from_bytes(frame[at : at + _NUMBER_BYTES], "big")
+    return seq, epoch, frame[_HEAD_BYTES - DIGEST_BYTES : _HEAD_BYTES]
 
 
 def _digest(body: bytes | memoryview) -> bytes:

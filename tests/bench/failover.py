@@ -240,7 +240,7 @@ async def _copied(node: Node, folder: Path) -> tuple[int, float]:
     """Bytes, and seconds, of its data as another node takes it."""
     started = time.monotonic()
     async with aiohttp.ClientSession() as session:
-        await fetch(session, node.url, ClusterKey(KEY), folder)
+        await fetch(session, node.url, ClusterKey([KEY]), folder)
     seconds = time.monotonic() - started
     size = _size(folder)
     shutil.rmtree(folder)

@@ -336,7 +336,7 @@ def _check_keys(folder: Path, said: Said) -> list[str]:
 # -- copied
 
 
-COPY_KEY = ClusterKey("k" * 16)
+COPY_KEY = ClusterKey(["k" * 16])
 
 
 def _two(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -36,17 +36,24 @@ class Place:
     def engine(self) -> Engine:
         raise NotImplementedError
 
+    def put(self, seq: int, frame: bytes) -> None:
+        """Have anybody's bytes come to stand there."""
+        engine = self.engine()
+        engine.connect(5)
+        engine.put(seq, frame, 5)
+        engine.close()
+
     def lose(self, seq: int) -> None:
         """Take one record out of the engine, as rot would."""
         raise NotImplementedError
 
-    def open(self, deadline_s: float = 8) -> ChainedLog:
-        return self.faulty(deadline_s)[0]
+    def open(self, deadline_s: float = 8, keys: Sequence[str] = ("",)) -> ChainedLog:
+        return self.faulty(deadline_s, keys)[0]
 
-    def faulty(self, deadline_s: float = 8) -> tuple[ChainedLog, Faulty]:
+    def faulty(self, deadline_s: float = 8, keys: Sequence[str] = ("",)) -> tuple[ChainedLog, Faulty]:
         """A log, and the network before its engine."""
         network = Faulty(self.engine())
-        log = open_engine(network, self.clock, deadline_s)
+        log = open_engine(network, self.clock, deadline_s, keys)
         self._opened.append(log)
         return log, network
 

@@ -1,14 +1,24 @@
 """What the log promises, held against every engine. The promises are the theory of shards/log/contract.py."""
 
 import hashlib
+import itertools
 import random
 import threading
 
 import pytest
 
 from shards.log.contract import Log
-from shards.log.errors import Damaged, Fenced, LogDown, TooLarge, Trimmed, UnknownVersion
-from shards.log.record import DIGEST_BYTES, VERSION, claim_of, frame_of, opened
+from shards.log.errors import (
+    Damaged,
+    Fenced,
+    LogDown,
+    OtherKey,
+    TooLarge,
+    Trimmed,
+    Unchained,
+    UnknownVersion,
+)
+from shards.log.record import DIGEST_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
 from tests.support.logs import Elapsing, Lost
 
 from .conftest import JetStreamPlace, Place
@@ -342,13 +352,14 @@ def test_what_was_not_written_after_the_one_before_it_is_damage(place: Place) ->
         list(place.open().read(4))
 
 
-def test_a_record_at_another_place_is_damage(place: Place) -> None:
+def test_a_record_that_is_there_once_more_is_a_stray(place: Place) -> None:
     log, engine = place.open(), place.engine()
-    filled(log, 2)
-    engine.put(3, engine.fetch(2, 1, 5)[0], 5)
+    epoch = filled(log, 2)
+    place.put(3, engine.fetch(2, 1, 5)[0])
     engine.close()
-    with pytest.raises(Damaged, match="record 2 of the log stands at 3"):
-        list(log.read(0))
+    assert seqs(place.open()) == [1, 2]
+    log.append(3, epoch, b"")
+    assert seqs(place.open()) == [1, 2, 4]
 
 
 def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
@@ -357,8 +368,125 @@ def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
     body = bytes((VERSION + 1,)) + b"whatever they say then, and their digest at the end"
     engine.put(2, body + hashlib.sha256(body).digest()[:DIGEST_BYTES], 5)
     engine.close()
-    with pytest.raises(UnknownVersion, match="version 2"):
+    with pytest.raises(UnknownVersion, match="of version 3"):
         list(log.read(0))
+
+
+# -- strays: what is no record of this timeline
+
+
+def test_a_stray_is_passed_over_by_all(place: Place) -> None:
+    ours, theirs = place.open(), place.open()
+    epoch = filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    place.put(3, b"hello")
+    assert seqs(theirs, 2) == []
+    assert theirs.strays == (1, 3, 3)
+    ours.append(3, epoch, b"fourth")
+    assert (ours.at.seq, ours.strays) == (4, (1, 3, 3))
+    place.put(5, b"")
+    place.put(6, bytes(100))
+    assert list(theirs.read(2)) == [(4, epoch, b"fourth")]
+    assert theirs.claim(5, "b", "") == 7
+    with pytest.raises(Fenced):
+        ours.append(5, epoch, b"late")
+    theirs.append(8, 7, b"of b")
+    for reader in (ours, theirs, place.open()):
+        assert [(seq, at) for seq, at, _ in reader.read(0)] == [(1, 1), (2, 1), (4, 1), (7, 7), (8, 7)]
+    ours.trim(4)
+    assert seqs(place.open(), 4) == [7, 8]
+    reader = place.open()
+    reader.stand(theirs.seal_at(7))
+    assert seqs(reader, 7) == [8]
+
+
+def test_a_stray_does_not_hide_what_is_missing(place: Place) -> None:
+    """The next record is chained to what was there; so it was no stray."""
+    ours, theirs = place.open(), place.open()
+    epoch = filled(ours, 3)
+    last = ours.at
+    other = frame_of(4, epoch, last, b"fourth", VERSION)
+    place.put(4, b"rotten beyond recognition")
+    place.put(5, frame_of(5, epoch, opened(other, 4).seal, b"fifth", VERSION))
+    read = place.open().read(2)
+    assert next(read)[0] == 3
+    with pytest.raises(Unchained, match="record 5"):
+        next(read)
+    with pytest.raises(Fenced):
+        ours.append(4, epoch, b"fourth")
+    with pytest.raises(Damaged):
+        seqs(theirs)
+
+
+def test_what_names_its_place_is_no_stray(place: Place) -> None:
+    """One who writes passes over nothing that may be a record."""
+    log = place.open()
+    epoch = filled(log, 2)
+    rotten = bytearray(frame_of(3, epoch, log.at, b"third" * 100, VERSION))
+    rotten[60:500] = bytes(440)
+    place.put(3, bytes(rotten))
+    for write in (lambda: log.append(3, epoch, b""), lambda: place.open().claim(3, "b", "")):
+        with pytest.raises(Fenced, match="checksum"):
+            write()
+    with pytest.raises(Damaged):
+        seqs(place.open())
+
+
+def test_strays_in_a_log_of_the_first_version(place: Place) -> None:
+    """Nodes of that version do not pass over them: nobody writes behind one before all read the newest."""
+    log = place.open()
+    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
+    place.put(1, claim)
+    place.put(2, frame_of(2, 1, opened(claim, 1).seal, b"second"))
+    place.put(3, b"hello")
+    assert seqs(log) == [1, 2]
+    with pytest.raises(Damaged, match="once all nodes report"):
+        log.append(3, 1, b"")
+    with pytest.raises(Damaged, match="once all nodes report"):
+        log.claim(3, "a", "")
+    assert log.claim(3, "a", "", is_raised=True) == 4
+    log.append(5, 4, b"of the newest")
+    assert seqs(place.open()) == [1, 2, 4, 5]
+    assert [log.seal_at(seq).version for seq in (1, 2, 4, 5)] == [1, 1, VERSION, VERSION]
+
+
+# -- the cluster's key
+
+
+def test_who_has_another_key_does_not_read_and_lead(place: Place) -> None:
+    ours, alien = place.open(keys=("ours",)), place.open(keys=("theirs",))
+    epoch = filled(ours, 3)
+    for _ in range(2):
+        with pytest.raises(OtherKey, match="another cluster"):
+            next(alien.read(0))
+    claim = ours.seal_at(1)
+    ((_, _, said),) = itertools.islice(ours.read(0), 1)
+    ours.check_key(said, claim)
+    with pytest.raises(OtherKey):
+        alien.check_key(said, claim)
+    assert alien.claim(4, "x", "http://x") == 4, "a program that does so nevertheless"
+    alien.append(5, 4, b"of the alien")
+    assert seqs(ours) == [1, 2, 3]
+    ours.append(4, epoch, b"goes on")
+    assert seqs(place.open(keys=("ours",))) == [1, 2, 3, 6]
+    assert ours.strays == (2, 4, 5)
+    with pytest.raises(Fenced):
+        alien.append(6, 4, b"of the alien")
+
+
+def test_a_key_is_changed_while_both_are_known(place: Place) -> None:
+    old = place.open(keys=("old",))
+    epoch = filled(old, 2)
+    both = place.open(keys=("new", "old"))
+    assert seqs(both) == [1, 2]
+    old.append(3, epoch, b"")
+    assert seqs(both, 2) == [3]
+    assert both.claim(4, "b", "") == 4
+    assert seqs(place.open(keys=("old", "new"))) == [1, 2, 3, 4]
+    new = place.open(keys=("new",))
+    new.stand(both.at)
+    both.append(5, 4, b"")
+    assert seqs(new, 4) == [5]
 
 
 # -- size

@@ -14,32 +14,32 @@ from tests.support.server import ROOT
 
 
 def test_nats(nats_servers: Nats) -> None:
-    log = open_log(nats_servers.url, "by_url", time, deadline_s=5, largest=16 << 20)
+    log = open_log(nats_servers.url, "by_url", time, deadline_s=5, largest=16 << 20, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()
 
 
 def test_postgres(postgres_servers: Postgres) -> None:
-    log = open_log(postgres_servers.url_of_all, "by_url", time, deadline_s=5, largest=16 << 20)
+    log = open_log(postgres_servers.url_of_all, "by_url", time, deadline_s=5, largest=16 << 20, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()
 
 
 def test_an_engine_whose_records_are_too_small_is_refused(nats_servers: Nats) -> None:
     with pytest.raises(Unfit, match="are needed"):
-        open_log(nats_servers.url, "small", time, deadline_s=5, largest=MAX_PAYLOAD)
+        open_log(nats_servers.url, "small", time, deadline_s=5, largest=MAX_PAYLOAD, keys=("",))
 
 
 @pytest.mark.parametrize("url", ["redis://a", "a,b,c", "", "mysql://a"])
 def test_another_url(url: str) -> None:
     with pytest.raises(ValueError, match="a log is at"):
-        open_log(url, "a", time, deadline_s=1, largest=1)
+        open_log(url, "a", time, deadline_s=1, largest=1, keys=("",))
 
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "a b", "1a", "a" * 50, "a;b", "_a"])
 def test_another_name(name: str) -> None:
     with pytest.raises(ValueError, match="named"):
-        open_log("nats://127.0.0.1:1", name, time, deadline_s=1, largest=1)
+        open_log("nats://127.0.0.1:1", name, time, deadline_s=1, largest=1, keys=("",))
 
 
 @pytest.mark.parametrize(("url", "driver"), [("nats://a", "nats"), ("postgresql://a/b", "psycopg")])
@@ -49,7 +49,7 @@ def test_a_driver_that_is_not_installed(url: str, driver: str, monkeypatch: pyte
     for module in [name for name in sys.modules if name.split(".")[0] == driver]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Unfit, match=f"{driver}.* is missing: pip install 'fasti-server.cluster.'"):
-        open_log(url, "a", time, deadline_s=1, largest=1)
+        open_log(url, "a", time, deadline_s=1, largest=1, keys=("",))
 
 
 def test_a_server_alone_imports_no_driver() -> None:

@@ -1,11 +1,15 @@
 """A frame: every flipped bit, every cut, and what follows what."""
 
+import msgspec
 import pytest
 
 from shards.log.errors import Damaged
 from shards.log.record import (
     EXTRA_BYTES,
     ORIGIN,
+    PART,
+    VERSION,
+    WHOLE,
     Claim,
     Seal,
     claim_data,
@@ -13,42 +17,91 @@ from shards.log.record import (
     digest_in,
     follows,
     frame_of,
+    is_of,
+    is_signed,
     opened,
+    signed,
 )
 
-CLAIMED = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "http://a", "00")))
+CLAIM = claim_data(Claim("a", "http://a", "00"))
+CLAIMED = frame_of(1, 1, ORIGIN, CLAIM)
 FIRST = Seal(1, 1, digest_in(CLAIMED))
 FRAME = frame_of(2, 1, FIRST, b"data")
+RAISED = frame_of(2, 2, FIRST, signed(CLAIM, 2, "key"), VERSION)
+SECOND = opened(RAISED, 2).seal
+LATER = frame_of(3, 2, SECOND, b"data")
 
 
 def test_a_frame_is_what_the_page_says() -> None:
     assert FRAME[:17] == bytes.fromhex("0100000000000000020000000000000001")
     assert FRAME[17:33] == CLAIMED[-16:]
     assert FRAME[33:37] == b"data"
-    assert len(FRAME) == EXTRA_BYTES + 4
+    assert len(FRAME) == 53
+    assert LATER[:17] == bytes.fromhex("0200000000000000030000000000000002")
+    assert LATER[17:33] == RAISED[-16:]
+    assert LATER[33:38] == WHOLE + b"data"
+    assert len(LATER) == EXTRA_BYTES + 4
+    assert frame_of(3, 2, SECOND, b"data", is_part=True)[33:38] == PART + b"data"
 
 
 def test_it_is_opened_as_it_was_sealed() -> None:
     record = opened(FRAME, 2)
-    assert record == (Seal(2, 1, digest_in(FRAME)), FIRST.digest, b"data")
+    assert record == (Seal(2, 1, digest_in(FRAME)), FIRST.digest, b"data", False)
     assert follows(record, FIRST)
     assert follows(opened(CLAIMED, 1), ORIGIN)
+    later = opened(LATER, 3)
+    assert later == (Seal(3, 2, digest_in(LATER), VERSION), SECOND.digest, b"data", False)
+    assert follows(later, SECOND)
+    assert follows(opened(RAISED, 2), FIRST)
+    assert opened(frame_of(3, 2, SECOND, b"", is_part=True), 3).is_part
 
 
-def test_every_flipped_bit_is_damage() -> None:
-    for bit in range(8 * len(FRAME)):
-        flipped = bytearray(FRAME)
+def test_a_version_begins_with_a_claim_and_does_not_end() -> None:
+    assert not follows(opened(frame_of(2, 1, FIRST, b"", VERSION), 2), FIRST)
+    assert not follows(opened(frame_of(3, 3, SECOND, CLAIM, 1), 3), SECOND)
+
+
+def test_a_claim_is_signed_for_its_place_by_a_key() -> None:
+    data = signed(CLAIM, 7, "new")
+    assert claim_of(data)[:3] == ("a", "http://a", "00")
+    assert is_signed(data, 7, ("new",))
+    assert is_signed(data, 7, ("newer", "new"))
+    assert not is_signed(data, 7, ("newer",))
+    assert not is_signed(data, 8, ("new",))
+    assert not is_signed(CLAIM, 7, ("new",))
+    assert not is_signed(data.replace(b"http://a", b"http://b"), 7, ("new",))
+    later = msgspec.json.encode({**msgspec.json.decode(CLAIM), "timeline": "of a later version"})
+    assert is_signed(signed(later, 7, "new"), 7, ("new",))
+
+
+def test_what_names_its_place_is_of_it() -> None:
+    flipped = FRAME[:-1] + bytes([FRAME[-1] ^ 1])
+    assert is_of(flipped, 2, FIRST)
+    assert is_of(flipped, 3, FIRST), "by its link"
+    assert is_of(flipped, 2, SECOND), "by its number"
+    assert not is_of(flipped, 3, SECOND)
+    assert not is_of(flipped, 3, Seal(2, 1)), "an unknown link is nobody's"
+    for stray in (b"", b"hello", b"x2", bytes(60)):
+        assert not is_of(stray, 2, FIRST)
+
+
+@pytest.mark.parametrize(("frame", "seq"), [(FRAME, 2), (LATER, 3)], ids=("first", "later"))
+def test_every_flipped_bit_is_damage(frame: bytes, seq: int) -> None:
+    for bit in range(8 * len(frame)):
+        flipped = bytearray(frame)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged):
-            opened(bytes(flipped), 2)
+            opened(bytes(flipped), seq)
+        assert is_of(bytes(flipped), seq, FIRST if seq == 2 else SECOND), "it is not taken for a stray"
 
 
-def test_every_cut_is_damage() -> None:
-    for size in range(len(FRAME)):
+@pytest.mark.parametrize(("frame", "seq"), [(FRAME, 2), (LATER, 3)], ids=("first", "later"))
+def test_every_cut_is_damage(frame: bytes, seq: int) -> None:
+    for size in range(len(frame)):
         with pytest.raises(Damaged):
-            opened(FRAME[:size], 2)
+            opened(frame[:size], seq)
     with pytest.raises(Damaged):
-        opened(FRAME + b"\0", 2)
+        opened(frame + b"\0", seq)
 
 
 def test_at_another_place_it_is_damage() -> None:

@@ -124,12 +124,14 @@ def who_has_read_on_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
     """A batch whose place is taken goes to the next one: the fence is for the place alone."""
-    write, flush = ChainedLog._write, ReplicatedStore.flush
+    append, flush = ChainedLog.append, ReplicatedStore.flush
 
     def anyhow(self: ChainedLog, seq: int, epoch: int, data: bytes) -> None:
-        if epoch != seq:
-            epoch = self._read_before(seq, self._timer()).epoch
-        write(self, seq, epoch, data)
+        before = self.seal_at(seq - 1)
+        if before is not None:
+            self.stand(before)
+            epoch = before.epoch
+        append(self, seq, epoch, data)
 
     def naive(self: ReplicatedStore) -> None:
         try:
@@ -138,7 +140,7 @@ def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
             raise StoreFailed("naive") from error
         flush(self)
 
-    patch.setattr(ChainedLog, "_write", anyhow)
+    patch.setattr(ChainedLog, "append", anyhow)
     patch.setattr(ReplicatedStore, "flush", naive)
 
 

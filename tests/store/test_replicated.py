@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shards.changes import decode_changes
+from shards.changes import Changes, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError, OtherLog, Trimmed, UnknownVersion
+from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import ORIGIN, Claim, claim_of, opened
+from shards.log.record import ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
@@ -437,3 +437,105 @@ def test_two_that_cannot_read_where_they_stand_are_not_of_one_epoch(pair: tuple[
         node.engine.is_cut = False
     assert one.store.applied == other.store.applied == ORIGIN
     assert one.store._epoch != other.store._epoch
+
+
+def first_version(shelf: Shelf, count: int) -> None:
+    """A log as the first version of records has it: a claim of another node's, and groups."""
+    before = ORIGIN
+    for seq in range(1, count + 1):
+        data = claim_data(Claim("old", "http://old", "00"))
+        if seq > 1:
+            changes = Changes()
+            changes.put_message(b"%d" % seq, b"v")
+            data = changes.encode()
+        shelf.frames[seq] = frame_of(seq, 1, before, data)
+        before = opened(shelf.frames[seq], seq).seal
+    shelf.last = count
+
+
+def versions(shelf: Shelf) -> list[int]:
+    return [opened(shelf.frames[seq], seq).seal.version for seq in range(1, shelf.last + 1)]
+
+
+def test_the_newest_version_begins_when_all_nodes_read_it(pair: tuple[Shelf, Node, Node]) -> None:
+    """With a claim, in the middle of a term; a node of an earlier version stops there."""
+    shelf, one, other = pair
+    first_version(shelf, 3)
+    one.store.follow()
+    one.store.lead("one", "http://127.0.0.1:1")
+    put(one, b"a")
+    one.store.flush()
+    assert versions(shelf) == [1] * 5
+    one.store.is_raised = True
+    put(one, b"b")
+    one.store.flush()
+    put(one, b"c")
+    one.store.flush()
+    assert versions(shelf) == [1] * 5 + [VERSION] * 3
+    assert one.store.applied.epoch == 6
+    other.store.follow()
+    assert rows_of(other.below) == rows_of(one.below)
+    one.start()
+    assert one.store.applied.version == VERSION
+    one.store.follow()
+    one.store.lead("one", "http://127.0.0.1:1")
+    assert versions(shelf)[-1] == VERSION, "it is never gone back on"
+
+
+def stray(shelf: Shelf) -> None:
+    shelf.last += 1
+    shelf.frames[shelf.last] = b"hello"
+
+
+def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None:
+    shelf, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    stray(shelf)
+    put(one, b"a")
+    one.store.flush()
+    stray(shelf)
+    assert other.store.follow()
+    assert rows_of(other.below) == {b"a": b"v"}
+    other.store.lead("other", "http://127.0.0.1:2")
+    put(one, b"b")
+    with pytest.raises(StoreFailed, match="not in the log"):
+        one.store.flush()
+    put(other, b"c")
+    other.store.flush()
+    with pytest.raises(StoreFailed, match="another node leads"):
+        one.store.reopen()
+    assert rows_of(one.below) == rows_of(other.below) == {b"a": b"v", b"c": b"v"}
+    assert one.store.strays == other.store.strays == (2, 2, 4)
+
+
+def test_a_store_in_a_log_of_the_first_version_with_a_stray_waits(pair: tuple[Shelf, Node, Node]) -> None:
+    shelf, one, _ = pair
+    first_version(shelf, 3)
+    stray(shelf)
+    one.store.follow()
+    with pytest.raises(Damaged, match="once all nodes report"):
+        one.store.lead("one", "http://127.0.0.1:1")
+    one.store.is_raised = True
+    one.store.lead("one", "http://127.0.0.1:1")
+    put(one, b"a")
+    one.store.flush()
+    assert rows_of(one.below) == {b"2": b"v", b"3": b"v", b"a": b"v"}
+
+
+def test_a_node_whose_key_was_changed_does_not_go_on(pair: tuple[Shelf, Node, Node]) -> None:
+    """By mistake, or it is another team's: it reads nothing, and does not claim. With both keys it does."""
+    shelf, one, _ = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    put(one, b"a")
+    one.store.flush()
+    for keys, below in ((("new",), one.below), (("new",), MemoryStore())):
+        store = ReplicatedStore(below, open_engine(one.engine, one.clock, 2.0, keys))
+        for _ in range(2):
+            with pytest.raises(OtherKey):
+                store.follow()
+    both = ReplicatedStore(one.below, open_engine(one.engine, one.clock, 2.0, ("new", "")))
+    assert both.follow() == 0
+    both.lead("one", "http://127.0.0.1:1")
+    new = ReplicatedStore(one.below, open_engine(one.engine, one.clock, 2.0, ("new",)))
+    assert new.follow() == 0
+    assert shelf.last == 3

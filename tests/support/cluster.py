@@ -299,7 +299,7 @@ class Cluster:
         try:
             for node in self.nodes.values():
                 assert not node.is_running
-                log = open_log(self.log_url, self.name, time, deadline_s=8, largest=LARGEST)
+                log = open_log(self.log_url, self.name, time, deadline_s=8, largest=LARGEST, keys=(KEY,))
                 stores.append(ReplicatedStore(RocksStore(node.data), log))
                 stores[-1].follow()
                 log.close()

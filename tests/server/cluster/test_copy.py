@@ -31,7 +31,7 @@ from shards.store import Store, Table
 from tests.support.logs import Elapsing
 
 SECRET = "k" * 32
-KEY = ClusterKey(SECRET)
+KEY = ClusterKey([SECRET])
 LAST = b"\xff" * 64
 Rows = dict[Table, dict[bytes, bytes]]
 
@@ -187,7 +187,7 @@ async def test_only_who_shows_the_key_gets_one(
 ) -> None:
     async with serving(routes_of(theirs, theirs.path)) as url:
         with pytest.raises(CopyFailed, match="status 401"):
-            await fetch(session, url, ClusterKey("x" * 32), tmp_path / "mine")
+            await fetch(session, url, ClusterKey(["x" * 32]), tmp_path / "mine")
         async with session.get(f"{url}/v1/cluster/checkpoint") as answer:
             assert answer.status == 401
             assert (await answer.json(content_type=None))["type"] == "/problems/unauthorized"

@@ -299,3 +299,17 @@ def test_much_is_followed_in_pieces(shelf: Shelf, made: Callable[[str], Node]) -
     for _ in range(3):
         assert not other.step()
     assert other.store.applied.seq == leader.store.applied.seq
+
+
+def test_another_teams_node_does_not_lead(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    """It may read and write the engine, and has another key."""
+    led(made)
+    alien = made("x")
+    alien.store = alien.follower._store = ReplicatedStore(
+        MemoryStore(), open_engine(alien.engine, alien.clock, 2.0, ("another",))
+    )
+    for _ in range(3):
+        assert not alien.step(10 * TAKEOVER_S)
+        assert "another cluster.key" in alien.follower.why
+    assert alien.store.applied.seq == 0
+    assert alien.store.leader is None, "it sends no client anywhere"

@@ -38,7 +38,7 @@ def naps() -> Naps:
 
 @pytest.fixture
 def key(naps: Naps) -> ClusterKey:
-    return ClusterKey(SECRET, lambda: 100.0, naps.sleep)
+    return ClusterKey([SECRET], lambda: 100.0, naps.sleep)
 
 
 @pytest.fixture
@@ -124,6 +124,14 @@ async def test_a_key_of_other_bytes_is_wrong(key: ClusterKey) -> None:
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 401")
         writer.close()
+
+
+async def test_two_keys_are_taken_and_the_first_is_sent() -> None:
+    key = ClusterKey(["new" * 8, "old" * 8])
+    assert key.headers("https://a") == {"Authorization": "Bearer " + "new" * 8}
+    async with asking(key) as url, aiohttp.ClientSession() as session:
+        for said, told in (("new", 200), ("old", 200), ("any", 401)):
+            assert await status(session, url, f"Bearer {said * 8}") == told
 
 
 def test_a_node_with_a_wrong_key_hears_why() -> None:

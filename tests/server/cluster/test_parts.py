@@ -123,7 +123,7 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
     clock = Hand()
     async with TestServer(site) as other:
         url = f"http://127.0.0.1:{other.port}"
-        reports = Reports(Members(clock.mono), "a", ClusterKey("k" * 16), [url], clock.mono)
+        reports = Reports(Members(clock.mono), "a", ClusterKey(["k" * 16]), [url], clock.mono)
         for passed_s in (0, 1, 1, WARN_S):
             clock.now += passed_s
             await reports.tell(member("a", 1), "")

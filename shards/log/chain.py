@@ -1,0 +1,127 @@
+"""A place in the log, and what may stand behind it.
+
+    last    the last whole record, a claim or a group: up to there the caller has the log
+    link    the record that the next one is chained to: `last`, or a part of a group that is not whole yet
+    next    where the next one is looked for
+
+What stands at `next` is one of these:
+
+    a frame chained to `link`, of its epoch or a claim    the next record
+    bytes that name this place, or `link`                 Damaged: a record of ours has changed
+    a frame chained to another record                     Unchained: records are missing, or it is another log
+    anything else                                         a *stray*: it is passed over
+
+A stray is what somebody else has put there: any message (`nats pub`), or a claim without the cluster's key,
+and what follows that claim. Say somebody publishes `hello`, and the leader's next record comes to stand at 7:
+
+    seq       4     5       6        7
+              A <─────────────────── A       7 is chained to 5's digest: all pass over 6
+                    A <───┘ hello
+
+**Why that loses nothing.** If 6 were a record after all, rotten beyond recognition, then 7 would be chained
+to it, and be Unchained here. Who writes 7 asks the engine's leader what 6 is, and passes over nothing that
+names the place. A node that has read another 6 finds 7 Unchained, and says so.
+
+**Half a group.** Its leader was fenced, or killed. The next claim is chained to the last part; the parts are
+dropped, by all alike.
+
+**Another key.** A claim whose MAC does not fit is a stray for nodes that have seen one that does. Others
+cannot know whose log it is: OtherKey. So nodes with another key never lead, and never write.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from .errors import Damaged, OtherKey, Unchained
+from .record import FIRST_VERSION, Record, Seal, follows, is_of, is_signed, opened
+
+
+class Strays(NamedTuple):
+    """Messages that are no records: how many were passed over, the first and the last place."""
+
+    many: int
+    first: int
+    last: int
+
+
+NONE = Strays(0, 0, 0)
+
+
+class Chain:
+    """The place behind one record, moved on by frames."""
+
+    def __init__(self, last: Seal, keys: Sequence[str], strays: Strays = NONE) -> None:
+        """`last`: its digest may be unknown; then any record follows. `keys`: of the cluster."""
+        self.last = self.link = last
+        self.next = last.seq + 1
+        self.strays = strays
+        self._keys = keys
+        self._parts: list[bytes] = []
+        self._branch = b""
+        """Digest of the last stray that is a frame: what is chained to it is a stray as well."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether there are strays directly before `next`."""
+        return self.next > self.link.seq + 1
+
+    def rewind(self) -> None:
+        """Back to the end of the last whole record."""
+        self.link, self.next = self.last, self.last.seq + 1
+        self._parts.clear()
+
+    def judged(self, frame: bytes) -> Record | None:
+        """The next record, if the frame at `next` is it; None: a stray. Raises Damaged, Unchained, OtherKey,
+        UnknownVersion."""
+        seq, link = self.next, self.link
+        try:
+            record = opened(frame, seq)
+        except Damaged:
+            if is_of(frame, seq, link):
+                raise
+            return None
+        if self._branch and record.before == self._branch:
+            return None
+        if link.digest and record.before != link.digest:
+            raise Unchained(f"record {seq} of the log was not written after record {link.seq}")
+        if record.seal.version < link.version or not self._is_ours(record):
+            return None
+        if link.digest and not follows(record, link):
+            raise Unchained(f"record {seq} of the log was written by who did not lead at record {link.seq}")
+        return record
+
+    def skip(self, stray: bytes) -> None:
+        """Go on behind a stray."""
+        many, first, last = self.strays
+        if self.next > last:
+            self.strays = Strays(many + 1, first or self.next, self.next)
+        with suppress(Damaged):
+            self._branch = opened(stray, self.next).seal.digest
+        self.next += 1
+
+    def take(self, record: Record) -> bytes | None:
+        """Go on behind the next record. Returns the data of the claim or group that ends with it; None: it is
+        a part."""
+        seal = record.seal
+        self.link, self.next = seal, seal.seq + 1
+        if seal.epoch == seal.seq:
+            self._parts.clear()
+        self._parts.append(record.data)
+        if record.is_part:
+            return None
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        self.last = seal
+        return whole
+
+    def _is_ours(self, record: Record) -> bool:
+        """Whether a claim is by a node with our key. Raises OtherKey, Damaged."""
+        seal = record.seal
+        if seal.epoch != seal.seq or seal.version == FIRST_VERSION:
+            return True
+        if is_signed(record.data, seal.seq, self._keys):
+            return True
+        if self.link.version == FIRST_VERSION:
+            raise OtherKey(f"the claim at record {seal.seq} of the log is made with another cluster.key")
+        return False
