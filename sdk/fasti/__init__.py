@@ -42,6 +42,7 @@ Without an event loop
 
 Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
+    warned.py           warnings at the line of the user's program
     durations.py        durations as text, read as the server reads them
     addresses.py        where the server is: one address or several, and whom the key may go to
     tls.py              which servers are trusted, and what is shown to them

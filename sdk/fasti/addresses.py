@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 from yarl import URL
 
 from .errors import UnencryptedWarning
+from .warned import warn
 
 HOPS = 5
 """Redirects that one request or connection follows in a row."""
@@ -81,15 +81,13 @@ class Plain:
         self.allowed = allowed
         self._is_quiet = allowed or not key
 
-    def warn(self, *addresses: URL | Broker, stacklevel: int = 1) -> None:
+    def warn(self, *addresses: URL | Broker) -> None:
         """Addresses that were given, or that a server has named."""
         plain = [str(one) for one in addresses if one.scheme in _PLAIN and not is_local(one.host)]
         if plain and not self._is_quiet:
             self._is_quiet = True
             text = f"the API key goes in clear to {', '.join(plain)}: use https:// and mqtts://, or say"
-            warnings.warn(
-                f"{text} allow_plain=True (--allow-plain)", UnencryptedWarning, stacklevel=stacklevel + 1
-            )
+            warn(f"{text} allow_plain=True (--allow-plain)", UnencryptedWarning)
 
 
 def base_url(text: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
+
+from .warned import calling, warn
 
 T = TypeVar("T")
 _BLOCKED = "fasti.sync.Client blocks the event loop that runs in this thread; use fasti.Client and await"
@@ -33,8 +34,8 @@ class Loop:
             raise RuntimeError("the client is closed")
         if asyncio._get_running_loop() is not None and not self._has_warned:
             self._has_warned = True
-            warnings.warn(_BLOCKED, stacklevel=3)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            warn(_BLOCKED)
+        future = calling().run(asyncio.run_coroutine_threadsafe, work, self._loop)
         try:
             return future.result()
         except BaseException:

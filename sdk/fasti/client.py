@@ -75,7 +75,7 @@ class Client:
             retry=self._retry,
         )
         self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt))
-        self._plain.warn(*self._transport.given, *self._brokers, stacklevel=2)
+        self._plain.warn(*self._transport.given, *self._brokers)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)

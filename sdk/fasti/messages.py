@@ -7,7 +7,6 @@ key that the message was scheduled under.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,6 +21,7 @@ from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
+from .warned import warn
 from .wire import (
     DUE_NAMES,
     NO_PAYLOAD,
@@ -252,7 +252,7 @@ class Messages:
             body["headers"] = headers
         line = message_line(body)
         if payload is NO_PAYLOAD and options.get("deliver_to") is None:
-            warnings.warn(_EMPTY.format(topic), stacklevel=2)
+            warn(_EMPTY.format(topic))
         try:
             if claims:
                 answer = await send_one(self._transport, (*terms, ("claims", "true")), line, own)
@@ -271,7 +271,7 @@ class Messages:
         body.update(answer)
         made = self._handle(body)
         if "at" in options and options.get("late") is None and not made.replayed:
-            _warn_of_past(made, options["at"], 2)
+            _warn_of_past(made, options["at"])
         return made
 
     async def schedule_many(
@@ -418,7 +418,7 @@ class Messages:
         except Refused as error:
             raise renamed(error, DUE_NAMES) from None
         moved = self._handle(answer.object())
-        _warn_of_past(moved, when.get("at"), 3)
+        _warn_of_past(moved, when.get("at"))
         return moved
 
     async def _looked_up(self, answer: Json) -> Json:
@@ -444,11 +444,8 @@ class Messages:
         )
 
 
-def _warn_of_past(message: Message, at: When | None, depth: int) -> None:
-    """Warn if it was due more than a minute before the server placed it, by the server's clock.
-
-    `depth`: calls from here up to the user's.
-    """
+def _warn_of_past(message: Message, at: When | None) -> None:
+    """Warn if it was due more than a minute before the server placed it, by the server's clock."""
     if at is None:
         return
     try:
@@ -462,7 +459,7 @@ def _warn_of_past(message: Message, at: When | None, depth: int) -> None:
         text = (
             f"{message.topic or message.id}: {at} was {ago} ago by the server's clock, so it is due at once"
         )
-        warnings.warn(text, stacklevel=depth + 1)
+        warn(text)
 
 
 def _path(message_id: str) -> str:

@@ -263,11 +263,32 @@ async def test_a_payload_that_is_not_there_is_said(server: Server) -> None:
         await c.messages.schedule("a/b", "", delay=60)
         await c.messages.schedule(deliver_to="https://example.com/hook", delay=60)
 
-    def blocking() -> str:
-        with fasti.sync.Client(server.url) as c, pytest.warns(UserWarning, match="has no payload"):
-            return str(c.messages.schedule("a/b", delay=60).payload)
 
-    assert await asyncio.to_thread(blocking) == ""
+async def test_a_warning_names_the_line_that_called(server: Server) -> None:
+    """Also that of a blocking call, which runs in a thread of its own, and of a handler's."""
+    key, elsewhere = "fasti_ci_0", "http://fasti.example:8080"
+
+    def blocking() -> list[warnings.WarningMessage]:
+        with warnings.catch_warnings(record=True) as warned, fasti.sync.Client(server.url) as c:
+            warnings.simplefilter("always")
+            made = c.messages.schedule("a/b", delay=60)
+            made.reschedule(at="2020-01-01T00:00:00Z")
+            c.messages.reschedule(c.messages.schedule("a/b", "", delay=60).id, at="2020-01-01T00:00:00Z")
+            fasti.sync.Client(elsewhere, key=key).close()
+            return warned
+
+    async def awaited() -> list[warnings.WarningMessage]:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            async with fasti.Client(server.url) as c:
+                await fasti.Worker(c).on("a/b")(print).schedule("x", at="2020-01-01T00:00:00Z")
+            fasti.Client(elsewhere, key=key)
+            return warned
+
+    kinds = ([UserWarning] * 3, [UserWarning])
+    for seen, known in zip((await asyncio.to_thread(blocking), await awaited()), kinds, strict=True):
+        assert [one.category for one in seen] == [*known, fasti.UnencryptedWarning]
+        assert {one.filename for one in seen} == {__file__}
     hook = ("--deliver-to", "https://example.com")
     for given, said in [((), "there is no PAYLOAD"), (("",), ""), (hook, "")]:
         options = (*given, "--in", "1m", "--url", server.url)
