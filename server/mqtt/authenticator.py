@@ -9,7 +9,8 @@
     after too many wrong keys  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
                                (of one name from one network; a valid key passes)
 
-Without a keys file, names and passwords are ignored.
+Without a keys file and users, names and passwords are ignored. A certificate that gives a name lets its
+client in, whatever `mqtt.allow_anonymous` says.
 """
 
 from collections.abc import Callable
@@ -58,15 +59,18 @@ class Authenticator:
         `identity`: the name in its certificate, used instead of CONNECT's; empty to use CONNECT's.
         """
         keyring = self._keyring
-        if keyring is not None and identity:
+        if keyring is None:
+            is_welcome = self._lets_anybody or identity
+            answered(None, None if is_welcome else Reason.NOT_AUTHORIZED)
+        elif identity:
             principal = keyring.named(identity)
             if principal is None:
                 answered(None, Reason.NOT_AUTHORIZED)
             else:
                 answered(Rights(principal, client_id), None)
-        elif keyring is not None and (user := self._unproven(keyring, packet)) is not None:
+        elif (user := self._unproven(keyring, packet)) is not None:
             answered(Rights(user, client_id), None)
-        elif keyring is not None and (packet.username is not None or packet.password is not None):
+        elif packet.username is not None or packet.password is not None:
 
             def found(answer: Principal | Refusal) -> None:
                 if isinstance(answer, Refusal):
@@ -81,7 +85,7 @@ class Authenticator:
         elif not self._lets_anybody:
             answered(None, Reason.NOT_AUTHORIZED)
         else:
-            answered(None if keyring is None else Rights(keyring.anonymous, client_id), None)
+            answered(Rights(keyring.anonymous, client_id), None)
 
     def _unproven(self, keyring: Keyring, packet: Connect) -> Principal | None:
         """The user whom a name without a password stands for, if that is enough here."""

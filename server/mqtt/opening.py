@@ -17,7 +17,7 @@ from .publish_requests import expires_ms, is_payload_as_said, may_publish
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
     """Why a CONNECT is refused; None when it is not."""
     properties = packet.properties
-    if not packet.client_id and packet.level < 5 and not packet.clean_start:
+    if not packet.client_id and (packet.level == 3 or (packet.level == 4 and not packet.clean_start)):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if packet.client_id.startswith(TEXT_PREFIXES):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID

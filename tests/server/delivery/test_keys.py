@@ -486,13 +486,19 @@ def test_what_a_user_of_a_mosquitto_has_retained_goes_with_his_right_to_it(tmp_p
     assert again.payloads() == []
 
 
-def test_a_door_without_a_keyring_asks_for_nothing() -> None:
+@pytest.mark.parametrize(
+    ("lets_anybody", "identity", "reason"), [(True, "", None), (False, "", 0x87), (False, "meter", None)]
+)
+def test_a_door_without_a_keyring_asks_for_nothing(
+    lets_anybody: bool, identity: str, reason: int | None
+) -> None:
+    """It may want a certificate that gives a name. mosquitto's 08-ssl-connect-identity."""
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")
-    Authenticator(None, None, lets_anybody=True).authenticate(
-        packet, "c", "x", "", lambda rights, reason: answers.append((rights, reason))
+    Authenticator(None, None, lets_anybody=lets_anybody).authenticate(
+        packet, "c", "x", identity, lambda rights, reason: answers.append((rights, reason))
     )
-    assert answers == [(None, None)]
+    assert answers == [(None, reason)]
 
 
 def test_a_certificate_stands_for_the_key_where_it_gives_the_name(tmp_path: Path) -> None:

@@ -128,7 +128,8 @@ def test_the_reserved_flag_of_connect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "clean", "reason"), [(3, False, 2), (4, False, 2), (4, True, 0), (5, True, 0), (5, False, 0)]
+    ("level", "clean", "reason"),
+    [(3, False, 2), (3, True, 2), (4, False, 2), (4, True, 0), (5, True, 0), (5, False, 0)],
 )
 def test_empty_client_ids(level: int, clean: bool, reason: int) -> None:
     """[MQTT-3.1.3-6] to [MQTT-3.1.3-8]"""
