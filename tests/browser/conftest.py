@@ -18,6 +18,8 @@ from tests.support.server import ServerProcess, serving
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 PATIENCE_MS = 20_000
 PAGES = (
+    "overview",
+    "overview?range=day",
     "timeline",
     "messages",
     "messages/new",

@@ -63,7 +63,7 @@ async def test_every_page_in_light_and_dark_narrow_and_wide(furnished: Console) 
 async def test_a_page_that_is_not_there_is_the_first_one(furnished: Console) -> None:
     for address in ("nothing/here", "%E0%A4%A"):
         await furnished.page.goto(f"{furnished.server.url}/#/{address}")
-        await furnished.shown("timeline")
+        await furnished.shown("overview")
 
 
 async def test_the_timeline_by_mouse_and_keys(furnished: Console) -> None:

@@ -51,19 +51,18 @@ export function rate(value) {
 
 const short = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 
-export const PLACED = { group: "group", endpoint: "endpoint", session: "session" };
+const PLACES = { group: "#/places/group/", session: "#/places/session/", endpoint: "#/endpoints/" };
 
-/** What a row of a point's `groups` is: { kind, name, filter, href }. */
-export function placeOf({ group, filter }) {
-  if (group.startsWith(ENDPOINT)) {
-    const name = group.slice(ENDPOINT.length);
-    return { kind: PLACED.endpoint, name, filter: "", href: `#/endpoints/${part(name)}` };
-  }
-  return { kind: PLACED.group, name: group, filter, href: `#/places/group/${part(group)}?${new URLSearchParams({ filter })}` };
+/** The page of a place. */
+export const addressOf = ({ kind, name, filter }) => `${PLACES[kind]}${part(name)}${filter ? `?${new URLSearchParams({ filter })}` : ""}`;
+
+/** The place of a group as the server names it: { kind, name, filter }. An endpoint is one that nobody can subscribe to. */
+export function placeOf(group, filter = "") {
+  return group.startsWith(ENDPOINT) ? { kind: "endpoint", name: group.slice(ENDPOINT.length), filter } : { kind: "group", name: group, filter };
 }
 
 /** The lag of a place in messages, [[ms, lag], ...]. Only the 20 furthest behind are in a point: others count as 0. */
 export function lagSeries(points, { kind, name, filter = "" }) {
-  const group = kind === PLACED.endpoint ? ENDPOINT + name : name;
+  const group = kind === "endpoint" ? ENDPOINT + name : name;
   return series(points, (one) => one.groups && (one.groups.find((each) => each.group === group && each.filter === filter)?.lag_messages ?? 0));
 }

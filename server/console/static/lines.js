@@ -29,7 +29,7 @@ export function lines({ title, series, say, from, to, least = 0, note = null }) 
     return top ? `${name} ${told(points)}, largest ${say(top[1])} at ${when(top[0], to - from)}` : `${name}: nothing`;
   });
   return h("figure", { class: "lines" },
-    h("figcaption", {}, h("strong", {}, title), shown.map(([name, points], index) => h("span", {}, key(index), `${name} `, h("b", {}, told(points)))), note && h("span", {}, note)),
+    h("figcaption", {}, h("strong", {}, title), shown.map(([name, points], index) => h("span", {}, shown.length > 1 && key(index), `${name} `, h("b", {}, told(points)))), note && h("span", {}, note)),
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}, ${when(from, to - from)} to ${when(to, to - from)}: ${label.join("; ")}` },
       h("line", { class: "axis", x1: LEFT, x2: WIDTH - LEFT, y1: y(0), y2: y(0) }),
       h("line", { class: "axis", x1: LEFT, x2: WIDTH - LEFT, y1: TOP, y2: TOP }),

@@ -14,6 +14,7 @@ import { Live } from "./live.js";
 
 /** Name in the address, title, and the key that follows `g`. */
 const PAGES = [
+  ["overview", "Overview", "o"],
   ["timeline", "Timeline", "t"],
   ["messages", "Messages", "m"],
   ["schedules", "Schedules", "s"],

@@ -3,6 +3,7 @@
 import { denied } from "./api.js";
 import { facts, fill, h, table } from "./dom.js";
 import { bytes, count, instant, span } from "./format.js";
+import { Metrics } from "./metrics.js";
 
 export async function open(root, { api, every }) {
   async function load() {
@@ -32,35 +33,6 @@ export async function open(root, { api, every }) {
   every(5_000, load);
 }
 
-/** The text that Prometheus reads. */
-class Metrics {
-  constructor(text) {
-    this.samples = [];
-    for (const line of text.split("\n")) {
-      const found = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/.exec(line);
-      if (found) this.samples.push([found[1], labels(found[2] ?? ""), Number(found[3].replace("+Inf", "Infinity"))]);
-    }
-  }
-
-  has(prefix) { return this.samples.some(([name]) => name.startsWith(prefix)); }
-
-  value(name) { return this.samples.find(([one]) => one === name)?.[2]; }
-
-  all(name) { return this.samples.filter(([one]) => one === name).map(([, of, value]) => [of, value]); }
-
-  /** [upper bound in s, how many], not added up. */
-  histogram(name) {
-    let before = 0;
-    return this.all(`${name}_bucket`).map(([of, value]) => {
-      const own = value - before;
-      before = value;
-      return [Number(of.le.replace("+Inf", "Infinity")), own];
-    });
-  }
-}
-
-const labels = (text) => Object.fromEntries([...text.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((one) => [one[1], one[2]]));
-
 function histogram(buckets, what) {
   const total = buckets.reduce((sum, [, n]) => sum + n, 0);
   if (!total) return h("p", { class: "empty" }, `No ${what} so far.`);
@@ -73,8 +45,7 @@ function histogram(buckets, what) {
 }
 
 function limits(metrics) {
-  const used = new Map(metrics.all("fasti_limit_used").map(([of, value]) => [of.name, value]));
-  const rows = metrics.all("fasti_limit").filter(([of]) => used.has(of.name)).map(([of, bound]) => ({ name: of.name, bound, used: used.get(of.name) }));
+  const rows = metrics.limits();
   return rows.length ? h("section", {}, h("h2", {}, "Limits and their use"), table([
     ["Limit", (one) => h("code", {}, one.name), "text"],
     ["Used", (one) => count(one.used), "number"],

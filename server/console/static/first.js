@@ -1,0 +1,57 @@
+// What a server shows that holds nothing yet: a first message, by form, by curl and by the client for Python.
+
+import { parse, part } from "./api.js";
+import { notice, reasons } from "./ask.js";
+import { entries, field, fill, h } from "./dom.js";
+import { instant } from "./format.js";
+
+/** Draws it; true. */
+export function openFirst(root, { api, go }) {
+  const said = h("p", { class: "field-error", role: "alert" });
+  const form = h("form", { class: "grid", onsubmit: (event) => { event.preventDefault(); send(); } },
+    field("Topic", "topic", { required: true, value: "orders/17/remind" }),
+    field("Deliver in", "deliver_in", { required: true, value: "5s" }),
+    field("Payload", "payload", { value: '{"order": 17}' }),
+    h("div", { class: "wide" }, said, h("button", { class: "act" }, "Schedule it")));
+
+  async function send() {
+    said.textContent = "";
+    try {
+      const { id, deliver_at: at, claims } = await api.post("/v1/messages", { ...entries(form), payload: payload(form.elements.payload.value) }, { claims: true });
+      const places = claims.groups + claims.endpoints + claims.sessions;
+      notice(`Due at ${instant(at)}. ${places ? `${places} would get it.` : "Nobody would get it: nobody subscribes to its topic yet."}`);
+      go(`/messages/${part(id)}`);
+    } catch (error) {
+      said.textContent = reasons(error);
+    }
+  }
+
+  const secret = api.key ? ` -H "Authorization: Bearer $FASTI_KEY"` : "";
+  const url = location.origin;
+  fill(root, h("h1", {}, "Overview"),
+    h("p", {}, "This server holds nothing yet. Give it a message and a time: it delivers the message at that time to whoever asks for its topic."),
+    h("div", { class: "columns" },
+      h("div", {},
+        h("section", {}, h("h2", {}, "Send a first message"), form),
+        h("section", {}, h("h2", {}, "Next"), h("ul", {},
+          h("li", {}, h("a", { href: "#/endpoints" }, "Endpoints"), ": have messages posted to a URL."),
+          h("li", {}, h("a", { href: "#/schedules/new" }, "A schedule"), ": a message every night, or every five minutes."),
+          h("li", {}, h("a", { href: "/docs" }, "The API"), " of this server, call by call."),
+          h("li", {}, "The tutorial: ", h("code", {}, "docs/tutorial.md"), " in the repository.")))),
+      h("div", {},
+        h("section", {}, h("h2", {}, "The same by curl"),
+          secret ? h("p", { class: "faint" }, "Set FASTI_KEY to the key that you gave this page.") : null,
+          code(`curl ${url}/v1/messages${secret} \\`, "  -H 'Content-Type: application/json' \\", `  -d '{"topic":"orders/17/remind","payload":{"order":17},"deliver_in":"5s"}'`)),
+        h("section", {}, h("h2", {}, "Send and receive in Python"),
+          h("p", { class: "faint" }, "After ", h("code", {}, "pip install fasti-client"), secret ? ". It reads FASTI_KEY, too." : "."),
+          code("import fasti", "", `with fasti.sync.Client("${url}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',
+            '    for d in c.subscribe("orders/+/remind", session="shop"):', '        print(d.json(), "late by", d.lateness, "acked:", d.ack())')))));
+  return true;
+}
+
+const code = (...lines) => h("pre", { class: "code", tabindex: "0" }, lines.join("\n"));
+
+/** A payload as JSON, if it is that. */
+function payload(text) {
+  try { return parse(text); } catch { return text; }
+}

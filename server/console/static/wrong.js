@@ -1,0 +1,133 @@
+// What is wrong now, the worst first: each a sentence with a link to where it is mended.
+//
+// It is told what is known; what is null nobody may see here, and is left out. The bounds are those of the
+// project's alerts (docs/alerts.yml), without their times of waiting.
+
+import { h, tag } from "./dom.js";
+import { away, bytes, clock, count, percent, server, span, DAY, HOUR, MINUTE } from "./format.js";
+import { addressOf, placeOf } from "./history.js";
+
+const BEHIND_MS = 1_000, ALONE_MS = MINUTE, LAG_S = HOUR / 1_000, AWAY_MS = HOUR, FREE_BYTES = 1 << 30, NEAR = 0.9;
+/** Bounds that are taken whole in everyday use. */
+const CACHES = /^(wheel|tail)\.|^limits\.route_cache_bytes$/;
+const EACH = 8;
+/** What the server says of reasons beyond the most frequent ones. */
+export const OTHERS = "other reasons";
+
+const link = (place, text = place.name) => h("a", { href: addressOf(place) }, text);
+const messages = (n, isExact = true) => `${count(n)}${isExact ? "" : " or more"} ${n === 1 && isExact ? "message" : "messages"}`;
+const since = (ms) => server.now() - ms < DAY / 2 ? `since ${clock(ms)}` : `for ${span(server.now() - ms)}`;
+
+/** What waits for its next try at a place, with the way there. */
+function retriesOf(group, { retries, next_retry_at: next }) {
+  if (!retries) return null;
+  return [" ", h("a", { href: `#/retries?${new URLSearchParams({ group })}` }, `${count(retries)} ${retries === 1 ? "retry waits" : "retries wait"}`), Date.parse(next) > server.now() ? `, the next ${away(next, server.now())}.` : "."];
+}
+
+function waiting(one) {
+  if (!one.lag_messages) return null;
+  return ` ${messages(one.lag_messages, one.lag_messages_is_exact)} ${one.lag_messages === 1 ? "waits" : "wait"}, the oldest for ${span(one.lag_seconds * 1_000)}.`;
+}
+
+/** Counts by reason, the most frequent first, each with the way to its messages. */
+export const byReason = (page, reasons) => Object.entries(reasons).sort((a, b) => b[1] - a[1]).map(([reason, n], index) =>
+  [index ? ", " : "", `${count(n)} × `, reason === OTHERS ? reason : h("a", { href: `#/${page}?${new URLSearchParams({ reason })}` }, reason)]);
+
+/** [[kind, word, ...sentence], ...] by how bad they are. */
+export function troubles({ figures, metrics, cluster, endpoints, groups, sessions, points }) {
+  const found = [
+    ...serverOf(figures, metrics, cluster),
+    ...some(endpoints, endpoint, "endpoints"), ...some(groups, group, "places"),
+    ...gone(sessions), ...floor(metrics), ...deaths(points), ...retries(points), ...bounds(metrics),
+  ];
+  return [...found.filter(([kind]) => kind === "bad"), ...found.filter(([kind]) => kind !== "bad")];
+}
+
+/** Of many that are wrong in the same way the first ones, and how many more there are. */
+function some(rows, of, page) {
+  const found = (rows ?? []).map(of).filter(Boolean);
+  const left = found.length - EACH;
+  return left > 0 ? [...found.slice(0, EACH), ["warn", "more", h("a", { href: `#/${page}` }, `${count(left)} more`), ` of the same kind.`]] : found;
+}
+
+function* serverOf(figures, metrics, cluster) {
+  const node = h("a", { href: "#/node" }, "Node");
+  if (figures?.store_writable === false) yield ["bad", "read only", "The store takes no writes: nothing is accepted. The server's log says why, mostly a full or failing disk. It goes on by itself. ", node];
+  if (figures?.behind_ms > BEHIND_MS) yield ["bad", "behind", `Dispatch is ${span(figures.behind_ms)} behind what is due. `, node.cloneNode(true)];
+  if (figures?.held) yield ["warn", "held", `${messages(figures.held)} ${figures.held === 1 ? "waits" : "wait"} because the server's clock was set back.`];
+  if (cluster?.why) yield ["bad", "cluster", `${cluster.why}. `, node.cloneNode(true)];
+  if (metrics?.value("fasti_unreadable_stretches") || metrics?.value("fasti_unreadable_rows")) yield ["bad", "damaged", "A part of the data cannot be read. ", h("a", { href: "#/slices" }, "Slices"), " says which."];
+}
+
+function endpoint(one) {
+  const place = { kind: "endpoint", name: one.name }, { share, of, last_reason: reason } = one.failing;
+  const rest = [waiting(one), one.undone && retriesOf(`$endpoint/${one.name}`, one.undone)];
+  if (one.state === "paused" && (one.reason || one.lag_messages || one.undone?.retries)) {
+    return [one.reason ? "bad" : "warn", "paused", link(place), ` is paused${one.left_at ? ` ${since(Date.parse(one.left_at))}` : ""}${one.reason ? `: ${one.reason}` : " by hand"}.`, rest];
+  }
+  if (!share || one.state === "paused") return null;
+  const isOver = one.last_answers?.[0]?.reason === null;
+  if (isOver) return share < 0.5 && !one.undone?.retries ? null : ["warn", "failing", link(place), `: ${percent(share)} of the last ${count(of)} posts failed (${reason}); the newest one went well.`, rest];
+  return [share === 1 ? "bad" : "warn", "failing", link(place), `: ${of === 1 ? "the last post" : `${percent(share)} of the last ${count(of)} posts`} failed: ${reason}.`, rest];
+}
+
+function group(one) {
+  const place = { kind: "group", name: one.name, filter: one.filter };
+  if (!one.lag_messages && !one.undone.retries) return null;
+  const named = [link(place), ` (${one.filter})`], rest = [waiting(one), retriesOf(one.name, one.undone)];
+  if (one.state === "paused") return ["warn", "paused", "Group ", named, " is paused.", rest];
+  if (one.left_at && server.now() - Date.parse(one.left_at) > ALONE_MS) return ["bad", "no worker", "Nobody takes the messages of group ", named, ` ${since(Date.parse(one.left_at))}.`, rest];
+  return one.lag_seconds > LAG_S ? ["warn", "behind", "Group ", named, " does not keep up.", rest] : null;
+}
+
+function* gone(sessions) {
+  const found = (sessions ?? []).filter((one) => one.left_at && one.lag_messages && server.now() - Date.parse(one.left_at) > AWAY_MS).sort((a, b) => Date.parse(a.left_at) - Date.parse(b.left_at));
+  if (!found.length) return;
+  yield ["warn", "away", found.length === 1 ? "A client is away with messages waiting: " : `${count(found.length)} clients are away with messages waiting: `,
+    found.slice(0, 3).map((one, index) => [index ? "; " : "", link({ kind: "session", name: one.client_id }), ` (${messages(one.lag_messages, one.lag_messages_is_exact)}, ${since(Date.parse(one.left_at))})`]), found.length > 3 ? "; …" : "."];
+}
+
+/** Who is so far behind that slices stay for it alone. */
+function* floor(metrics) {
+  for (const [{ group: name }, seconds] of metrics?.all("fasti_floor_kept_seconds") ?? []) {
+    const place = placeOf(name);
+    yield ["warn", "kept", "Old messages stay on the disk for ", place.kind === "endpoint" ? link(place) : h("a", { href: `#/places?${new URLSearchParams({ name })}` }, name), `, which is behind: ${span(seconds * 1_000)} longer than their retention.`];
+  }
+}
+
+/** Dead letters of these points by reason. */
+export function deadOf(points) {
+  const sum = {};
+  for (const one of points ?? []) for (const [reason, n] of Object.entries(one.died_by_reason ?? {})) sum[reason] = (sum[reason] ?? 0) + n;
+  return sum;
+}
+
+const total = (reasons) => Object.values(reasons).reduce((sum, n) => sum + n, 0);
+
+function* deaths(points) {
+  const reasons = deadOf(points), n = total(reasons);
+  if (n) yield ["warn", "dead", `${messages(n)} became ${n === 1 ? "a dead letter" : "dead letters"} in the last hour: `, byReason("dead", reasons), "."];
+}
+
+function* retries(points) {
+  const reasons = points?.at(-1)?.retries_by_reason ?? {}, n = total(reasons);
+  if (n) yield ["warn", "retries", `${messages(n)} ${n === 1 ? "waits" : "wait"} for another try: `, byReason("retries", reasons), "."];
+}
+
+function* bounds(metrics) {
+  if (!metrics) return;
+  const free = metrics.value("fasti_disk_free_bytes");
+  if (free < FREE_BYTES) yield ["bad", "disk", `The disk of the data has ${bytes(free)} left.`];
+  for (const { name, bound, used } of metrics.limits()) {
+    if (!bound || CACHES.test(name) || used <= NEAR * bound) continue;
+    const say = /bytes|memory/.test(name) ? bytes : count;
+    yield ["warn", "limit", h("code", {}, name), `: ${percent(used / bound)} taken, ${say(Math.round(used))} of ${say(bound)}. `, h("a", { href: "#/node" }, "Node")];
+  }
+}
+
+/** The list, or the calm. `unseen`: what this key may not see, in words; `isKnown`: it sees enough to say that all is well. */
+export function drawn(found, unseen, isKnown) {
+  const rest = unseen.length ? h("p", { class: "faint" }, `This key does not show ${unseen.join(" and ")}.`) : null;
+  if (!found.length) return [isKnown && h("p", { class: "calm" }, tag("good", "good"), " Nothing is wrong: nobody is behind, nothing fails."), rest];
+  return [h("ul", { class: "troubles" }, found.map(([kind, word, ...text]) => h("li", {}, tag(word, kind), h("span", {}, text)))), rest];
+}
