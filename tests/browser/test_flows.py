@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Route
@@ -105,10 +106,10 @@ async def test_a_schedule_is_edited_beside_its_preview(console: Console) -> None
     await console.page.get_by_role("link", name="nightly").click()
     await console.page.locator("table tbody tr").nth(19).wait_for()
     assert await console.page.locator("table tbody tr").count() == 20
-    await console.write("Expression", "30 3 99 3 *")
+    await console.write("Rule", "30 3 99 3 *")
     await console.page.locator("main .field-error", has_text="cron").wait_for()
     console.faults.clear()  # the browser notes each 422
-    await console.write("Expression", "30 3 28 3 *")
+    await console.write("Rule", "30 3 28 3 *")
     await console.page.locator("td .warn").first.wait_for()
     await console.press("Save")
     await console.says("nightly is saved")
@@ -120,7 +121,7 @@ async def test_a_schedule_is_edited_beside_its_preview(console: Console) -> None
         2,
     )
     await console.press("Pause")
-    await console.says("It is paused")
+    await console.says("nightly is paused")
     assert (await console.get("/v1/schedules/nightly"))["state"] == "paused"
 
 
@@ -142,12 +143,60 @@ async def test_a_silent_schedule_says_why_and_goes_on(console: Console) -> None:
     await console.open("schedules/nightly")
     await console.page.get_by_role("status").get_by_text("the clock was ahead").wait_for()
     async with console.page.expect_request("**/v1/schedules/nightly:resume") as asked:
-        await console.press("Go on from now")
+        await console.press("Continue from now")
     assert (await asked.value).post_data_json == {"from": "now"}
-    await console.says("It goes on from now")
-    await console.press("Skip the next fire")
-    await console.says("The next fire is left out")
+    await console.says("nightly continues from now")
+    await console.press("Skip next")
+    await console.says("is left out")
     assert (await console.get("/v1/schedules/nightly"))["next"]["at"] > first
+    # To bring it back would end the silence as well.
+    assert await console.page.get_by_role("button", name="Undo").count() == 0
+
+
+async def test_what_is_done_to_a_schedule_is_undone_or_asked(console: Console) -> None:
+    page = console.page
+
+    async def now() -> Any:
+        return await console.get("/v1/schedules/hourly")
+
+    made = {"every": "1h", "topic": "jobs/hourly"}
+    await console.http.call("PUT", "/v1/schedules/hourly", made, status=201)
+    await console.http.call("PUT", "/v1/schedules/a-daily", made | {"every": "1d"}, status=201)
+    fires = [(await now())["next"]["at"]]
+    await console.open("schedules")
+    # The next one that fires comes first.
+    assert await page.locator("tbody a").all_inner_texts() == ["hourly", "a-daily"]
+    await page.get_by_role("button", name="Name").click()
+    assert await page.locator("tbody a").all_inner_texts() == ["a-daily", "hourly"]
+    row = page.locator("tr", has_text="hourly")
+    # Two fires are left out; the second comes back, the first does not.
+    for n in (1, 2):
+        await row.get_by_role("button", name="Skip next").click()
+        await page.locator("#notices .notice").nth(n - 1).wait_for()
+        fires.append((await now())["next"]["at"])
+    await page.get_by_role("button", name="Undo").last.click()
+    await console.says("Taken back")
+    assert (await now())["next"]["at"] == fires[1]
+    await row.get_by_role("button", name="Pause").click()
+    await console.says("hourly is paused")
+    await page.get_by_role("button", name="Undo").last.click()
+    await row.get_by_text("active").wait_for()
+    # What cannot be undone asks.
+    sent = (await console.get("/v1/info"))["now"]
+    await row.get_by_role("button", name="Send now…").click()
+    await console.press("Close")
+    await row.get_by_role("button", name="Send now…").click()
+    await console.press("Send it now")
+    await console.says("The message of hourly was sent")
+    found = await console.get("/v1/messages?state=dispatched")
+    assert [one["topic"] for one in found["messages"]] == ["jobs/hourly"]
+    assert found["messages"][0]["deliver_at"] > sent
+    await row.get_by_role("link").click()
+    await console.press("Delete…")
+    await console.press("Delete it")
+    await console.says("hourly was deleted")
+    await page.get_by_role("link", name="a-daily").wait_for()
+    await page.get_by_role("link", name="hourly").wait_for(state="detached")
 
 
 async def test_a_session_is_rewound_and_dropped(console: Console) -> None:

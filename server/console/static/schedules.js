@@ -1,15 +1,27 @@
 // Recurring schedules: the list, and one with a preview of its fires that follows what is typed.
 
 import { parse, part } from "./api.js";
-import { attempt, dialog, notice, reasons } from "./ask.js";
-import { button, entries, field, fill, h, table } from "./dom.js";
-import { away, count, instant, server, toApi } from "./format.js";
+import { attempt, confirm, notice, reasons } from "./ask.js";
+import { button, entries, facts, field, fill, h, moment, table, tag } from "./dom.js";
+import { away, both, count, instant, server, toApi } from "./format.js";
 
 const FIRES = 20;
-const KINDS = ["cron", "every", "rrule"];
+const SHOWN = 1_000;
 const TYPING_MS = 300;
+/** What a schedule follows: the API's field, what it is, an example. */
+const KINDS = [
+  ["cron", "cron: minute hour day month weekday", "0 2 * * *"],
+  ["every", "every: one interval after the other", "90s, 15m, 2h"],
+  ["rrule", "rrule: a calendar rule (RFC 5545)", "FREQ=MONTHLY;BYMONTHDAY=1"],
+];
+const GAPS = [["after", "run as soon as the gap is over (after)"], ["before", "run just before the gap (before)"], ["skip", "leave this fire out (skip)"]];
+const OVERLAPS = [["first", "run the first time (first)"], ["second", "run the second time (second)"], ["both", "run both times (both)"]];
+const MISSED = [["fire_once", "send one message for all of them (fire_once)"], ["fire_all", "send one message for each, up to 1,000 (fire_all)"], ["skip", "send nothing for them (skip)"]];
+const STATES = { active: "good", paused: "warn" };
 /** What the server tells of a schedule and does not take back. */
 const STANDING = ["name", "state", "created_at", "changed_at", "count", "next", "last", "silent"];
+/** What the form shows of it. All else is kept as it is. */
+const SHOWN_OF_IT = ["cron", "every", "rrule", "timezone", "topic", "dst", "misfire", "start", "end", "limit", "jitter", "payload", "encoding"];
 
 export async function open(root, context) {
   const [name] = context.path;
@@ -17,87 +29,121 @@ export async function open(root, context) {
   return openOne(root, context, name === "new" && context.query.name === undefined ? null : name);
 }
 
+/** A field for whole sentences. */
+const two = (label) => { label.classList.add("two"); return label; };
+const kindOf = (one) => KINDS.map(([kind]) => kind).find((kind) => one[kind]) ?? "cron";
+const rule = (one) => `${one.cron ? "" : `${kindOf(one)} `}${one[kindOf(one)]}`.replace(/^rrule /, "");
+const messages = (one) => `${count(one.count)}${one.limit ? ` of ${count(one.limit)}` : ""}`;
+const next = (one) => (one.next ? `Next fire: ${both(one.next.at)}` : "It has no further fire");
+
+/** What can be done with one, each said and, where it can be, taken back. `done` draws what is now. */
+function acts(api, done) {
+  const post = (one, verb, body) => api.post(`/v1/schedules/${part(one.name)}:${verb}`, body);
+  const act = async (action, said, undo = null) => { await attempt(action, said, undo && (() => act(undo, (now) => `Taken back. ${next(now)}`))); await done(); };
+
+  /** Leave the next fire out. What the page shows of it may be seconds old, so it is asked for first. */
+  async function skip({ name }) {
+    const one = await api.get(`/v1/schedules/${part(name)}`);
+    const skipped = one.next?.at;
+    await act(() => post(one, "skip"), (now) => `The fire of ${instant(skipped)} is left out. ${next(now)}`, one.silent ? null : async () => {
+      // From now on, but without those before it that were left out as well.
+      let now = await post(one, "resume", { from: "now" });
+      while (now.next && now.next.at < skipped) now = await post(one, "skip");
+      return now;
+    });
+  }
+
+  const pause = (one) => act(() => post(one, "pause"), `${one.name} is paused`, () => post(one, "resume"));
+  const resume = (one) => act(() => post(one, "resume"), (now) => `${one.name} is active. ${next(now)}`, () => post(one, "pause"));
+  return {
+    toggle: (one) => (one.state === "paused" ? button("Resume", () => resume(one)) : button("Pause", () => pause(one), null, { disabled: one.state !== "active" })),
+    skip: (one) => button("Skip next", () => attempt(() => skip(one), null), null, { disabled: !one.next, title: "Leave the next fire out" }),
+    trigger: (one) => button("Send now…", async () => {
+      if (await confirm(`Send the message of ${one.name} now?`, "It goes out at once, beside the plan, and cannot be taken back. The next fire stays.", "Send it now")) await act(() => post(one, "trigger"), `The message of ${one.name} was sent`);
+    }),
+    fromNow: (one) => button("Continue from now", () => act(() => post(one, "resume", { from: "now" }), (now) => `${one.name} continues from now. ${next(now)}`)),
+  };
+}
+
 async function openList(root, { api, every, go }) {
-  const body = h("div");
+  const body = h("div"), order = { sort: "Next fire" }, act = acts(api, load);
   fill(root,
     h("div", { class: "row" }, h("h1", {}, "Schedules"), button("New schedule", () => go("/schedules/new"), "act"),
-      h("a", { href: "/v1/schedules.ics" }, "As a calendar")),
+      h("a", { href: "/v1/schedules.ics" }, "Coming fires as a calendar file")),
     body);
 
   async function load() {
-    const page = await api.get("/v1/schedules", { limit: 1_000 });
-    fill(body, page.schedules.length ? drawn(page.schedules) : h("p", { class: "empty" }, "No schedules."),
-      page.next ? h("p", { class: "faint" }, "There are more than 1,000; the command line lists all.") : null);
+    const page = await api.get("/v1/schedules", { limit: SHOWN });
+    fill(body, page.schedules.length ? drawn(page.schedules)
+      : h("p", { class: "empty" }, "No schedules yet. A schedule sends a message again and again: every night, every 15 minutes, or on the first of each month."),
+    page.next ? h("p", { class: "faint" }, `The first ${count(SHOWN)} by name. The command fasti schedule ls lists all.`) : null);
   }
 
-  const act = (one, verb, done) => async () => {
-    await attempt(() => api.post(`/v1/schedules/${part(one.name)}:${verb}`), done);
-    await load();
-  };
-
   const drawn = (rows) => table([
-    ["Name", (one) => h("a", { href: `#/schedules/${part(one.name)}` }, one.name), "text"],
-    ["When", (one) => h("code", {}, when(one)), "text"],
-    ["Zone", (one) => one.timezone, "nowrap"],
-    ["State", (one) => h("span", { class: "tag" }, one.state)],
-    ["Last fire", (one) => (one.last ? instant(one.last.at ?? one.last) : "–"), "nowrap"],
-    ["Next fire", (one) => [
-      one.next ? h("span", { title: away(one.next.at, server.now()) }, instant(one.next.at)) : "–",
-      one.silent ? h("span", { class: "tag warn", title: one.silent.why }, "silent") : null], "nowrap"],
-    ["Fires", (one) => count(one.count), "number"],
-    ["Actions", (one) => h("div", { class: "row" },
-      one.state === "paused" ? button("Resume", act(one, "resume", `${one.name} goes on`)) : button("Pause", act(one, "pause", `${one.name} is paused`), null, { disabled: one.state !== "active" }),
-      button("Trigger", act(one, "trigger", `${one.name} was sent once`)))],
-  ], rows, "Schedules");
+    ["Name", (one) => h("a", { href: `#/schedules/${part(one.name)}` }, one.name), "text", (one) => one.name],
+    ["Rule", (one) => [h("code", {}, rule(one)), h("div", { class: "faint" }, one.timezone)], "text", rule],
+    ["State", (one) => [tag(one.state, STATES[one.state]), one.silent ? [" ", h("span", { class: "tag warn", title: one.silent.why }, "silent")] : null], null, (one) => one.state],
+    ["Next fire", (one) => (one.next ? [moment(one.next.at), h("div", { class: "faint" }, away(one.next.at, server.now()))] : "–"), "nowrap", (one) => one.next?.at],
+    ["Last fire", (one) => moment(one.last?.at), "nowrap", (one) => one.last?.at],
+    ["Messages", messages, "number", (one) => one.count],
+    ["Actions", (one) => [act.toggle(one), " ", act.skip(one), " ", act.trigger(one)], "actions"],
+  ], rows, "Schedules", order);
 
   await load();
   every(5_000, load);
 }
 
-const when = (one) => KINDS.filter((kind) => one[kind]).map((kind) => `${kind === "every" ? "every " : ""}${one[kind]}`).join("");
-
-/** One to change, or a new one. What the form does not show of it is kept as it is. */
+/** One to change, or a new one. */
 async function openOne(root, { api, go }, name) {
   const known = name === null ? {} : await api.get(`/v1/schedules/${part(name)}`);
-  const kind = KINDS.find((one) => known[one]) ?? "cron";
+  const again = () => go(`/schedules/${part(name)}`), act = acts(api, again);
   const isText = typeof (known.payload ?? "") === "string" && known.encoding !== "json";
+  const kept = Object.fromEntries(Object.entries(known).filter(([key]) => ![...STANDING, ...SHOWN_OF_IT].includes(key)));
   const said = h("p", { class: "field-error", role: "alert" }), preview = h("div", { "aria-live": "polite" });
   const form = h("form", { class: "grid", onsubmit: (event) => { event.preventDefault(); save(); }, oninput: soon },
     field("Name", "name", { value: name ?? "", required: true, readonly: name !== null, placeholder: "nightly" }),
-    field("Kind", "kind", { value: kind, options: KINDS }),
-    field("Expression", "when", { value: known[kind] ?? "", required: true, placeholder: "0 2 * * *" }),
-    field("Time zone", "timezone", { value: known.timezone ?? Intl.DateTimeFormat().resolvedOptions().timeZone }),
+    two(field("Kind of rule", "kind", { value: kindOf(known), options: KINDS.map(([kind, what]) => [kind, what]) })),
+    field("Rule", "when", { value: known[kindOf(known)] ?? "", required: true }),
+    field("Time zone of the rule", "timezone", { value: known.timezone ?? Intl.DateTimeFormat().resolvedOptions().timeZone, list: "zones" }),
+    h("datalist", { id: "zones" }, Intl.supportedValuesOf("timeZone").map((one) => h("option", { value: one }))),
     field("Topic", "topic", { value: known.topic ?? "", placeholder: "jobs/nightly" }),
-    field("If the local time does not exist (DST): run", "gap", { value: known.dst?.gap ?? "after", options: ["after", "before", "skip"] }),
-    field("If it exists twice (DST): run", "overlap", { value: known.dst?.overlap ?? "first", options: ["first", "second", "both"] }),
-    field("Missed fires", "misfire", { value: known.misfire ?? "fire_once", options: ["fire_once", "fire_all", "skip"] }),
-    field("Start", "start", { value: known.start ?? "" }),
-    field("End", "end", { value: known.end ?? "" }),
-    field("Maximum number of fires", "limit", { value: known.limit ?? "", inputmode: "numeric" }),
-    field("Jitter", "jitter", { value: known.jitter ?? "", placeholder: "30s" }),
-    field("Payload", "payload", { type: "area", wide: true, value: isText ? (known.payload ?? "") : JSON.stringify(known.payload, null, 2) }),
     field("Payload type", "as", { value: isText ? (known.encoding === "base64" ? "base64" : "text") : "JSON", options: ["text", "JSON", "base64"] }),
-    h("div", { class: "wide row" }, said, h("button", { class: "act" }, "Save"),
-      name === null ? null : [
-        known.state === "paused" ? button("Resume", () => act("resume", "It goes on")) : button("Pause", () => act("pause", "It is paused")),
-        known.next ? button("Skip the next fire", () => act("skip", "The next fire is left out")) : null,
-        button("Trigger now", () => act("trigger", "It was sent once")),
-        button("Delete…", remove, "danger")]));
-  fill(root, h("h1", {}, name === null ? "New schedule" : name, " ", known.state ? h("span", { class: "tag" }, known.state) : null),
-    silence(), form, h("h2", {}, `The next ${FIRES} fires`), preview);
+    field("Payload", "payload", { type: "area", wide: true, value: isText ? (known.payload ?? "") : JSON.stringify(known.payload, null, 2) }),
+    field("First fire not before", "start", { value: known.start ?? "", placeholder: "2026-12-24 09:00" }),
+    field("Last fire not after", "end", { value: known.end ?? "", placeholder: "no end" }),
+    field("Maximum number of messages", "limit", { value: known.limit ?? "", inputmode: "numeric", placeholder: "no limit" }),
+    field("Random delay of up to", "jitter", { value: known.jitter ?? "", placeholder: "none, or 30s" }),
+    two(field("If a local time is skipped (clocks go forward)", "gap", { value: known.dst?.gap ?? "after", options: GAPS })),
+    two(field("If a local time comes twice (clocks go back)", "overlap", { value: known.dst?.overlap ?? "first", options: OVERLAPS })),
+    two(field("If fires were missed (server down)", "misfire", { value: known.misfire ?? "fire_once", options: MISSED })),
+    Object.keys(kept).length ? h("p", { class: "wide faint" }, "Kept as they are: ", h("code", {}, JSON.stringify(kept))) : null,
+    h("div", { class: "wide row" }, h("button", { class: "act" }, "Save"), said));
+  fill(root, h("h1", {}, name === null ? "New schedule" : name, " ", known.state ? tag(known.state, STATES[known.state]) : null),
+    known.silent ? h("p", { class: "warn", role: "status" }, `Silent until ${both(known.silent.until)}: ${known.silent.why}. `, act.fromNow(known)) : null,
+    name === null ? null : [h("div", { class: "row" }, act.toggle(known), act.skip(known), act.trigger(known), button("Delete…", remove, "danger")), facts([
+      ["Next fire", known.next ? [h("a", { href: `#/messages/${known.next.id}` }, both(known.next.at)), `, ${away(known.next.at, server.now())}`] : "none"],
+      ["Last fire", known.last ? both(known.last.at) : "none yet"],
+      ["Messages so far", `${messages(known)}${known.next ? ", with the pending one" : ""}`],
+      ["Last changed", known.changed_at && both(known.changed_at)],
+    ])],
+    h("div", { class: "columns" }, h("section", {}, name === null ? null : h("h2", {}, "Change it"), form), h("section", {}, h("h2", {}, `The next ${FIRES} fires`), preview)));
 
   let timer = null, asked = 0;
   function soon() {
     clearTimeout(timer);
+    hint();
     timer = setTimeout(look, TYPING_MS);
+  }
+
+  function hint() {
+    form.elements.when.placeholder = KINDS.find(([kind]) => kind === form.elements.kind.value)[2];
   }
 
   /** The request that the form makes. Throws SyntaxError for a payload that is no JSON. */
   function wish() {
-    const { name: _, kind: chosen, when: text, gap, overlap, as, payload: __, limit, start, end, ...rest } = entries(form);
+    const { name: _, kind, when, gap, overlap, as, payload: __, limit, start, end, ...rest } = entries(form);
     const typed = form.elements.payload.value;
-    const kept = Object.fromEntries(Object.entries(known).filter(([key]) => ![...STANDING, ...KINDS, "encoding", "start", "end", "limit", "jitter", "topic"].includes(key)));
-    const body = { ...kept, ...rest, [chosen]: text, dst: { gap, overlap }, payload: as === "JSON" ? parse(typed || "null") : typed };
+    const body = { ...kept, ...rest, [kind]: when, dst: { gap, overlap }, payload: as === "JSON" ? parse(typed || "null") : typed };
     if (as === "base64") body.encoding = "base64";
     if (as === "JSON" && typeof body.payload === "string") body.encoding = "json";
     if (limit) body.limit = Number(limit);
@@ -108,7 +154,7 @@ async function openOne(root, { api, go }, name) {
 
   async function look() {
     const turn = ++asked;
-    if (!form.elements.when.value.trim()) { fill(preview, h("p", { class: "empty" }, "Say when, and the fires are shown here.")); return; }
+    if (!form.elements.when.value.trim()) { fill(preview, h("p", { class: "empty" }, "Write a rule, and its next fires show here.")); return; }
     try {
       const body = wish();
       const { fires } = await api.post("/v1/schedules:preview", { topic: "preview", ...body, count: FIRES, name: form.elements.name.value });
@@ -130,31 +176,24 @@ async function openOne(root, { api, go }, name) {
     }
   }
 
-  /** Until when it sends nothing, and why, with the way out. */
-  function silence() {
-    return known.silent ? h("p", { class: "warn", role: "status" }, `Silent until ${instant(known.silent.until)}: ${known.silent.why}. `,
-      button("Go on from now", () => act("resume", "It goes on from now", { from: "now" }))) : null;
-  }
-
-  async function act(verb, done, body) {
-    await attempt(() => api.post(`/v1/schedules/${part(name)}:${verb}`, body), done);
-    if (verb !== "trigger") go(`/schedules/${part(name)}`);
-  }
-
   async function remove() {
-    const gone = await dialog(`Delete ${name}?`, h("p", {}, "It fires no more; what it has put on the timeline already goes with it."), {
-      act: "Delete it", kind: "danger", answer: async () => { await api.remove(`/v1/schedules/${part(name)}`); return true; },
-    });
-    if (gone) go("/schedules");
+    if (!(await confirm(`Delete ${name}?`, "It sends no more messages, and its pending message is cancelled. This cannot be taken back.", "Delete it"))) return;
+    if (await attempt(() => api.remove(`/v1/schedules/${part(name)}`), `${name} was deleted`)) go("/schedules");
   }
 
+  hint();
   await look();
   return () => clearTimeout(timer);
 }
 
+/** "2026-11-28T03:30:00+02:00[Europe/Bucharest]" -> "Sat 2026-11-28 03:30:00 +02:00". */
+function local(text) {
+  const [, date, time, offset] = /^(\S+)T([\d:.]+)([+-][\d:]+|Z)/.exec(text);
+  return `${new Intl.DateTimeFormat("en", { weekday: "short", timeZone: "UTC" }).format(Date.parse(date))} ${date} ${time} ${offset}`;
+}
+
 const shown = (fires) => fires.length ? table([
-  ["#", (one) => one.number, "number"],
-  ["Local", (one) => one.local, "nowrap"],
-  ["UTC", (one) => one.at, "nowrap"],
-  ["Note", (one) => (one.note ? h("span", { class: "warn" }, one.note) : ""), "text"],
-], fires.map((one, index) => ({ ...one, number: index + 1 })), "Next fires") : h("p", { class: "empty" }, "It does not fire any more.");
+  ["Local time", (one) => [local(one.local), one.note ? h("div", { class: "warn" }, one.note) : null]],
+  ["UTC", (one) => one.at.replace("T", " ").replace(/(\.000)?Z$/, ""), "nowrap"],
+  ["From now", (one) => away(one.at, server.now()), "nowrap"],
+], fires, "Next fires") : h("p", { class: "empty" }, "It does not fire any more.");
