@@ -53,5 +53,5 @@ async def test_it_shows_what_is_pending_and_is_found_as_it_was(console: Console)
     assert await page.locator(".heat .hour").all_inner_texts() == [f"{n:02}" for n in range(0, 24, 3)]
     # Turned round, it is drawn anew.
     await page.set_viewport_size({"width": 844, "height": 390})
-    await page.wait_for_function("document.querySelectorAll('.heat .hour').length === 24")
+    await page.wait_for_function("() => document.querySelectorAll('.heat .hour').length === 24")
     assert await page.locator("svg.chart").evaluate(enlarged) == pytest.approx(1, abs=0.01)
