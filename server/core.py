@@ -21,14 +21,12 @@ from .delivery.endpoint_rows import EndpointRows
 from .delivery.floor import Floor
 from .delivery.membership import Membership
 from .delivery.message import Message
-from .delivery.owners import Auth, Open, Owners
+from .delivery.owners import OPEN, Auth, Owners
 from .delivery.publishing import Publishing
-from .delivery.quota import Quota
 from .delivery.ready import Ready
 from .delivery.replay import Replay
 from .delivery.retained import Retained
 from .delivery.retries import Retries
-from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
@@ -44,6 +42,7 @@ from .delivery.settling.steering import Steering
 from .delivery.settling.undone import Undone
 from .delivery.shared import Group
 from .delivery.spill_buffer import SpillBuffer
+from .delivery.stored_sessions import StoredSessions
 from .delivery.subscriptions import Subscriptions
 from .delivery.url_groups import UrlGroups
 from .delivery.wills import Wills
@@ -61,7 +60,6 @@ from .schedules.recurring import Schedules
 from .settings.config import Config
 
 UNLIMITED = 1 << 62
-OPEN = Open()
 
 
 def _nothing() -> None:
@@ -83,9 +81,11 @@ class Core:
         chance: Callable[[], float],
         gather: int = 1,
         traces: Traces | None = None,
+        stored: StoredSessions | None = None,
     ) -> None:
         """`wake`: called when there is work. `auth`: rights. `chance`: a random number in [0, 1). `failing`,
-        `gather`: of the writer. `traces`: makes spans; None: none.
+        `gather`: of the writer. `traces`: makes spans; None: none. `stored`: sessions that have been read
+        from the store; None: they are read now.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -96,7 +96,7 @@ class Core:
         self.part = Part()
         """Set by the measurement of turns, read by each piece of a turn."""
         self._build_engine(store, wake, failing, auth, gather)
-        self._build_places(wake, auth)
+        self._build_places(wake, auth, stored or StoredSessions(config, store))
         self._build_dispatch()
         self._build_settling(chance)
         self._build_replay()
@@ -154,11 +154,12 @@ class Core:
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
 
-    def _build_places(self, wake: Callable[[], None], auth: Auth) -> None:
+    def _build_places(self, wake: Callable[[], None], auth: Auth, stored: StoredSessions) -> None:
         """Receivers: sessions and groups, their queues, and the router of topics."""
         config, clock = self.config, self.clock
         limits, settings = config.limits, config.sessions
-        self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
+        stored.bind(auth)
+        self.router = stored.router
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
@@ -177,9 +178,7 @@ class Core:
             clock,
             self.writer,
             by_text,
-            quota=Quota(limits, auth),
-            share=Share("sessions", limits.sessions, "sessions", auth),
-            max_in_flight=settings.max_in_flight,
+            stored,
             max_inflight_bytes=settings.max_inflight_bytes,
             barrier_bytes=limits.out_bytes,
             rights_of=auth.rights_of,

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from shards.store import Store
 
 from .auth.last_use import NOTE_S, LastUse
+from .delivery.stored_sessions import StoredSessions
 from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
 from .http.admission import Admission
@@ -57,6 +58,8 @@ class Term:
     lease: Lease
     lost: Callable[[], None]
     """Called when it no longer leads."""
+    stored: StoredSessions
+    """Sessions, as the node has read them before it led."""
     before_listening: Callable[[], Awaitable[None]]
     """Awaited before it listens."""
     ports: Ports
@@ -96,6 +99,7 @@ class Server:
                 lease=term.lease,
                 lost=self._lose,
                 traces=traces,
+                stored=term.stored,
             )
             self.app.metrics.registry.register(term.figures)
         if isinstance(clock, SimulatedClock):

@@ -47,6 +47,8 @@ FOLLOW_BYTES = 16 << 20
 """Bytes of records followed in one call."""
 EMPTIED_MAX = 1_000
 """Maximum remembered ranges; beyond it they are merged into one range over all."""
+PLACES = Table.SESSIONS, Table.CURSORS, Table.RECEIVED
+"""Tables of rows that a follower keeps in RAM."""
 
 
 class ReplicatedStore:
@@ -67,6 +69,7 @@ class ReplicatedStore:
         self.is_raised = False
         """Whether all nodes read the newest version of records: a leader's next group begins it."""
         self._emptied: list[tuple[bytes, bytes]] = []
+        self._touched: set[tuple[Table, bytes]] = set()
         self._has_fit = False
         self._epoch = NOBODY
         self._refusal: ShardsError | None = None
@@ -146,6 +149,17 @@ class ReplicatedStore:
             taken, self._emptied = self._emptied, []
         return taken
 
+    def take_touched(self) -> set[tuple[Table, bytes]]:
+        """The rows of PLACES that records followed since the last call have changed, or where such a range
+        begins. For the thread that follows."""
+        taken, self._touched = self._touched, set()
+        return taken
+
+    def _note_touched(self, changes: Changes) -> None:
+        for table in PLACES:
+            for key, _, _ in changes.tables.get(table, ()):
+                self._touched.add((table, key))
+
     def _note_emptied(self, changes: Changes) -> None:
         with self._lock:
             self._emptied += changes.emptied(Table.MESSAGES)
@@ -189,6 +203,7 @@ class ReplicatedStore:
             changes = decode_changes(data)
             self._apply(changes, place)
             self._note_emptied(changes)
+            self._note_touched(changes)
             return
         claim = claim_of(data)
         if claim.has_base and not self.has_rows:

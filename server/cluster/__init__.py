@@ -4,6 +4,7 @@ view.py          answer of /v1/cluster
 members.py       members as the nodes know each other
 offsets.py       retained log offsets: the record that was so many bytes ago
 follower.py      following the log, and the election
+standby.py       what a follower keeps in RAM, to take the lead at once
 opening.py       opens a node's store with its connection to the log
 engine_side.py   a second connection to the log: its bounds, and trimming
 beats.py         heartbeats of a leader whose loop is busy

@@ -49,14 +49,17 @@ class Follower:
         mono: Callable[[], float],
         wall_ms: Callable[[], int],
         chance: Callable[[], float],
+        unfit: Callable[[], str],
     ) -> None:
-        """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1)."""
+        """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1). `unfit`: why this
+        node cannot lead now, in words; empty: it can."""
         self._store = store
         self._node = node
         self._urls = urls
         self._takeover_s = takeover_s
         self._mono = mono
         self._wall_ms = wall_ms
+        self._unfit = unfit
         self._moment_s = chance() * MOMENT_S
         self._quiet_since = mono()
         self._seen = float("-inf")
@@ -98,7 +101,8 @@ class Follower:
         if SKEW_MS < ahead_ms < float("inf"):
             self.why = f"its clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
-        return self._claim()
+        self.why = self._unfit()
+        return not self.why and self._claim()
 
     @property
     def hears_leader(self) -> bool:

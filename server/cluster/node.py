@@ -61,6 +61,7 @@ from .redirecting import RedirectingListeners
 from .reports import Reports
 from .routes import ClusterRoutes
 from .space import give_back
+from .standby import Standby
 from .swap import recover_swap
 from .view import Leader, NodeRow, Places, View
 
@@ -194,6 +195,7 @@ class Node:
         self._store = store
         cluster = self._config.cluster
         self._offsets = RetainedOffsets(cluster.keep)
+        standby = Standby(self._config, store, self._clock.mono)
         follower = self._follower = Follower(
             store,
             node=cluster.node,
@@ -202,33 +204,36 @@ class Node:
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,
+            unfit=standby.unfit,
         )
         lease = None
         try:
-            lease = await _in_thread(partial(self._follow_on, follower, store))
+            lease = await _in_thread(partial(self._follow_on, follower, store, standby))
             self._follower = None
             if lease is not None and not self.stopping.is_set():
-                await self._lead(store, lease)
+                await self._lead(store, lease, standby)
                 store = None  # type: ignore[assignment]  # the server has closed it
         finally:
             self._store = self._follower = None
+            standby.forget()
             if store is not None:
                 await _in_thread(store.close)
 
-    def _follow_on(self, follower: Follower, store: ReplicatedStore) -> Lease | None:
+    def _follow_on(self, follower: Follower, store: ReplicatedStore, standby: Standby) -> Lease | None:
         """In a thread: follow until this node leads. Returns its lease; None: it must stop."""
         self._stored_zones = _zones_in(store)
         synced = self._clock.mono()
         while not self._halt.is_set():
-            since = self._clock.mono()
+            since, applied = self._clock.mono(), store.applied.seq
             if follower.step():
                 return self._begun(store, since)
+            is_busy = standby.step(is_led=store.applied.seq != applied)
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
                 self._offsets.note(store.applied.seq, store.passed_bytes)
                 self._stored_zones = _zones_in(store)
             self._why = follower.why
-            self._halt.wait(FOLLOW_S)
+            self._halt.wait(0 if is_busy else FOLLOW_S)
         return None
 
     def _begun(self, store: ReplicatedStore, since: float) -> Lease:
@@ -240,7 +245,7 @@ class Node:
         self._stored_zones = _zones_in(store)
         return lease
 
-    async def _lead(self, store: ReplicatedStore, lease: Lease) -> None:
+    async def _lead(self, store: ReplicatedStore, lease: Lease, standby: Standby) -> None:
         """Serve a term: a whole server. Closes the store at the end."""
         self._over.clear()
         if self.stopping.is_set():
@@ -249,7 +254,13 @@ class Node:
         self._state, self._led_since = "leader", self._clock.mono()
         log.info("node: leader since record %d of the log", store.applied.epoch)
         term = Term(
-            lease, self._over.set, self._listeners.close, self._listeners.ports, self._more(), self._figures
+            lease,
+            self._over.set,
+            standby.sessions,
+            self._listeners.close,
+            self._listeners.ports,
+            self._more(),
+            self._figures,
         )
         with Beats(lease, store.beat, self._clock):
             server = await self._serve(store, term)

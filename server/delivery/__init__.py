@@ -25,8 +25,9 @@ then who has what:
     quota.py         how many subscriptions there are, and the bytes of their filters
     spill_buffer.py  unstored messages that were acknowledged but not sent yet
     session_rows.py  sessions as rows, and back
+    stored_sessions.py  sessions as their rows say: read once, and again when they change
     cursors.py       where sessions stand, written along with every group commit
-    sessions.py      every session: found, opened, restored, over
+    sessions.py      every session: found, opened, over
     retained.py      the last message of each topic that has one
     ready.py         who may read on
     sent.py          the message of a flight, read again

@@ -94,6 +94,9 @@ class Open:
         return Quota()
 
 
+OPEN = Open()
+
+
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 

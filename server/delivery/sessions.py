@@ -6,32 +6,30 @@ timeline behind their read position. Cursors are written by `cursors`.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from shards import keys
 from shards.errors import Corrupt
-from shards.record import decode
 from shards.store import Store, Table
-from shards.tables import GroupRow, SessionRow, cursor_row_of, group_of, session_of
+from shards.tables import GroupRow, group_of
 from shards.unreadable import readable
-from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
 from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
 from ..engine.clock import Clock
 from ..engine.writer import Writer
-from ..fair import Share
 from .cursors import Cursors
-from .publish_request import Will
-from .quota import Quota
 from .router import Router
-from .session_rows import resume, subscription_of
+from .session_rows import resume
 from .shared import Group
 from .spill_buffer import SpillBuffer
+from .stored_sessions import StoredSessions
 from .subscriber import Rights, Subscriber
 
 log = logging.getLogger(__name__)
+
+END_OF_TIME = float("inf")
 
 
 class TooManySessions(Exception):
@@ -50,31 +48,26 @@ class Sessions:
         clock: Clock,
         writer: Writer,
         groups: Mapping[str, Group],
+        stored: StoredSessions,
         *,
-        quota: Quota,
-        share: Share,
-        max_in_flight: int,
         max_inflight_bytes: int,
         barrier_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
-        """`groups`: by their text; their owner's. `share`: of how many sessions there may be, empty.
-        `rights_of`: what a client may, by the name of its key and its id."""
+        """`groups`: by their text; their owner's. `stored`: `load` takes them over. `rights_of`: what a
+        client may, by the name of its key and its id."""
         self._store = store
         self._horizon = horizon
         self._router = router
         self._spill = spill
         self._clock = clock
         self._writer = writer
-        self.quota = quota
-        self._share = share
-        self._max_in_flight = max_in_flight
+        self._stored = stored
+        self.quota, self._share = stored.quota, stored.share
         self._max_inflight_bytes = max_inflight_bytes
         self._barrier_bytes = barrier_bytes
         self.rights_of = rights_of
-        self._by_id: dict[str, Subscriber] = {}
-        self.unreadable = 0
-        """Sessions and cursors that were passed over at the start."""
+        self._by_id = stored.by_id
         self.cursors = Cursors(self._by_id, groups, horizon, clock, writer)
 
     def __len__(self) -> int:
@@ -82,6 +75,16 @@ class Sessions:
 
     def __iter__(self) -> Iterator[Subscriber]:
         return iter(self._by_id.values())
+
+    @property
+    def unreadable(self) -> int:
+        """Number of sessions, groups and cursors that were passed over at the start."""
+        return len(self._stored.unreadable)
+
+    @property
+    def sharing(self) -> Iterable[Subscriber]:
+        """At start: sessions with shared subscriptions."""
+        return self._stored.sharing
 
     def get(self, client_id: str) -> Subscriber | None:
         return self._by_id.get(client_id)
@@ -151,13 +154,7 @@ class Sessions:
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
         """Where a group stood when it was last stored."""
-        try:
-            cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
-            row = None if cursor is None else cursor_row_of(cursor)
-        except Corrupt as error:
-            row, name = None, subscriber.session.client_id
-            self.unreadable += 1
-            log.error("%r: cursor unreadable, starting from now: %s", name, error)
+        row = self._stored.cursor(subscriber.session.client_id)
         if row is not None:
             resume(subscriber, row)
 
@@ -168,28 +165,29 @@ class Sessions:
             try:
                 yield key.decode().removeprefix(keys.GROUP_PREFIX), group_of(value)
             except Corrupt as error:
-                self.unreadable += 1
+                self._stored.unreadable.add(key)
                 log.error("group %r: unreadable, skipped: %s", key, error)
 
     def load(self) -> None:
-        """At start: every stored session, away, where its cursor says."""
-        store = self._store
-        for key, value in readable(store, Table.SESSIONS, b"", keys.LAST):
-            if keys.is_of_group(key):
-                continue
-            try:
-                self._restore(key, session_of(value))
-            except Corrupt as error:
-                self.unreadable += 1
-                log.error("session %r: unreadable, skipped: %s", key, error)
-        for key, _ in readable(store, Table.RECEIVED, b"", b"\xff" * 4):
-            name = key[:-3].decode()
-            subscriber = self._by_id.get(name)
-            if subscriber is not None:
-                subscriber.session.received[int.from_bytes(key[-2:], "big")] = True
-            else:
-                # Placed when the session had ended, by what its client had sent before.
-                self.cursors.erase(name)
+        """At start: every stored session, away, where its cursor says. Those that were connected when the
+        server was killed leave now."""
+        stored, cursors, horizon = self._stored, self.cursors, self._horizon
+        stored.step(self._clock.mono, END_OF_TIME)
+        # Dispatch may have come as far as the bound.
+        doubt = Position(horizon.bound_ms << SEQ_BITS | horizon.seq)
+        now_ms, running_ms = self._clock.wall_ms(), max(1, self._writer.running_ms)
+        for subscriber in self._by_id.values():
+            subscriber.dirty, subscriber.secure = cursors.dirty, cursors.secure
+            cursors.restored(subscriber, is_whole=subscriber.left_running_ms > 0)
+            subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
+            if not subscriber.left_ms:
+                subscriber.doubt, subscriber.left_ms = doubt, now_ms
+            if not subscriber.left_running_ms:
+                subscriber.left_running_ms = running_ms
+        for subscriber in stored.cursorless:
+            subscriber.session.read = horizon.position
+        for client_id in stored.strays:
+            cursors.erase(client_id)
 
     def _session(self, client_id: str, expiry_s: int, window: int) -> Session:
         return Session(
@@ -199,36 +197,3 @@ class Sessions:
             window=window,
             max_bytes=self._max_inflight_bytes,
         )
-
-    def _restore(self, key: bytes, row: SessionRow) -> None:
-        session = self._session(key.decode(), row.expiry_s, self._max_in_flight)
-        subscriber = Subscriber(
-            session,
-            self.cursors.dirty,
-            self.cursors.secure,
-            self._barrier_bytes,
-            will=Will(decode(row.will), row.will_delay_s) if row.will else None,
-            will_id=keys.message_of(row.will_id) if row.will_id else 0,
-            owner=row.owner,
-            rights=self.rights_of(row.owner, session.client_id),
-            incarnation=row.incarnation,
-        )
-        self.leave(subscriber)
-        subscriber.left_running_ms = row.left_running_ms or subscriber.left_running_ms
-        self.cursors.restored(subscriber, is_whole=row.left_running_ms > 0)
-        if row.doubt:
-            subscriber.doubt = keys.place_of(row.doubt)
-        if not row.left_ms:
-            # It was connected when the server was killed: dispatch may have come as far as the bound.
-            subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
-        subscriber.left_ms, subscriber.ended_ms = row.left_ms or subscriber.left_ms, row.left_ms
-        self._by_id[session.client_id] = subscriber
-        self._share.add(subscriber.owner)
-        for stored in row.subscriptions:
-            subscription = subscription_of(stored)
-            session.subscriptions[stored.filter] = subscription
-            session.filter_bytes += len(stored.filter.encode())
-            self.quota.add(stored.filter, subscriber.owner)
-            if not stored.filter.startswith(SHARE_PREFIX):
-                self._router.add(subscriber, subscription)
-        self.restore_cursor(subscriber)

@@ -25,6 +25,7 @@ from shards.store import Store
 from ..auth.keyring import Keyring
 from ..auth.offload import Threads
 from ..core import Core
+from ..delivery.stored_sessions import StoredSessions
 from ..engine.clock import Clock, SystemClock
 from ..engine.disk_thread import DiskThread
 from ..engine.lease import Lease
@@ -92,10 +93,11 @@ class App:
         lease: Lease | None = None,
         lost: Callable[[], None] = _nothing,
         traces: Traces | None = None,
+        stored: StoredSessions | None = None,
     ) -> None:
         """`fatal`: called when the server cannot continue. `lease`: of a cluster's leader; when it ends, or
         the store fails, nothing more is done, and `lost` is called, perhaps more than once, before running
-        requests are answered. `traces`: as for the core.
+        requests are answered. `traces`, `stored`: as for the core.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -115,6 +117,7 @@ class App:
             chance=random.random,
             gather=GATHER,
             traces=traces,
+            stored=stored,
         )
         self.metrics = Metrics()
         self.time = LoopTime(monotonic, self.core.part)

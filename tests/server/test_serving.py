@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from server.codec.packets import Ack, Disconnect
+from server.delivery.stored_sessions import StoredSessions
 from server.engine.clock import SystemClock
 from server.engine.lease import Lease
 from server.net.acceptor import Ports
@@ -48,7 +50,9 @@ async def test_what_may_be_in_the_log_is_not_refused(
     )
     clock, store = SystemClock(), FailingStore(tmp_path / "data")
     over: list[str] = []
-    term = Term(Lease(clock, 60.0), lambda: over.append("over"), nothing, Ports(), (), NoFigures())
+    stored = StoredSessions(config, store)
+    lost = partial(over.append, "over")
+    term = Term(Lease(clock, 60.0), lost, stored, nothing, Ports(), (), NoFigures())
     server = Server(config, clock, store, None, None, term)
     await server.start()
     closing = AsyncExitStack()

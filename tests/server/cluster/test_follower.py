@@ -38,6 +38,7 @@ class Node:
         self.clock = Elapsing()
         self.wall_ms = 1_000_000
         self.engine = Faulty(MemoryEngine(shelf))
+        self.unfit = ""
         self.below = MemoryStore() if below is None else below
         self.store = ReplicatedStore(self.below, open_engine(self.engine, self.clock, 2.0))
         self.follower = Follower(
@@ -48,6 +49,7 @@ class Node:
             mono=self.clock.monotonic,
             wall_ms=lambda: self.wall_ms,
             chance=lambda: 0.5,
+            unfit=lambda: self.unfit,
         )
 
     def step(self, after_s: float = 0.0) -> bool:
@@ -155,6 +157,16 @@ def test_who_is_told_to_keep_the_lead_does(made: Callable[[str], Node]) -> None:
     leader.store.resigns = False
     leader.store.close()
     assert not other.step(MOMENT_S)
+
+
+def test_who_is_unfit_says_why_and_does_not_claim(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.unfit = "it is still loading"
+    assert not other.step(2 * TAKEOVER_S)
+    assert other.follower.why == "it is still loading"
+    other.unfit = ""
+    assert other.step(0.05)
+    del leader
 
 
 def test_a_clock_that_is_ahead_does_not_lead(made: Callable[[str], Node]) -> None:

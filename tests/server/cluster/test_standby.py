@@ -1,0 +1,86 @@
+"""A follower has its leader's sessions in RAM before it takes the lead."""
+
+import random
+
+from server.cluster.standby import Standby
+from server.core import Core
+from server.settings.config import Config
+from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
+from shards.memory import MemoryStore
+from shards.replicated import ReplicatedStore
+from tests.support.clock import HandClock
+from tests.support.logs import Elapsing
+from tests.support.stepper import Stepper
+from timeline.position import START
+from timeline.session import Subscription
+
+NOW_MS = 1_700_000_000_000
+CONFIG = Config()
+
+
+class Ticking:
+    """Time that passes by a step of a follower whenever it is asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def store_on(shelf: Shelf) -> ReplicatedStore:
+    return ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(shelf), Elapsing(), 1.0))
+
+
+def connected(stepper: Stepper, names: range) -> None:
+    """Sessions with a filter each, stored."""
+    core = stepper.core
+    for n in names:
+        subscriber = core.sessions.open(f"client-{n}", expiry_s=3600, window=10)
+        core.cursors.begin(subscriber, lambda _: None, is_new=True)
+        core.subscriptions.subscribe(subscriber, Subscription(f"devices/{n}", 1, START), None)
+    stepper.round()
+
+
+def test_sessions_are_loaded_before_the_claim_and_follow_their_rows() -> None:
+    shelf = Shelf()
+    leading, following = store_on(shelf), store_on(shelf)
+    leading.lead("a", "http://a")
+    clock = HandClock(NOW_MS)
+    leader = Stepper(leading, clock)
+    leader.round()
+    connected(leader, range(200))
+    following.follow()
+    standby = Standby(CONFIG, following, Ticking())
+    assert standby.step(is_led=False), "one step is not enough"
+    assert "loading sessions" in standby.unfit()
+    connected(leader, range(200, 210))
+    leader.core.sessions.drop(leader.core.sessions.get("client-3"))
+    leader.round()
+    following.follow()
+    while standby.step(is_led=False):
+        pass
+    assert standby.unfit() == ""
+    leading.close()
+    following.follow()
+    following.lead("b", "http://b")
+    assert standby.unfit() == ""
+    reads = []
+    get = following.get
+    following.get = lambda table, key: reads.append(key) or get(table, key)  # type: ignore[method-assign,func-returns-value]
+    core = Core(
+        CONFIG,
+        clock,
+        following,
+        wake=lambda: None,
+        chance=random.random,
+        stored=standby.sessions,
+    )
+    assert {one.session.client_id for one in core.sessions} == {f"client-{n}" for n in range(210)} - {
+        "client-3"
+    }
+    assert not [key for key in reads if key.startswith(b"client-")], "none is read after the claim"
+    assert [one.session.client_id for one in core.router.route(b"devices/205")] == ["client-205"]
+    standby.forget()
