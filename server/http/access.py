@@ -163,6 +163,12 @@ def client_of(request: web.Request) -> str:
     return network_of(address_of(request)) if rights is None else f"key {rights.name}"
 
 
+def user_of(request: web.Request) -> str:
+    """Whose idempotency keys the sender of the request uses: the name of its key, empty without keys."""
+    rights = rights_of(request)
+    return "" if rights is None else rights.name
+
+
 def sees(request: web.Request) -> Sees | None:
     """Messages that the sender of the request may see; None: all."""
     rights = rights_of(request)

@@ -162,6 +162,12 @@ class Selection:
                 return Page(views, last, is_hidden=self._sees is not None and last != given)
             start = Position(last + 1)
 
+    def one(self, found: Found) -> shapes.Message | None:
+        """A message that was found otherwise, if the query selects it."""
+        place, number = found.address
+        is_within = self._query.start <= place < self._query.end
+        return self._view(place, number, found.value) if is_within else None
+
     def rows(self, start: Position) -> Iterator[Row]:
         """Rows at or behind `start` that may be selected, including held ones."""
         query, timeline = self._query, self._timeline

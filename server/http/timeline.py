@@ -18,6 +18,9 @@ from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
 from timeline.position import MessageId, Position, message_id
 
+from .values.drafts import HTTP, MQTT, stored_key
+from .values.message_body import KEY_CHARS_MAX, check_words
+
 
 class Timeline:
     """One server's timeline, for reading."""
@@ -74,6 +77,12 @@ class Timeline:
         """The row of an idempotency key; its message may be gone. Raises Corrupt."""
         value = self.reader.get(Table.DEDUPE, key)
         return None if value is None else dedupe_from(value)
+
+    def ids_under(self, key: str, user: str) -> set[MessageId]:
+        """Messages under a user's idempotency key, from HTTP and from MQTT. Raises FieldError, Corrupt."""
+        check_words("key", key, KEY_CHARS_MAX)
+        known = [self.known_under(stored_key(key, user, door)) for door in (HTTP, MQTT)]
+        return {row.id for row in known if row is not None}
 
     def has_passed(self, found: Found) -> bool:
         """Whether dispatch has reached it."""

@@ -48,7 +48,7 @@ from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...delivery.tries import try_view
 from ...engine.writer import Ask
-from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees
+from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each
 from ..cursors import Cursors
@@ -59,8 +59,6 @@ from ..timeline import Timeline
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
-from ..values.drafts import HTTP, MQTT, stored_key
-from ..values.message_body import KEY_CHARS_MAX, check_words
 from ..values.scalars import FLAG, NULL, PAGED, Id, Key, Point, only_one, some_of
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import message_view, time_text
@@ -226,11 +224,8 @@ class KeptRows:
         ids = None if name is None else (_id("id", name),)
         if key is None:
             return ids
-        check_words("key", key, KEY_CHARS_MAX)
-        rights = rights_of(request)
-        user = "" if rights is None else rights.name
-        known = [self._timeline.known_under(stored_key(key, user, door)) for door in (HTTP, MQTT)]
-        return tuple({row.id for row in known if row is not None and ids in (None, (row.id,))})
+        known = self._timeline.ids_under(key, user_of(request))
+        return tuple(known if ids is None else known.intersection(ids))
 
     async def _page(
         self, wanted: Wanted, may: May, limit: int, turn: Turn

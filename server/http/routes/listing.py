@@ -1,7 +1,8 @@
 """`GET /v1/messages`: pages in position order, and exact counts. Selection: server/http/selection.py.
 
 A page begins at the cursor, behind the last message of the page before; `next` is present until the range has
-been read to its end. `due_from` <= t < `due_to` is a range of positions on the timeline.
+been read to its end. `due_from` <= t < `due_to` is a range of positions on the timeline. With `key`
+nothing is read but the messages under it, one from HTTP and one from MQTT.
 """
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ from aiohttp import web
 from shards.state import PENDING, STATES, State
 from timeline.position import Position
 
-from ..access import sees
+from ..access import sees, user_of
 from ..answers import json_answer
 from ..calls import READ, Gives, described
 from ..cursors import Cursors
@@ -23,7 +24,7 @@ from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
-from ..values.scalars import FLAG, PAGED, SELECTED
+from ..values.scalars import FLAG, PAGED, SELECTED, Key
 
 AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"default": PENDING})]
 
@@ -43,7 +44,7 @@ class Listing:
         "List and count",
         READ,
         Gives(200, shapes.MessagePage),
-        query={**SELECTED, "state": AnyState, **PAGED, "count": FLAG},
+        query={**SELECTED, "state": AnyState, "key": Key, **PAGED, "count": FLAG},
     )
     async def get(self, request: web.Request) -> web.Response:
         query = query_of(request)
@@ -52,19 +53,31 @@ class Listing:
         page = query
         if cursor is not None:
             page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
+        key = request.query.get("key")
+        if key is not None:
+            views = self._under(request, page, key)
+            answer: shapes.MessagePage = {"messages": views, "next": None}
+            return json_answer(answer | {"count": len(views)} if is_counted else answer)
         turn = self._turns.of(request)
         total = 0
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
             total = await count(self._timeline, query, sees(request), turn, is_abandoned)
         views, last, is_hidden = await Selection(self._timeline, page, sees(request)).page(turn)
-        answer: shapes.MessagePage = {
+        answer = {
             "messages": views,
             "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
         }
         if is_counted:
             answer["count"] = total
         return json_answer(answer)
+
+    def _under(self, request: web.Request, query: Query, key: str) -> list[shapes.Message]:
+        """The messages under a key of the caller that the query selects. Raises FieldError, Corrupt."""
+        selection = Selection(self._timeline, query, sees(request))
+        names = sorted(self._timeline.ids_under(key, user_of(request)))
+        found = [one for name in names if (one := self._timeline.reader.find(name)) is not None]
+        return [view for one in found if (view := selection.one(one)) is not None]
 
 
 def query_of(request: web.Request) -> Query:

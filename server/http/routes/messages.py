@@ -41,7 +41,7 @@ from ...observe.metrics import Metrics
 from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
-from ..access import Rights, Sees, changes, owns, rights_of, sees
+from ..access import Rights, Sees, changes, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
@@ -453,8 +453,7 @@ def _by_key(request: web.Request) -> ByKey:
     key, door = request.match_info["key"], request.query.get("door", HTTP)
     if door not in (HTTP, MQTT):
         raise FieldError("door", f"must be {HTTP} or {MQTT}, not {door[:40]!r}")
-    rights = rights_of(request)
-    return ByKey(key, stored_key(key, "" if rights is None else rights.name, door), sees(request))
+    return ByKey(key, stored_key(key, user_of(request), door), sees(request))
 
 
 def _refuse(_: int, error: Wrong) -> NoReturn:

@@ -60,6 +60,27 @@ async def test_it_is_the_message_with_its_id(server: Running) -> None:
     assert server.app.core.opened.pending == 0
 
 
+async def test_a_list_of_the_message_under_a_key(server: Running) -> None:
+    """It has no entry where `by-key` answers 404, and selects by state, time and topic as any list."""
+    made = [(await keyed_one(server, f"k{n}", topic=f"a/{n}", deliver_in=f"{n}h")).body["id"] for n in (1, 2)]
+
+    async def listed(query: str) -> list[str]:
+        page = (await server.call("GET", f"/v1/messages?{query}&count=true")).body
+        assert (page["next"], page["count"]) == (None, len(page["messages"]))
+        return [one["id"] for one in page["messages"]]
+
+    assert [await listed(f"key=k{n}") for n in (1, 2, 3)] == [[made[0]], [made[1]], []]
+    assert [await listed(f"key=k1&topic={topic}") for topic in ("a/1", "a/2")] == [[made[0]], []]
+    assert await listed("key=k2&due_from=2026-11-21T10:00:00Z") == [made[1]]
+    assert await listed("key=k2&due_to=2026-11-21T10:00:00Z") == []
+    await server.call("PATCH", BY_KEY + "k1", {"deliver_in": "9h"})
+    assert await listed("key=k1&due_from=2026-11-21T16:00:00Z") == [made[0]]
+    await server.call("DELETE", BY_KEY + "k1", status=204)
+    states = ("pending", "cancelled", "all", "dispatched")
+    assert [await listed(f"key=k1&state={state}") for state in states] == [[], [made[0]], [made[0]], []]
+    await server.call("GET", "/v1/messages?key=", status=422)
+
+
 async def test_every_key_has_a_path(server: Running) -> None:
     for key in ODD:
         made = await keyed_one(server, key)
@@ -317,12 +338,15 @@ async def test_rights_are_those_of_now(guarded: Keyed) -> None:
     guarded.file.revoke("a")
     guarded.add("a", publish=["x"], deliver=["a/#"])
     assert (await guarded.body("a", "GET", BY_KEY + "k"))["state"] == "pending"
+    assert len((await guarded.body("a", "GET", "/v1/messages?key=k"))["messages"]) == 1
     for method, body in (("DELETE", None), ("PATCH", {"deliver_in": 1})):
         assert (await guarded.call("a", method, BY_KEY + "k", body, status=403)).slug == "forbidden"
     guarded.file.revoke("a")
     guarded.add("a", publish=["x"], deliver=["x"])
     for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1})):
         assert (await guarded.call("a", method, BY_KEY + "k", body, status=404)).slug == "not-found"
+    for name in ("a", "reader"):
+        assert (await guarded.body(name, "GET", "/v1/messages?key=k"))["messages"] == []
     assert guarded.server.app.core.opened.pending == 1
 
 
