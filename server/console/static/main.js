@@ -17,6 +17,7 @@ const PAGES = [
   ["overview", "Overview", "o"],
   ["timeline", "Timeline", "t"],
   ["messages", "Messages", "m"],
+  ["tail", "Live", "l"],
   ["schedules", "Schedules", "s"],
   ["sessions", "Sessions", "c"],
   ["groups", "Groups", "p"],

@@ -1,15 +1,22 @@
-// One message whole, and what can still be done with it.
+// One message whole: what has happened to it, and what can still be done with it.
 
 import { answer, denied, part } from "./api.js";
-import { attempt, dialog, notice, reasons } from "./ask.js";
-import { button, facts, field, fill, h, table } from "./dom.js";
-import { away, instant, span, server, toApi } from "./format.js";
+import { attempt, confirm, dialog, notice, reasons } from "./ask.js";
+import { copy, curl } from "./copy.js";
+import { button, entries, facts, fill, h, tag } from "./dom.js";
+import { away, both, count, instant, span, server } from "./format.js";
 import { payload } from "./payload.js";
+import { story } from "./story.js";
+import { whenFields, whenOf } from "./when.js";
+
+const REFRESH_MS = 3_000;
+const KINDS = { expired: "warn", cancelled: "warn" };
+/** What may still change by itself. */
+const UNDONE = ["in_flight", "waiting", "retry"];
 
 export async function openMessage(root, { api, every }, id) {
   const path = `/v1/messages/${part(id)}`;
-  let etag = null;
-  let shown = null;
+  let etag = null, shown = null, isMoving = true;
 
   async function load() {
     const [response, place] = await Promise.all([
@@ -26,42 +33,50 @@ export async function openMessage(root, { api, every }, id) {
 
   function draw(message, place) {
     const isPending = message.state === "pending";
+    isMoving = isPending || (message.deliveries ?? []).some((one) => UNDONE.includes(one.state));
     fill(root,
-      h("h1", {}, message.topic, " ", h("span", { class: "tag", id: "state" }, message.state)),
+      h("h1", {}, message.topic, " ", h("span", { id: "state" }, tag(message.state, KINDS[message.state]))),
       h("div", { class: "row" },
-        button("Cancel", cancel, "danger", { disabled: !isPending }),
-        button("Move…", move, null, { disabled: !isPending }),
-        button("Send now", now, null, { disabled: !isPending }),
+        isPending ? [button("Move…", () => move(message)), button("Send now…", now), button("Cancel…", cancel, "danger")] : null,
+        button("Copy id", () => copy(message.id, "the id")),
+        message.payload === undefined ? null : button("Copy as curl", () => copy(curl("/v1/messages", again(message), api.key !== null), "a curl line that schedules it once more")),
         button("Load again", () => attempt(load, null))),
       h("div", { class: "columns" },
-        h("section", {}, h("h2", {}, "Message"), told(message), headers(message.headers)),
-        h("section", {}, h("h2", {}, "Payload"), payload(message)),
-        place ? h("section", {}, h("h2", {}, "Where it lies"), where(place)) : null,
-        message.deliveries?.length ? h("section", {}, h("h2", {}, "Deliveries"), deliveries(message)) : null));
+        h("section", { class: "story" }, h("h2", {}, "What has happened"), story(message, place, { post, change })),
+        h("section", {}, h("h2", {}, "Payload"), payload(message), headers(message.headers)),
+        h("section", {}, h("h2", {}, "Message"), told(message)),
+        place ? h("section", {}, h("h2", {}, "Where it is stored"), where(place)) : null));
   }
+
+  /** An act on its retry or dead letter at one place. */
+  const post = (acts, group, done) => change(async () => {
+    const { changed } = await api.post(acts, { ids: [id], group });
+    if (!changed) throw new Error("Too late: it is not there any more");
+  }, done);
 
   async function cancel() {
-    const sure = await dialog("Cancel this message?", h("p", {}, "Nobody will get it."), { act: "Cancel it", kind: "danger" });
-    if (sure) await change(() => api.remove(path), "Cancelled: nobody will get it");
+    if (await confirm("Cancel this message?", "Nobody will get it. This cannot be undone.", "Cancel it")) await change(() => api.remove(path), "Cancelled: nobody will get it");
   }
 
-  async function move() {
-    await dialog("Move", [
-      field("To (a time)", "deliver_at", { placeholder: "2026-12-24 09:00, or with a zone" }),
-      field("or in", "deliver_in", { placeholder: "2h" }),
-    ], {
+  async function now() {
+    if (await confirm("Send it now?", "It is sent at once, and then it can be neither moved nor cancelled.", "Send it")) await change(() => api.patch(path, { deliver_in: 0 }), "It is on its way");
+  }
+
+  async function move({ deliver_at: before, local }) {
+    const back = async () => {
+      if (Date.parse(before) <= server.now()) throw new Error("It is too late to move it back: its first time has passed");
+      await api.patch(path, { deliver_at: local ?? before });
+    };
+    await dialog("Move", [h("p", { class: "faint" }, `It is due ${both(before)}.`), whenFields()], {
       act: "Move it",
       answer: async (form) => {
-        const at = form.elements.deliver_at.value.trim(), delay = form.elements.deliver_in.value.trim();
-        const moved = await api.patch(path, { ...(at ? { deliver_at: toApi(at) } : {}), ...(delay ? { deliver_in: delay } : {}) }, etag ? { "If-Match": etag } : {});
-        notice(`Moved to ${instant(moved.deliver_at)}`);
+        const moved = await api.patch(path, whenOf(entries(form)), etag ? { "If-Match": etag } : {});
+        notice(`Moved to ${instant(moved.deliver_at)}`, "good", () => change(back, `Moved back to ${instant(before)}`));
         await load();
         return true;
       },
     });
   }
-
-  const now = () => change(() => api.patch(path, { deliver_in: 0 }), "It is on its way");
 
   /** Too late is an answer like another: it is said as the API says it, and the page shows how it stands. */
   async function change(action, done) {
@@ -71,28 +86,36 @@ export async function openMessage(root, { api, every }, id) {
     } catch (error) {
       notice(reasons(error), "bad");
     }
-    await attempt(load, null);
+    if (root.isConnected) await attempt(load, null);
   }
 
   await load();
-  every(5_000, async () => { if (document.querySelector("dialog") === null && root.querySelector("#state")?.textContent === "pending") await load(); });
+  every(REFRESH_MS, async () => { if (isMoving && document.querySelector("dialog") === null) await load(); });
+}
+
+/** The request that schedules the same once more: at its time if that is ahead, else at once. The key stays with the first. */
+function again({ topic, payload: what, encoding, deliver_at, state, local, ...message }) {
+  const kept = Object.fromEntries(["deliver_to", "qos", "retain", "late", "expires_in", "headers", "content_type"].map((name) => [name, message[name]]));
+  const isTold = encoding === "base64" || (encoding === "json" && typeof what === "string");
+  return {
+    topic: topic.startsWith("$deliver/") ? undefined : topic, payload: what, encoding: isTold ? encoding : undefined, ...kept,
+    deliver_at: state === "pending" ? local ?? deliver_at : undefined,
+  };
 }
 
 function told(message) {
   return facts([
     ["Id", h("code", {}, message.id)],
-    ["Due", `${instant(message.deliver_at)} (${away(message.deliver_at, server.now())})`],
+    ["Due", `${both(message.deliver_at)}, ${away(message.deliver_at, server.now())}`],
     ["As asked", message.local],
-    ["Dispatched", message.dispatched_at && instant(message.dispatched_at)],
-    ["Cancelled", message.cancelled_at && instant(message.cancelled_at)],
-    ["QoS", message.qos],
-    ["Retained", message.retain ? "yes" : null],
-    ["Expires", message.expires_in === undefined ? null : `${span(message.expires_in * 1_000)} after due`],
-    ["If late", message.late],
-    ["Content type", message.content_type],
+    ["Publisher", message.publisher],
     ["Schedule", message.schedule && h("a", { href: `#/schedules/${part(message.schedule)}` }, message.schedule)],
     ["Posted to", message.deliver_to],
-    ["Publisher", message.publisher],
+    ["QoS", message.qos],
+    ["Retained", message.retain ? "yes: it stays the last message of its topic" : null],
+    ["Expires", message.expires_in === undefined ? null : `${span(message.expires_in * 1_000)} after it is due`],
+    ["If late", message.late === "drop" ? "it is dropped" : message.late],
+    ["Content type", message.content_type],
   ]);
 }
 
@@ -102,23 +125,11 @@ function headers(given) {
 }
 
 function where(place) {
-  const first = parseInt(place.id.slice(0, 12), 16);  // an id begins with the time that its message was first put at
   return facts([
     ["Position", h("code", {}, `${instant(place.position.at)} #${place.position.seq}`)],
     ["Slice", place.slice && h("a", { href: `#/slices/${part(place.slice)}` }, instant(place.slice))],
-    ["Shard", place.shard === undefined ? null : `${place.shard} (${place.structure})${place.borrowed ? ", borrowed" : ""}`],
-    ["In RAM", place.in_wheel ? "yes" : place.enters_ram_at ? `from ${instant(place.enters_ram_at)}` : "no"],
-    ["Held", place.held ? "waits, as the clock was set back" : null],
-    ["Moved from", first === Date.parse(place.position.at) ? null : `${instant(first)}, where it was put first`],
+    ["Shard", place.shard === undefined ? null : `${count(place.shard)} (${place.structure})${place.borrowed ? ", borrowed" : ""}`],
+    ["In memory", place.in_wheel ? "yes" : place.enters_ram_at ? `from ${instant(place.enters_ram_at)}` : "no"],
+    ["Held", place.held ? "yes: it waits because the clock was set back" : null],
   ]);
-}
-
-function deliveries(message) {
-  return [table([
-    ["To", (one) => (one.group ? `${one.group} (${one.filter})` : one.session), "text"],
-    ["State", (one) => h("span", { class: "tag" }, one.state)],
-    ["Attempts", (one) => one.attempts ?? "–", "number"],
-    ["Comes again", (one) => (one.retry_at ? h("a", { href: `#/retries?id=${part(message.id)}` }, instant(one.retry_at)) : "–"), "nowrap"],
-    ["Reason", (one) => one.reason ?? "–", "text"],
-  ], message.deliveries, "Deliveries"), message.deliveries_truncated ? h("p", { class: "faint" }, "There are more.") : null];
 }

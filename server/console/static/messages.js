@@ -1,15 +1,23 @@
-// Messages: found by topic, due, state, id or key; one looked at whole; many cancelled or shifted, after a dry run.
+// Messages: found by topic, words, due, state, header or payload; one looked at whole; many cancelled or shifted.
 
-import { part } from "./api.js";
-import { dialog, notice, reasons } from "./ask.js";
-import { button, entries, field, fill, h, table } from "./dom.js";
-import { away, count, instant, server, toApi } from "./format.js";
+import { denied, part } from "./api.js";
+import { notice, reasons } from "./ask.js";
+import { changeAll, changeTicked } from "./bulk.js";
+import { button, entries, field, fill, h, moment, table, tag } from "./dom.js";
+import { count, instant, server } from "./format.js";
 import { openMessage } from "./message.js";
 import { openNew } from "./new_message.js";
 import { glimpse } from "./payload.js";
+import { backward, fitsOf, forward, isFilter } from "./seek.js";
+import { msOf } from "./when.js";
 
-const PAGE = 100;
+const KEY_MOST = 256;
+const SHOWN = 100, SEARCHED = 1_000;
+/** What one search reads at most before it asks whether to go on. */
+const READ_MOST = 20_000, READ_MS = 60_000, COUNT_MS = 5_000;
 const STATES = ["pending", "dispatched", "cancelled", "expired", "all"];
+const KINDS = { expired: "warn", cancelled: "warn" };
+export const stateTag = (state) => tag(state, KINDS[state]);
 
 export async function open(root, context) {
   const [id] = context.path;
@@ -19,99 +27,157 @@ export async function open(root, context) {
 }
 
 async function openList(root, { api, query, go }) {
-  const found = h("div");
-  const form = h("form", { class: "row", role: "search", onsubmit: (event) => { event.preventDefault(); find(); } },
-    field("Topic filter", "topic", { value: query.topic, placeholder: "orders/+/remind" }),
-    field("Due from", "due_from", { value: query.due_from, placeholder: "2026-12-24 09:00" }),
-    field("Due to", "due_to", { value: query.due_to, placeholder: "2026-12-25" }),
-    field("State", "state", { value: query.state ?? "pending", options: STATES }),
-    h("button", { class: "act" }, "Search"));
-  const one = h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); lookUp(entries(one)); } },
-    field("Id or key of one message", "one", { value: "" }), h("button", {}, "Look up"));
-  fill(root,
-    h("div", { class: "row" }, h("h1", {}, "Messages"), button("New message", () => go("/messages/new"), "act")),
-    form, one, found);
+  const { q, topic, header, text, schedule } = query;
+  const state = query.state ?? (q ? "all" : "pending");
+  const more = [field("Header", "header", { value: header, placeholder: "tenant=blue" }), field("Text in the payload", "text", { value: text }),
+    field("Schedule", "schedule", { value: schedule, placeholder: "nightly" })];
+  const form = h("form", { role: "search", "aria-label": "Messages", onsubmit: (event) => { event.preventDefault(); go(`/messages?${new URLSearchParams(entries(form))}`); } },
+    h("div", { class: "row" },
+      field("Topic, words, id or key", "q", { type: "search", value: q ?? topic, placeholder: "orders/+/bill, or: order 17", size: "32" }),
+      field("State", "state", { value: state, options: STATES }),
+      field("Due from", "due_from", { value: query.due_from, placeholder: "2026-12-24 09:00" }),
+      field("Due to", "due_to", { value: query.due_to, placeholder: "2026-12-25" }),
+      h("button", { class: "act" }, "Search")),
+    h("details", { open: Boolean(header || text || schedule) }, h("summary", {}, "Header, payload, schedule"), h("div", { class: "row" }, more)));
+  const lists = h("div");
+  fill(root, h("div", { class: "row" }, h("h1", {}, "Messages"), h("a", { class: "button act", href: "#/messages/new" }, "New message")), form, lists);
 
-  const find = () => go(`/messages?${new URLSearchParams(entries(form))}`);
+  const id = q && isName(q) ? await idOf(api, q) : null;
+  if (id) { location.replace(`#/messages/${part(id)}`); return undefined; }
+  const [from, to] = ["due_from", "due_to"].map((name) => query[name] && time(name, query[name]));
+  const { topic: chosen = topic, words } = asked(q);
+  const filter = Object.fromEntries(Object.entries({ topic: chosen, due_from: from, due_to: to }).filter(([, value]) => value !== undefined));
+  const fits = fitsOf({ words, header, text, schedule });
+  const ends = new AbortController();
+  const wish = { topic: chosen, state, limit: fits ? SEARCHED : SHOWN };
+  const shown = spans(state, from, to).map(([title, read, span]) => list({
+    api, title, fits, pages: read(api, { ...wish, ...span }, ends.signal), signal: ends.signal, hasPending: read === forward && ["pending", "all"].includes(state),
+    count: state === "pending" && !fits ? { ...wish, due_from: from, due_to: to, limit: 1, count: true } : null,
+    filter: fits || !Object.keys(filter).length ? null : filter, again: () => go(location.hash.slice(1)),
+  }));
+  fill(lists, shown.map((one) => one.root));
+  await Promise.all(shown.map((one) => one.begin()));
+  return () => ends.abort();
+}
 
-  /** A key may look like an id. */
-  async function idOf(text) {
-    if (/^[0-9a-f]{32}$/.test(text)) {
-      try { return (await api.get(`/v1/messages/${text}`)).id; } catch (error) { if (error.status !== 404) throw error; }
-    }
-    return (await api.get(`/v1/messages/by-key/${part(text)}`)).id;
+/** One that may be an id or a key; a filter is neither. */
+const isName = (text) => !/[+#\s]/.test(text);
+
+/** What a text asks for: the first word that is a filter, or a part of the tree of topics, selects by topic. */
+function asked(text = "") {
+  const words = text.split(/\s+/).filter(Boolean), at = words.findIndex((word) => /[+#/]/.test(word) && isFilter(word));
+  const [topic] = at < 0 ? [] : words.splice(at, 1);
+  return { topic: topic && !/[+#]/.test(topic) ? `${topic}/#` : topic, words };
+}
+
+/** The id of the message with this id or key, or null. */
+async function idOf(api, text) {
+  const under = text.length > KEY_MOST ? null : await api.get("/v1/messages", { key: text, state: "all" });
+  if (under?.messages.length || !/^[0-9a-f]{32}$/.test(text)) return under?.messages[0]?.id ?? null;
+  return (await api.get(`/v1/messages/${text}`).catch(denied))?.id ?? null;
+}
+
+function time(name, text) {
+  const ms = msOf(text);
+  if (Number.isNaN(ms)) throw new Error(`${name.replace("_", " ")}: "${text}" is not a time such as 2026-12-24 09:00`);
+  return ms;
+}
+
+/** What is read for a state: pending messages from now on, what is behind now from its newest on. */
+function spans(state, from, to) {
+  const now = server.now();
+  if (state === "pending") return [["Pending messages, the next first", forward, { from, to }]];
+  if (state !== "all" && state !== "cancelled") return [["Newest first", backward, { from, to, now }]];
+  return [
+    to === undefined || to > now ? ["Due from now on, the next first", forward, { from: Math.max(from ?? 0, Math.ceil(now)), to }] : null,
+    from === undefined || from < now ? ["Due before now, newest first", backward, { from, to: Math.min(to ?? now, Math.ceil(now)), now }] : null,
+  ].filter(Boolean);
+}
+
+/** One list: what its pages have and `fits`, as far as it has been read. */
+function list({ api, title, fits, pages, signal, hasPending, count: counted, filter, again }) {
+  const found = [], ticked = new Set(), order = {};
+  const tools = h("div", { class: "row" }), said = h("span", { class: "faint", role: "status" }), foot = h("div", { class: "row" }), body = h("div");
+  let read = 0, upTo = null, wanted = SHOWN, total = null, isEnd = false, isCut = false, isReading = false, isStopped = false;
+
+  async function step() {
+    const { done, value } = await pages.next();
+    isEnd = done;
+    if (done) return;
+    read += value.rows.length;
+    upTo = value.upTo ?? upTo;
+    isCut ||= value.isCut ?? false;
+    for (const row of value.rows) if (!fits || fits(row)) found.push(row);
   }
 
-  async function lookUp({ one: text }) {
-    if (!text) return;
+  /** Until there is enough to show. */
+  async function run() {
+    const first = read, since = performance.now();
+    isReading = true;
+    isStopped = false;
+    draw();
     try {
-      go(`/messages/${part(await idOf(text))}`);
+      while (found.length < wanted && !isEnd && !isStopped && read - first < READ_MOST && performance.now() - since < READ_MS) {
+        await step();
+        draw();
+      }
     } catch (error) {
-      notice(reasons(error), "bad");
+      isEnd = true;
+      if (!signal.aborted) notice(reasons(error), "bad");
     }
+    isReading = false;
+    if (!signal.aborted) draw();
   }
 
-  if (query.q) {
-    try { location.replace(`#/messages/${part(await idOf(query.q))}`); return; } catch (error) { if (error.status !== 404) throw error; }
-    query.topic = form.elements.topic.value = query.q;
-  }
-  const wish = { topic: query.topic, due_from: query.due_from && toApi(query.due_from), due_to: query.due_to && toApi(query.due_to), state: query.state ?? "pending" };
-  await list(found, api, wish, go);
-}
-
-/** The pages of the list, one below the other. */
-async function list(root, api, wish, go) {
-  const rows = [];
-  let cursor = null;
-  const body = h("div"), foot = h("div", { class: "row" });
-  const isBulk = wish.state === "pending" && (wish.topic || wish.due_from || wish.due_to);
-  const tools = isBulk ? h("div", { class: "row" },
-    button("Cancel all of these…", () => bulk(api, wish, "cancel", go), "danger"),
-    button("Shift all of these…", () => bulk(api, wish, "reschedule", go))) : null;
-  fill(root, tools, body, foot);
-
-  async function more() {
-    const page = await api.get("/v1/messages", { ...wish, limit: PAGE, cursor });
-    rows.push(...page.messages);
-    cursor = page.next;
-    fill(body, rows.length ? drawn() : h("p", { class: "empty" }, cursor ? "None so far." : "No messages."));
-    fill(foot, h("span", { class: "faint" }, `${count(rows.length)} shown`), cursor ? button("More", () => more().catch((error) => notice(reasons(error), "bad"))) : null);
+  /** The first page is waited for: if it cannot be read, the page says so. */
+  async function begin() {
+    if (counted) countAll();
+    await step();
+    run();
   }
 
-  const drawn = () => table([
-    ["Due", (one) => h("span", { title: away(one.deliver_at, server.now()) }, instant(one.deliver_at)), "nowrap"],
-    ["Topic", (one) => one.topic, "text"],
-    ["State", (one) => h("span", { class: "tag" }, one.state), "nowrap"],
+  async function countAll() {
+    try {
+      total = (await api.call("GET", "/v1/messages", { query: counted, signal: AbortSignal.any([signal, AbortSignal.timeout(COUNT_MS)]) })).count;
+    } catch { return; }  // it is a figure more, not what was asked for
+    draw();
+  }
+
+  function draw() {
+    const rows = found.slice(0, wanted);
+    const where = upTo !== null && !isEnd ? `, up to ${instant(Math.round(upTo / 1_000) * 1_000)}` : "";
+    const shown = `${count(rows.length)}${total === null ? "" : ` of ${count(total)}`} shown${isReading ? where : ""}`;
+    const figures = fits ? `${count(read)} read, ${count(found.length)} found${where}` : shown;
+    const stand = isReading ? "" : isEnd ? (fits ? ": that is all" : "") : isStopped ? ": stopped" : found.length < wanted ? `: a search reads ${count(READ_MOST)} messages or ${READ_MS / 1_000} s` : "";
+    said.textContent = `${figures}${stand}${isCut ? "; of one second there are too many to show" : ""}`;
+    fill(body, rows.length ? drawn(rows) : isReading ? null : empty());
+    fill(foot, isReading ? [h("progress", { "aria-label": "Searching" }), button("Stop", () => { isStopped = true; })]
+      : isEnd && found.length <= wanted ? null : button(found.length > wanted || !fits ? "More" : "Go on", () => { if (found.length >= wanted) wanted += SHOWN; run(); }));
+    drawTools(rows);
+  }
+
+  const empty = () => h("p", { class: "empty" }, isEnd ? "No messages. " : "None so far. ",
+    isEnd && !fits && !filter && hasPending ? [h("a", { href: "#/messages/new" }, "Schedule one"), ", or let a program send them by HTTP or MQTT."] : null);
+
+  function drawTools(rows) {
+    const can = rows.filter((row) => row.state === "pending");
+    if (!hasPending || !can.length) { fill(tools); return; }
+    const act = async (change) => { if (await change) again(); };
+    const chosen = can.filter((row) => ticked.has(row)), isAll = chosen.length === can.length;
+    fill(tools,
+      button(isAll ? "Tick none" : "Tick all", () => { for (const row of can) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
+      chosen.length ? [button("Cancel the ticked…", () => act(changeTicked(api, "cancel", chosen, again)), "danger"), button("Shift the ticked…", () => act(changeTicked(api, "reschedule", chosen, again)))] : null,
+      filter ? [button("Cancel all of these…", () => act(changeAll(api, "cancel", filter)), "danger"), button("Shift all of these…", () => act(changeAll(api, "reschedule", filter)))] : null);
+  }
+
+  const tick = (row) => (row.state === "pending" ? h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Tick ${row.topic}, ${row.id}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(found.slice(0, wanted)); } }) : null);
+  const drawn = (rows) => table([
+    ...(hasPending ? [["Tick", tick]] : []),
+    ["Due", (one) => moment(one.deliver_at), "nowrap", (one) => one.deliver_at],
+    ["Topic", (one) => h("a", { href: `#/messages/${one.id}` }, one.topic), "text", (one) => one.topic],
+    ["State", (one) => stateTag(one.state), "nowrap", (one) => one.state],
     ["Payload", (one) => h("code", {}, glimpse(one)), "text"],
-    ["Id", (one) => h("a", { class: "mono", href: `#/messages/${one.id}` }, one.id), "nowrap"],
-  ], rows, "Messages");
+  ], rows, title, order);
 
-  await more();
-}
-
-/** Cancel or shift what the filter selects: first what it would be, then it. */
-async function bulk(api, { topic, due_from, due_to }, verb, go) {
-  const filter = Object.fromEntries(Object.entries({ topic, due_from, due_to }).filter(([, value]) => value));
-  const isShift = verb === "reschedule";
-  let body = { filter };
-  const tried = await dialog(isShift ? "Shift many messages" : "Cancel many messages", [
-    h("p", {}, Object.entries(filter).map(([name, value]) => h("span", {}, `${name} `, h("code", {}, value), " "))),
-    isShift ? field("By", "shift", { placeholder: "PT2H, or -15m back", required: true }) : null,
-  ], {
-    act: "Dry run",
-    answer: (form) => {
-      body = isShift ? { filter, shift: form.elements.shift.value.trim() } : { filter };
-      return api.post(`/v1/messages:${verb}`, { ...body, dry_run: true });
-    },
-  });
-  if (!tried) return;
-  const what = isShift ? `be moved by ${body.shift}` : "be cancelled";
-  const result = await dialog("Dry run", [
-    h("p", {}, h("strong", {}, count(tried.matched)), ` pending messages match and would ${what}. Nothing has changed yet.`),
-    h("p", { class: "faint" }, "Messages that come in from now on are left alone."),
-  ], { act: isShift ? "Shift them" : "Cancel them", kind: isShift ? "act" : "danger", answer: () => api.post(`/v1/messages:${verb}`, { ...body, as_of: tried.as_of }) });
-  if (!result) return;
-  const late = result.matched - result.changed;
-  notice(`${count(result.changed)} of ${count(result.matched)} ${isShift ? "moved" : "cancelled"}${late ? `; for ${count(late)} it was too late` : ""}`);
-  go(location.hash.slice(1));
+  return { root: h("section", { class: "found" }, h("div", { class: "row" }, h("h2", {}, title), said, tools), body, foot), begin };
 }

@@ -2,6 +2,7 @@
 
 import { parse } from "./api.js";
 import { button, h, plain } from "./dom.js";
+import { bytes as size } from "./format.js";
 
 const MOST = 65_536;
 
@@ -21,7 +22,7 @@ export function payload(message) {
     buttons.forEach((one) => one.setAttribute("aria-pressed", one.textContent === name));
   };
   look(views.JSON ? "JSON" : isPrintable(text) ? "Text" : "Hex");
-  return h("div", {}, h("div", { class: "row" }, buttons, h("span", { class: "faint" }, `${bytes.length} bytes`)), shown);
+  return h("div", {}, h("div", { class: "row" }, buttons, h("span", { class: "faint" }, size(bytes.length))), shown);
 }
 
 /** The beginning of it, on one line. */
@@ -32,10 +33,14 @@ export function glimpse(message, most = 80) {
   return text.length > most ? `${text.slice(0, most)}…` : text;
 }
 
+/** All of it as text. */
+export const textOf = (message) => (message.payload === undefined ? "" : isText(message) ? message.payload : new TextDecoder().decode(bytesOf(message)));
+
+const isText = (message) => typeof message.payload === "string" && !["json", "base64"].includes(message.encoding);
+
 function bytesOf(message) {
   if (message.encoding === "base64") return Uint8Array.from(atob(message.payload), (one) => one.charCodeAt(0));
-  const isText = typeof message.payload === "string" && message.encoding !== "json";
-  return new TextEncoder().encode(isText ? message.payload : JSON.stringify(message.payload));
+  return new TextEncoder().encode(isText(message) ? message.payload : JSON.stringify(message.payload));
 }
 
 function json(text) {

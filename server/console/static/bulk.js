@@ -1,0 +1,53 @@
+// Many messages cancelled or shifted: the ticked ones, or all that are pending and match topic and time. A dry run comes first.
+
+import { part } from "./api.js";
+import { attempt, dryRun, notice } from "./ask.js";
+import { field } from "./dom.js";
+import { count } from "./format.js";
+import { delayMs } from "./when.js";
+
+const AT_ONCE = 16;
+const SHIFT = { what: "pending messages match and", would: "be moved", act: "Shift them", ask: field("By", "shift", { placeholder: "2h, or -15m back", required: true }) };
+const CANCEL = { what: "pending messages match and", would: "be cancelled: nobody gets them, and that cannot be undone", act: "Cancel them", kind: "danger" };
+
+/** What a topic filter and a range of due times select: by one call. */
+export function changeAll(api, verb, filter) {
+  const run = ({ dry_run, shift, after }) => (dry_run
+    ? api.post("/v1/messages:cancel", { filter, dry_run })
+    : api.post(`/v1/messages:${verb}`, { filter, shift, as_of: after.as_of }));
+  return dryRun({ ...(verb === "cancel" ? CANCEL : SHIFT), run });
+}
+
+/** These messages, one by one. A shift can be undone. */
+export async function changeTicked(api, verb, rows, again) {
+  const move = (to) => (one) => api.patch(`/v1/messages/${part(one.id)}`, { deliver_at: new Date(to(one)).toISOString() });
+  let undo = null;
+  async function run({ dry_run, shift }) {
+    if (dry_run) return { matched: rows.length, changed: rows.length };
+    if (verb === "cancel") return each(rows, (one) => api.remove(`/v1/messages/${part(one.id)}`));
+    const by = delayMs(shift);
+    if (!Number.isFinite(by)) throw new Error(`${shift} is not a delay such as 2h or -15m`);
+    undo = () => attempt(() => each(rows, move((one) => Date.parse(one.deliver_at))), ({ changed }) => `${count(changed)} moved back`).then(again);
+    return each(rows, move((one) => Date.parse(one.deliver_at) + by));
+  }
+  const result = await dryRun({ ...(verb === "cancel" ? CANCEL : SHIFT), what: "ticked messages", run });
+  if (result?.changed && undo) notice(`Moved: ${count(result.changed)}`, "good", undo);
+  return result;
+}
+
+/** Some at a time; too late is no error. */
+async function each(rows, change) {
+  const left = [...rows];
+  let changed = 0;
+  await Promise.all(Array.from({ length: AT_ONCE }, async () => {
+    for (let one = left.pop(); one; one = left.pop()) {
+      try {
+        await change(one);
+        changed += 1;
+      } catch (error) {
+        if (![404, 409].includes(error.status)) { left.length = 0; throw error; }
+      }
+    }
+  }));
+  return { matched: rows.length, changed };
+}
