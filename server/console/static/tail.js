@@ -29,7 +29,7 @@ export function open(root, { api, query, go }) {
       try {
         const response = await api.fetch("GET", "/v1/tail", { query: { topic }, signal });
         wait = RETRY_MS;
-        say(`Listening to ${topic}`);
+        say(topic === "#" ? "Listening to all topics" : `Listening to ${topic}`);
         draw();
         for await (const [event, data] of events(response.body)) hear(event, JSON.parse(data));
         say("The server ended the stream: trying again");
