@@ -7,8 +7,9 @@ between two samples, and dead letters by reason are added up.
     12:00:00  dispatched 500      12:00:10  dispatched 740      a point of 10 s with 240 dispatched
 
 Samples are kept as bytes (msgpack). Each of the two rings has a bound in samples and in bytes. At either
-bound its oldest sample goes: 20 groups with the longest names shorten the fine part to some 25 minutes, and
-the whole to some 12 hours; the answer says since when there is history. A restart begins anew.
+bound its oldest sample goes: 20 groups and 20 sessions with the longest names shorten the fine part to some
+25 minutes, and the whole to some 12 hours; the answer says since when there is history. A restart begins
+anew.
 """
 
 from collections import Counter, deque
@@ -25,7 +26,7 @@ FINE_S, COARSE_EACH = 10, 30
 """Seconds between samples, and samples of a coarse one."""
 FINE, COARSE = 392, 289
 """Maximum samples of each ring: an hour, with the coarse sample that it begins behind; a day."""
-RING_BYTES = 1 << 20
+RING_BYTES = 3 << 19
 """Maximum bytes of the samples of one ring."""
 SAMPLE_BYTES = 200
 """Bytes of a sample in its ring besides its own."""
@@ -42,6 +43,8 @@ COUNTS = (
     "post_failures",
     "retried",
     "died",
+    "unclaimed",
+    "dropped",
 )
 """Names of the counters of a sample, in order."""
 
@@ -51,6 +54,17 @@ class GroupSample(msgspec.Struct, frozen=True, array_like=True):
 
     group: str
     filter: str
+    lag_messages: int
+    lag_messages_is_exact: bool
+    lag_seconds: float
+    in_flight: int
+    retries: int
+
+
+class SessionSample(msgspec.Struct, frozen=True, array_like=True):
+    """One session with lag."""
+
+    session: str
     lag_messages: int
     lag_messages_is_exact: bool
     lag_seconds: float
@@ -76,6 +90,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     dead_reasons: Mapping[str, int]
     retry_reasons: Mapping[str, int]
     groups: Sequence[GroupSample]
+    sessions: Sequence[SessionSample]
     failing: Mapping[str, float]
 
 

@@ -1,9 +1,10 @@
 """Takes samples of figures that exist, for the server's history (observe/history.py), in housekeeping.
 
-Counters and gauges are read at each sample. Groups, the disk and reasons of retries cost reading, so they are
-looked at once in LOOK_EACH samples, in steps between which others have turns; samples between show the last
-look. Reasons of dead letters are read from the letters that came since the sample before. At most STEPS steps
-are read of either: dead letters beyond count in the next sample, retries beyond do not count.
+Counters and gauges are read at each sample. Groups, sessions, the disk and reasons of retries cost reading,
+so they are looked at once in LOOK_EACH samples, in steps between which others have turns; samples between
+show the last look. Reasons of dead letters are read from the letters that came since the sample before. At
+most STEPS steps are read of either: dead letters beyond count in the next sample, retries beyond do not
+count.
 """
 
 import logging
@@ -16,7 +17,7 @@ from timeline.position import Position, before
 
 from ..core import Core
 from ..http.turns import Turns
-from ..observe.history import GroupSample, History, Sample, cut, frequent
+from ..observe.history import GroupSample, History, Sample, SessionSample, cut, frequent
 from ..observe.metrics import Metrics
 from ..webhook.verdicts import Outcome
 from ..webhook.webhooks import Webhooks
@@ -45,6 +46,7 @@ class Sampling:
         self._dead_from = before(core.horizon.clock_ms)
         """Dead letters from here on are not counted yet."""
         self._retry_reasons: dict[str, int] = {}
+        self._sessions: list[SessionSample] = []
 
     async def look(self) -> None:
         """Take a sample."""
@@ -55,6 +57,7 @@ class Sampling:
                 self._until_look = LOOK_EACH
                 self._retry_reasons, _ = await self._reasons(self._core.steering.read, Position(0))
                 await self._status.look(self._turns.apart())
+                self._sessions = await self._status.sessions_behind(self._turns.apart())
         except ShardsError as error:
             log.warning("history: groups and reasons not read: %s", error)
         self._until_look = max(0, self._until_look - 1)
@@ -96,6 +99,8 @@ class Sampling:
                 posts[Outcome.AGAIN] + posts[Outcome.GONE],
                 core.undone.retried,
                 core.dead_letters.buried,
+                core.dispatch.counts.unclaimed,
+                core.burials.dropped.total(),
             ),
             late=self._metrics.late_counts,
             behind_ms=behind(core, core.clock.wall_ms()),
@@ -119,5 +124,6 @@ class Sampling:
                 for row in status.rows
                 if row.lag_messages or row.in_flight or row.retries
             ],
+            sessions=self._sessions,
             failing={label_of(name): one.share for one, name in status.failing() if one.share},
         )

@@ -28,6 +28,7 @@ from hashlib import sha256
 from heapq import nlargest
 from itertools import count, islice
 from pathlib import Path
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -42,10 +43,12 @@ from ..http.lag import LIST_LOOK_ROWS, lag_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..http.undone import retries_of
+from ..observe.history import SessionSample
 from ..observe.logs import shown
 from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
+Place = TypeVar("Place", bound=Subscriber)
 TOP = 20
 """Maximum groups, and endpoints, reported one by one."""
 CANDIDATES = 3
@@ -130,7 +133,11 @@ class Status(Collector):
         """Take the status now, in steps."""
         totals = await self._counted(turn)
         until_s = self._core.clock.mono() + LOOK_S
-        groups = [*dict.fromkeys((*await self._furthest(turn), *await self._retrying(turn)))]
+        groups = [
+            *dict.fromkeys(
+                (*await self._furthest(turn, list(self._core.groups)), *await self._retrying(turn))
+            )
+        ]
         rows = await self._rows(turn, groups, until_s)
         await turn.begin()
         self.rows = rows
@@ -147,14 +154,34 @@ class Status(Collector):
                 await turn.begin()
         return totals
 
-    async def _furthest(self, turn: Turn) -> list[Group]:
-        """The groups that are furthest back, furthest first."""
+    async def sessions_behind(self, turn: Turn) -> list[SessionSample]:
+        """The TOP sessions with lag that are furthest behind, furthest first, found as groups are."""
+        until_s = self._core.clock.mono() + LOOK_S
+        rows = []
+        for session in await self._furthest(turn, list(self._core.sessions)):
+            await turn.begin()
+            if self._core.clock.mono() > until_s:
+                break
+            lag = lag_of(session, self._timeline, self._core.router, LIST_LOOK_ROWS)
+            if lag["lag_messages"]:
+                retries, _ = retries_of(session, self._timeline)
+                sample = SessionSample(
+                    label_of(session.session.client_id),
+                    **lag,
+                    in_flight=len(session.session.flights),
+                    retries=retries,
+                )
+                rows.append(sample)
+        return nlargest(TOP, rows, key=lambda row: (row.lag_seconds, row.lag_messages))
+
+    async def _furthest(self, turn: Turn, places: list[Place]) -> list[Place]:
+        """Those of these places that are furthest back, furthest first."""
         number = count()
 
-        def oldest(group: Group) -> tuple[Position, int]:
-            return self._oldest(group), next(number)
+        def oldest(place: Place) -> tuple[Position, int]:
+            return self._oldest(place), next(number)
 
-        return [found for _, found in await least(turn, list(self._core.groups), oldest, CANDIDATES * TOP)]
+        return [found for _, found in await least(turn, places, oldest, CANDIDATES * TOP)]
 
     async def _retrying(self, turn: Turn) -> list[Group]:
         """The groups with the next retries."""
@@ -166,7 +193,7 @@ class Status(Collector):
 
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
-    def _oldest(self, group: Group) -> Position:
+    def _oldest(self, group: Subscriber) -> Position:
         """The oldest position that it has not read or not acked; the horizon if there is none."""
         session, horizon = group.session, self._core.horizon.position
         read = session.read_at(horizon) if session.subscriptions else horizon
@@ -284,7 +311,7 @@ def _group_labels(group: Group) -> tuple[str, str]:
     return label_of(name or ""), label_of(wanted)
 
 
-def _unacked(group: Group) -> Position | None:
+def _unacked(group: Subscriber) -> Position | None:
     """Position of the first of its flights."""
     flights = islice(group.session.flights.values(), RETAINED_LOOK)
     return next((flight.position for flight in flights if not flight.is_retained), None)

@@ -24,7 +24,9 @@ def points(count: int, **figures: object) -> list[dict[str, object]]:
 
 
 FIGURES = {
-    **dict.fromkeys(("accepted", "published", "delivered", "leased", "posted", "retried", "died"), 600),
+    **dict.fromkeys(
+        ("accepted", "published", "delivered", "leased", "posted", "retried", "died", "unclaimed"), 600
+    ),
     "died_by_reason": {"no such order": 2},
     "retries_by_reason": {"mail: 451": 3, "other reasons": 1},
     "lateness": {"p50_ms": 2, "p99_ms": 50},

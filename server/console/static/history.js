@@ -61,8 +61,12 @@ export function placeOf(group, filter = "") {
   return group.startsWith(ENDPOINT) ? { kind: "endpoint", name: group.slice(ENDPOINT.length), filter } : { kind: "group", name: group, filter };
 }
 
+/** The places of a point that are behind: [place, figures]. */
+export const placesOf = ({ groups = [], sessions = [] }) => [
+  ...groups.map((one) => [placeOf(one.group, one.filter), one]), ...sessions.map((one) => [{ kind: "session", name: one.session }, one])];
+
 /** The lag of a place in messages, [[ms, lag], ...]. Only the 20 furthest behind are in a point: others count as 0. */
-export function lagSeries(points, { kind, name, filter = "" }) {
-  const group = kind === "endpoint" ? ENDPOINT + name : name;
-  return series(points, (one) => one.groups && (one.groups.find((each) => each.group === group && each.filter === filter)?.lag_messages ?? 0));
+export function lagSeries(points, place) {
+  const address = addressOf(place);
+  return series(points, (one) => one.groups && (placesOf(one).find(([each]) => addressOf(each) === address)?.[1].lag_messages ?? 0));
 }

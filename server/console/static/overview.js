@@ -4,7 +4,7 @@ import { denied } from "./api.js";
 import { fill, h, spark, table, tabs } from "./dom.js";
 import { bytes, clock, count, day, percent, server, span, zone, DAY, HOUR, MINUTE } from "./format.js";
 import { openFirst } from "./first.js";
-import { addressOf, history, lagSeries, placeOf, rate, rateOf, series } from "./history.js";
+import { addressOf, history, lagSeries, placesOf, rate, rateOf, series } from "./history.js";
 import { lines } from "./lines.js";
 import { Metrics } from "./metrics.js";
 import { OTHERS, deadOf, drawn, troubles } from "./wrong.js";
@@ -88,7 +88,7 @@ const KINDS = { group: "group", endpoint: "endpoint", session: "client" };
 /** Who is behind: what the lists say now, and those of the last point that are not in them. */
 function lag({ endpoints, groups, sessions }, points) {
   const places = new Map(), add = (place, row) => places.set(addressOf(place), { ...row, place });
-  for (const row of points.at(-1)?.groups ?? []) add(placeOf(row.group, row.filter), row);
+  for (const [place, row] of points.length ? placesOf(points.at(-1)) : []) add(place, row);
   for (const row of endpoints ?? []) if (row.undone) add({ kind: "endpoint", name: row.name }, { ...row, retries: row.undone.retries });
   for (const row of groups ?? []) add({ kind: "group", name: row.name, filter: row.filter }, { ...row, retries: row.undone.retries });
   for (const row of sessions ?? []) add({ kind: "session", name: row.client_id }, { ...row, retries: row.undone.retries });

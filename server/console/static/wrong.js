@@ -38,7 +38,7 @@ export function troubles({ figures, metrics, cluster, endpoints, groups, session
   const found = [
     ...serverOf(figures, metrics, cluster),
     ...some(endpoints, endpoint, "endpoints"), ...some(groups, group, "places"),
-    ...gone(sessions), ...floor(metrics), ...deaths(points), ...retries(points), ...bounds(metrics),
+    ...gone(sessions), ...floor(metrics), ...nobody(points), ...deaths(points), ...retries(points), ...bounds(metrics),
   ];
   return [...found.filter(([kind]) => kind === "bad"), ...found.filter(([kind]) => kind !== "bad")];
 }
@@ -100,6 +100,15 @@ export function deadOf(points) {
   const sum = {};
   for (const one of points ?? []) for (const [reason, n] of Object.entries(one.died_by_reason ?? {})) sum[reason] = (sum[reason] ?? 0) + n;
   return sum;
+}
+
+/** Counted in these points. */
+const sumOf = (points, name) => (points ?? []).reduce((sum, one) => sum + (one[name] ?? 0), 0);
+
+function* nobody(points) {
+  const unclaimed = sumOf(points, "unclaimed"), dropped = sumOf(points, "dropped");
+  if (unclaimed) yield ["warn", "unclaimed", `${messages(unclaimed)} of the last hour ${unclaimed === 1 ? "has" : "have"} reached nobody: no group, endpoint or client asked for ${unclaimed === 1 ? "it" : "them"}. `, h("a", { href: "#/messages?state=dispatched" }, "Dispatched messages"), "."];
+  if (dropped) yield ["warn", "dropped", `${messages(dropped)} ${dropped === 1 ? "was" : "were"} dropped in the last hour before anybody had finished ${dropped === 1 ? "it" : "them"}: with a deleted place, or for lack of room for dead letters. The server's log names the place.`];
 }
 
 const total = (reasons) => Object.values(reasons).reduce((sum, n) => sum + n, 0);

@@ -137,6 +137,7 @@ def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None)
         "store_bytes": now.store_bytes,
         "disk_free_bytes": now.disk_free_bytes,
         "groups": [asdict(one) for one in now.groups if not group or one.group in names],
+        "sessions": [asdict(one) for one in now.sessions],
         "failing_endpoints": now.failing,
     }
     return cast("shapes.HistoryPoint", point)

@@ -785,14 +785,23 @@ class GroupPoint(TypedDict):
     retries: int
 
 
+class SessionPoint(Lag):
+    """A session with messages that it has not read."""
+
+    session: str
+    in_flight: int
+    retries: int
+
+
 class HistoryPoint(TypedDict):
     """Figures at `at`, and what was counted in the `seconds` before. A key that does not see every message
     gets only `at`, `seconds` and `behind_ms`.
 
     `accepted`: over HTTP; `published`: over MQTT; `delivered`: to subscribers; `posted`: to endpoints;
-    `retried`: tries that failed and come again; `died`: became dead letters. `died_by_reason` and
+    `retried`: tries that failed and come again; `died`: became dead letters; `unclaimed`: dispatched, and
+    nobody asked for them; `dropped`: left unfinished, and no dead letters. `died_by_reason` and
     `retries_by_reason` have the most frequent reasons. `failing_endpoints`: share of the last posts that
-    failed. `groups`: those furthest behind, at most 20. null: not known.
+    failed. `groups`, `sessions`: those furthest behind, at most 20 each. null: not known.
     """
 
     at: Instant
@@ -807,6 +816,8 @@ class HistoryPoint(TypedDict):
     post_failures: NotRequired[int]
     retried: NotRequired[int]
     died: NotRequired[int]
+    unclaimed: NotRequired[int]
+    dropped: NotRequired[int]
     died_by_reason: NotRequired[dict[str, int]]
     lateness: NotRequired[Lateness]
     pending: NotRequired[int]
@@ -817,6 +828,7 @@ class HistoryPoint(TypedDict):
     store_bytes: NotRequired[int | None]
     disk_free_bytes: NotRequired[int | None]
     groups: NotRequired[list[GroupPoint]]
+    sessions: NotRequired[list[SessionPoint]]
     failing_endpoints: NotRequired[dict[str, float]]
 
 

@@ -35,6 +35,7 @@ async def test_nothing_yet(server: Running) -> None:
 
 async def test_a_point_has_what_was_counted_since_the_one_before(server: Running) -> None:
     await sample(server)
+    await server.connect("till", "lots/#")
     for due_s in (5, 5, 60):
         await server.schedule(deliver_in=due_s)
     await sample(server)
@@ -68,7 +69,9 @@ async def test_groups_and_reasons(server: Running) -> None:
     await fail(server, "1", "2")
     await server.call("POST", "/v1/retries:bury", {"filter": {"topic": "jobs/2"}})
     away, _ = await server.connect("away", "$share/away/a/#")
-    server.app.core.clients.leave(away, is_clean=False)
+    till, _ = await server.connect("till", "a/#")
+    for gone in (away, till):
+        server.app.core.clients.leave(gone, is_clean=False)
     await server.schedule("a/1", deliver_in=1)
     for _ in range(sampling.LOOK_EACH):
         await sample(server, 5_000)
@@ -82,6 +85,9 @@ async def test_groups_and_reasons(server: Running) -> None:
     groups = {one["group"]: one for one in last["groups"]}
     assert (groups["away"]["lag_messages"], groups["workers"]["retries"]) == (1, 1)
     assert before["groups"] != [] or last["groups"] != []
+    assert {one["session"]: (one["lag_messages"], one["retries"]) for one in last["sessions"]} == {
+        "till": (1, 0)
+    }
     (*_, one) = await points(server, "?group=away")
     assert [group["group"] for group in one["groups"]] == ["away"]
     assert (await points(server, "?group=none"))[-1]["groups"] == []

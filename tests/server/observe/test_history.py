@@ -16,6 +16,7 @@ from server.observe.history import (
     GroupSample,
     History,
     Sample,
+    SessionSample,
     decode,
     frequent,
     quantile_ms,
@@ -36,6 +37,7 @@ EMPTY = Sample(
     dead_reasons={},
     retry_reasons={},
     groups=[],
+    sessions=[],
     failing={},
 )
 
@@ -67,7 +69,8 @@ def test_each_dead_letter_is_in_one_sample() -> None:
 
 def test_it_is_bounded_in_bytes() -> None:
     groups = [GroupSample(f"{n}" * 140, "f" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]
-    kept = filled(2 * 8_640, groups=groups)
+    sessions = [SessionSample(f"{n}" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]
+    kept = filled(2 * 8_640, groups=groups, sessions=sessions)
     assert RING_BYTES < kept.bytes <= 2 * RING_BYTES
     found = kept.samples()
     assert found == sorted(found)
