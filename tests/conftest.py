@@ -6,7 +6,9 @@ There the interpreter refuses to start a process for a test without the mark `pr
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -21,6 +23,20 @@ from tests.support.soak import QUICK
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+def is_roomy(folder: Path) -> bool:
+    """Whether 4 GB fit in, and programs may be run there."""
+    return (
+        folder.is_dir()
+        and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+        and shutil.disk_usage(folder).free > 4 << 30
+    )
+
+
+# What ends here is processes, never the machine: their files need no disk, where each removal took 1 ms.
+if "TMPDIR" not in os.environ and is_roomy(RAM := Path("/dev/shm")):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(RAM)
 # aiohttp reads the machine's authorities when it is imported: 0.1 s of each process. No test asks them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 gc.set_threshold(50_000, 20, 20)  # a tenth less processor time: a server is many objects and stays a moment

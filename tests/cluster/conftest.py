@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.engines import fleeting, nats_servers  # noqa: F401
+from tests.support.engines import nats_servers  # noqa: F401
 from tests.support.nats import Nats
 
 from .ledger import Load
@@ -59,8 +59,8 @@ class Shared:
 
 
 @pytest.fixture(scope="session")
-def shared(nats_servers: Nats, fleeting: Path | None) -> Iterator[Shared]:  # noqa: F811
-    folder = Path(tempfile.mkdtemp(prefix="fasti-cluster-", dir=fleeting))
+def shared(nats_servers: Nats) -> Iterator[Shared]:  # noqa: F811
+    folder = Path(tempfile.mkdtemp(prefix="fasti-cluster-"))
     made = Shared(nats_servers, folder)
     try:
         yield made

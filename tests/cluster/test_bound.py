@@ -9,7 +9,7 @@ import pytest
 from server.codec.packets import Disconnect, Publish
 from server.settings.times import format_ms
 from tests.support.cluster import Cluster
-from tests.support.engines import fleeting, nats_servers  # noqa: F401
+from tests.support.engines import nats_servers  # noqa: F401
 from tests.support.http import http
 from tests.support.mqtt import Closed, Peer, dial, wall_ms
 from tests.support.nats import Nats
@@ -24,10 +24,10 @@ ON_THE_WAY_MS = 200
 
 
 @pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
-async def test_nothing_beyond_the_bound(nats_servers: Nats, fleeting: Path | None) -> None:  # noqa: F811
+async def test_nothing_beyond_the_bound(nats_servers: Nats) -> None:  # noqa: F811
     settings = {"cluster.takeover_after": f"{TAKEOVER_S}s"}
     with (
-        tempfile.TemporaryDirectory(prefix="fasti-cluster-", dir=fleeting) as folder,
+        tempfile.TemporaryDirectory(prefix="fasti-cluster-") as folder,
         Cluster(Path(folder), nats_servers.url, name="bound", settings=settings) as cluster,
     ):
         cluster.start()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.cluster import Cluster
-from tests.support.engines import fleeting, postgres_servers  # noqa: F401
+from tests.support.engines import postgres_servers  # noqa: F401
 from tests.support.postgres import PRIMARY, Postgres
 
 from .conftest import SETTINGS
@@ -15,11 +15,10 @@ from .test_failover import ACKS, check
 
 def test_leader_and_primary_are_killed(
     postgres_servers: Postgres,  # noqa: F811
-    fleeting: Path | None,  # noqa: F811
     record_property: Callable[[str, object], None],
 ) -> None:
     with (
-        tempfile.TemporaryDirectory(prefix="fasti-cluster-", dir=fleeting) as folder,
+        tempfile.TemporaryDirectory(prefix="fasti-cluster-") as folder,
         Cluster(Path(folder), postgres_servers.url_of_all, name="p1", settings=SETTINGS) as cluster,
     ):
         cluster.start()

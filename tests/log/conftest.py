@@ -12,7 +12,7 @@ from shards.log.engine import Engine
 from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
-from tests.support.engines import fleeting, nats_servers, postgres_servers  # noqa: F401
+from tests.support.engines import nats_servers, postgres_servers  # noqa: F401
 from tests.support.logs import Elapsing, Faulty
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres

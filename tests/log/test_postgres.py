@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -150,9 +149,9 @@ def test_standbys_that_are_given_up_meanwhile(servers: Postgres) -> None:
     ledger.check(ledger.log)
 
 
-def test_a_standby_takes_over(fleeting: Path | None) -> None:
+def test_a_standby_takes_over() -> None:
     """What was acknowledged is on the one that has more; without standbys of its own it takes nothing new."""
-    with Postgres(fleeting) as servers:
+    with Postgres() as servers:
         ledger = Ledger(opened(servers, "over", deadline_s=2))
         ledger.append(20)
         servers.kill(PRIMARY)
@@ -166,8 +165,8 @@ def test_a_standby_takes_over(fleeting: Path | None) -> None:
         ledger.check(ledger.log)
 
 
-def test_a_server_without_standbys_is_refused_unless_told_otherwise(fleeting: Path | None) -> None:
-    with Postgres(fleeting, standbys=()) as alone:
+def test_a_server_without_standbys_is_refused_unless_told_otherwise() -> None:
+    with Postgres(standbys=()) as alone:
         with pytest.raises(Unfit, match="no synchronous standbys"):
             opened(alone, "alone")
         ledger = Ledger(opened(alone, "alone", must_replicate=False))

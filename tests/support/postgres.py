@@ -49,12 +49,12 @@ def programs() -> Path | None:
 class Postgres:
     """The servers p0, the primary, and s1 and s2; `standbys=()`: one alone."""
 
-    def __init__(self, parent: Path | None = None, standbys: Sequence[str] = STANDBYS) -> None:
+    def __init__(self, standbys: Sequence[str] = STANDBYS) -> None:
         found = programs()
         assert found is not None
         self._programs = found
         self._user = "postgres" if os.getuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="fasti-postgres-", dir=parent))
+        self.folder = Path(tempfile.mkdtemp(prefix="fasti-postgres-"))
         self._standbys = tuple(standbys)
         self.ports = dict(zip((PRIMARY, *standbys), free_ports(1 + len(standbys)), strict=True))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
