@@ -32,7 +32,7 @@ async def test_it_shows_what_is_pending_and_is_found_as_it_was(console: Console)
     assert await pressed.inner_text() == "1 h"
     await page.locator("svg.chart .hit", has_text="5 pending").first.click()
     await console.shown("messages")
-    assert await page.get_by_label("Topic filter").last.input_value() == "jobs/#"
+    assert await page.get_by_label("Topic, words, id or key", exact=True).last.input_value() == "jobs/#"
     assert await page.locator("tbody tr").count() == 5
     await page.go_back()
     await console.shown("timeline")
