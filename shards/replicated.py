@@ -22,7 +22,7 @@ thread at a time calls them, but for `beat`, which waits for a leader's other ca
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -54,10 +54,17 @@ PLACES = Table.SESSIONS, Table.CURSORS, Table.RECEIVED
 class ReplicatedStore:
     """One node's store, and its part of the log. Takes only batches that it has made itself."""
 
-    def __init__(self, store: Store, log: Log) -> None:
-        """`store`: rows of this log and no other; empty, or up to where they say."""
+    def __init__(
+        self,
+        store: Store,
+        log: Log,
+        through: Callable[[Callable[[], None]], None] = lambda append: append(),
+    ) -> None:
+        """`store`: rows of this log and no other; empty, or up to where they say. `through` calls each write
+        into the log: what succeeds proves that this node leads."""
         self._store = store
         self._log = log
+        self._through = through
         self.applied = applied_of(store)
         """The record up to which the store has the log."""
         self.leader = leader_of(store)
@@ -97,18 +104,19 @@ class ReplicatedStore:
         return self._epoch != NOBODY
 
     def follow(self) -> int:
-        """Write records that only the log has into the store, about FOLLOW_BYTES of them. Returns their
-        number; 0: all done.
+        """Write records that only the log has into the store, about FOLLOW_BYTES of them. Returns how many
+        were read, with parts of a group that is not whole yet; 0: all done.
 
         Raises Trimmed and Damaged if the store cannot continue with this log, OtherLog if it is not of this
         log, UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
         """
-        start, passed_bytes = self.applied.seq, self.passed_bytes
+        passed_bytes = self.passed_bytes
         if not self._has_fit:
             self._check_fit()
         self._log.stand(self.applied)
+        start = self._log.reached
         try:
-            for _, _, data in self._log.read(start):
+            for _, _, data in self._log.read(self.applied.seq):
                 self._take(self._log.at, data)
                 self._has_fit = True
                 if self.passed_bytes - passed_bytes > FOLLOW_BYTES:
@@ -117,7 +125,7 @@ class ReplicatedStore:
             if self._has_fit:
                 raise
             raise OtherLog(f"the store has other records than the log: {error}") from error
-        return self.applied.seq - start
+        return self._log.reached - start
 
     def lead(self, node: str, url: str) -> None:
         """Claim the log with the next record. `url`: where other nodes redirect clients.
@@ -246,7 +254,7 @@ class ReplicatedStore:
             if self.is_raised and self.applied.version < VERSION and self.leader is not None:
                 self.lead(self.leader.node, self.leader.url)
             data = changes.encode()
-            self._log.append(self.applied.seq + 1, self._epoch, data)
+            self._log.append(self.applied.seq + 1, self._epoch, data, self._through)
             self._apply(changes, self._log.at)
         except ShardsError as error:
             self._refusal = error
@@ -334,7 +342,8 @@ class ReplicatedStore:
             if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
                 try:
                     self._log.claim(self.applied.seq + 1, "", "")
-                except LogError as error:
+                    self.follow()  # so that a store has all that the log has
+                except ShardsError as error:
                     log.warning("log: the end of this node's lead was not announced: %s", error)
             self._epoch = NOBODY
             self._log.close()

@@ -101,6 +101,7 @@ class Node:
         self._data = Path(config.store.dir)
         self._takeover_s = config.cluster.takeover_after_ms / 1000
         self._clock = SystemClock()
+        self._lease = Lease(self._clock, self._takeover_s)
         self._state = "follower"
         self._why = ""
         self._takeovers = 0
@@ -182,7 +183,7 @@ class Node:
     async def _opened(self) -> ReplicatedStore | None:
         """The store on the log; None: the log does not answer, or another node's data is needed first."""
         try:
-            return await _in_thread(partial(open_store, self._config))
+            return await _in_thread(partial(open_store, self._config, self._lease.renewed_by))
         except (LogDown, StoreFailed) as error:
             self._fault(error)
         except (Damaged, Corrupt) as error:
@@ -238,7 +239,7 @@ class Node:
 
     def _begun(self, store: ReplicatedStore, since: float) -> Lease:
         """In a thread: a term has begun. Prepare it before any client is served."""
-        lease = Lease(self._clock, self._takeover_s)
+        lease = self._lease
         lease.renew(since)
         opened = partial(timeline_of, self._config, self._clock, store)
         retime_if_changed(opened, store, self._clock.wall_ms(), self._zones, lease)
@@ -307,7 +308,7 @@ class Node:
                 await _in_thread(partial(recover_swap, self._data))
             except CopyFailed as failure:
                 log.warning("copy: none from %s: %s", url, failure)
-                self._why = f"no copy from {url}: {failure}"
+                self._why = f"{error}; no copy from {url}: {failure}"
             else:
                 log.info("copy: data of %s copied", url)
                 return

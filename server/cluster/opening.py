@@ -8,6 +8,7 @@ Two timelines cannot be joined: a node with its own rows is refused by a log tha
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from shards.log.contract import Log
@@ -18,11 +19,7 @@ from shards.recover import check_number, format_of
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 
-from ..engine.writer import GROUP_BYTES
 from ..settings.config import Config, ConfigError
-
-MARGIN = 1 << 20
-"""Bytes of a record beside its group's messages."""
 
 
 def open_hand(config: Config) -> Log:
@@ -37,15 +34,14 @@ def open_hand(config: Config) -> Log:
             time,
             deadline_s=cluster.takeover_after_ms / 1000,
             keys=cluster.keys,
-            largest=config.http.max_body + GROUP_BYTES + MARGIN,
             must_replicate=not cluster.allow_unreplicated,
         )
     except ValueError as error:
         raise ConfigError("cluster.log", str(error)) from None
 
 
-def open_store(config: Config) -> ReplicatedStore:
-    """This node's store on the log. Blocks.
+def open_store(config: Config, through: Callable[[Callable[[], None]], None]) -> ReplicatedStore:
+    """This node's store on the log. `through` calls each of its writes into the log. Blocks.
 
     Raises ConfigError for its own rows with a log that has records, StoreLocked, WrongFormat, Corrupt,
     StoreFailed, and what the log raises.
@@ -62,7 +58,7 @@ def open_store(config: Config) -> ReplicatedStore:
     except BaseException:
         below.close()
         raise
-    store = ReplicatedStore(below, hand)
+    store = ReplicatedStore(below, hand, through)
     try:
         if store.has_rows and store.applied.seq == 0:
             _check_own(config, hand)

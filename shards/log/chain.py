@@ -69,7 +69,7 @@ class Chain:
     def rewind(self) -> None:
         """Back to the end of the last whole record."""
         self.link, self.next = self.last, self.last.seq + 1
-        self._parts.clear()
+        self._parts = []
 
     def judged(self, frame: bytes) -> Record | None:
         """The next record, if the frame at `next` is it; None: a stray. Raises Damaged, Unchained, OtherKey,
@@ -100,20 +100,19 @@ class Chain:
             self._branch = opened(stray, self.next).seal.digest
         self.next += 1
 
-    def take(self, record: Record) -> bytes | None:
-        """Go on behind the next record. Returns the data of the claim or group that ends with it; None: it is
-        a part."""
+    def step(self, record: Record) -> Sequence[bytes]:
+        """Go on behind the next record. Returns the parts of the claim or group that ends with it; none if it
+        goes on."""
         seal = record.seal
         self.link, self.next = seal, seal.seq + 1
         if seal.epoch == seal.seq:
-            self._parts.clear()
-        self._parts.append(record.data)
+            self._parts = []
+        parts = self._parts
+        parts.append(record.data)
         if record.is_part:
-            return None
-        whole = b"".join(self._parts)
-        self._parts.clear()
-        self.last = seal
-        return whole
+            return ()
+        self.last, self._parts = seal, []
+        return parts
 
     def _is_ours(self, record: Record) -> bool:
         """Whether a claim is by a node with our key. Raises OtherKey, Damaged."""

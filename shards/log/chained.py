@@ -20,8 +20,12 @@ Our own bytes are recognised by the frame's digest, which covers (seq, epoch) an
 exists for engines in which a record can be seen before a quorum has it (PostgreSQL, after a crash of the
 primary).
 
-**Patience.** Each try gets a quarter of the deadline, 2 s at most. The server asked may hang while another
-would answer, and a call that waits for a killed server finds the new leader only by its next try.
+**Parts.** A large group is several records, each with a deadline of its own. It is read as a whole, or not at
+all: what its leader left unfinished is dropped at the next claim.
+
+**Patience.** Each try gets a quarter of the deadline, 2 s at most, and a second for each MiB. The server
+asked may hang while another would answer, and a call that waits for a killed server finds the new leader only
+by its next try.
 
 **Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
 follows is chained to that record, whether the log still has it or not. chain.py says what follows.
@@ -37,6 +41,7 @@ for again until the deadline.
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from .chain import Chain, Strays
@@ -65,9 +70,13 @@ PAUSE_S = 0.05
 """Pause between two tries."""
 TRIES = 4
 PATIENCE_S = 2.0
-"""Maximum time of a try, which is a quarter of the deadline; 16 MiB then need 70 Mbit/s."""
+"""Maximum time of a try without many bytes; it is a quarter of the deadline."""
+SLOWEST = 1 << 20
+"""Bytes a second that a way must take: a try lasts so much longer for what goes or comes with it."""
+PART_BYTES = (1 << 20) - 1024
+"""Maximum bytes of a group in one record; with all around it 1 MiB, which NATS takes by default."""
 BATCH = 16
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 1 << 20
 """Bytes of frames fetched at a time, estimated from the largest of the frames before."""
 
 T = TypeVar("T")
@@ -87,12 +96,12 @@ class ChainedLog:
         self._chain = Chain(ORIGIN, keys)
 
     @property
-    def largest(self) -> int:
-        return self._engine.largest - EXTRA_BYTES
-
-    @property
     def at(self) -> Seal:
         return self._chain.last
+
+    @property
+    def reached(self) -> int:
+        return self._chain.link.seq
 
     @property
     def strays(self) -> Strays:
@@ -107,21 +116,32 @@ class ChainedLog:
         if seal.version > FIRST_VERSION and not is_signed(claim, seal.epoch, self._keys):
             raise OtherKey(f"the claim at record {seal.epoch}, which this node has, is made with another key")
 
-    def append(self, seq: int, epoch: int, data: bytes) -> None:
+    def append(
+        self,
+        seq: int,
+        epoch: int,
+        data: bytes,
+        through: Callable[[Callable[[], None]], None] = lambda put: put(),
+    ) -> None:
         assert 0 < epoch < seq
-        timer = self._timer()
-        chain = self._standing(seq - 1, timer, must_be_known=True)
+        chain = self._standing(seq - 1, self._timer(), must_be_known=True)
         chain.rewind()
+        version, size = chain.link.version, min(PART_BYTES, self._engine.largest - EXTRA_BYTES)
         if chain.link.epoch != epoch:
             raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
-        self._write(chain, epoch, data, chain.link.version, timer)
+        if version == FIRST_VERSION:
+            size = self._engine.largest - EXTRA_BYTES
+            if len(data) > size:
+                raise TooLarge(f"a record of {len(data):,} bytes, the engine takes {size:,}")
+        for start in range(0, max(1, len(data)), size):
+            part = data[start : start + size]
+            through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
 
     def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
-        timer = self._timer()
-        chain = self._standing(seq - 1, timer, must_be_known=True)
+        chain = self._standing(seq - 1, self._timer(), must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base))
         version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
-        self._write(chain, 0, data, version, timer)
+        self._write(chain, 0, data, version)
         return chain.last.epoch
 
     def seal_at(self, seq: int) -> Seal | None:
@@ -132,10 +152,10 @@ class ChainedLog:
         return self._timer().ask(self._engine.bounds)
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
-        count, timer = 1, self._timer()
+        count, size, timer = 1, 0, self._timer()
         chain = self._standing(after, timer, must_be_known=False)
         while True:
-            frames = self._frames(chain.next, count, timer)
+            frames = self._frames(chain.next, count, timer, size)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
                 if chain.next == last + 1:
@@ -149,7 +169,9 @@ class ChainedLog:
                 data = self._taken(chain, frame, timer)
                 if data is not None:
                     yield chain.last.seq, chain.last.epoch, data
-            count, timer = _next_count(frames), self._timer()
+            size = max(1, *map(len, frames))
+            count = max(1, min(BATCH, BATCH_BYTES // size))
+            size, timer = size * count, self._timer()
 
     def trim(self, upto: int) -> None:
         timer = self._timer()
@@ -182,10 +204,9 @@ class ChainedLog:
         self._chain = chain
         return chain
 
-    def _write(self, chain: Chain, epoch: int, data: bytes, version: int, timer: "_Timer") -> None:
+    def _write(self, chain: Chain, epoch: int, data: bytes, version: int, *, is_part: bool = False) -> None:
         """Write the next record. `epoch`: 0 for a claim, whose epoch is its place."""
-        if len(data) > self.largest:
-            raise TooLarge(f"a record of {len(data):,} bytes, the engine takes {self.largest:,}")
+        timer = self._timer()
         while True:
             if version == FIRST_VERSION and chain.has_passed:
                 raise Damaged(
@@ -194,22 +215,23 @@ class ChainedLog:
                 )
             seq = chain.next
             told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])
-            frame = frame_of(seq, epoch or seq, chain.link, told, version)
+            frame = frame_of(seq, epoch or seq, chain.link, told, version, is_part=is_part)
             if self._is_put(chain, frame, timer):
                 break
-        chain.take(Record(Seal(seq, epoch or seq, digest_in(frame), version), chain.link.digest, told))
+        seal = Seal(seq, epoch or seq, digest_in(frame), version)
+        chain.step(Record(seal, chain.link.digest, told, is_part))
 
     def _is_put(self, chain: Chain, frame: bytes, timer: "_Timer") -> bool:
         """Try to put the frame at the chain's next place. False: a stray is there, and is passed over; or the
         place is taken, and it cannot be seen yet by whom. Raises Fenced."""
         seq = chain.next
         try:
-            timer.ask(lambda left_s: self._engine.put(seq, frame, left_s))
+            timer.ask(lambda left_s: self._engine.put(seq, frame, left_s), len(frame))
         except Taken:
             pass
         else:
             return True
-        there = self._frame(seq, timer)
+        there = self._frame(seq, timer, len(frame))
         if there is None:
             timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
             return False
@@ -225,9 +247,9 @@ class ChainedLog:
         self._pass(chain, there)
         return False
 
-    def _frames(self, seq: int, count: int, timer: "_Timer") -> Sequence[bytes]:
-        """Frames from a near server."""
-        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False))
+    def _frames(self, seq: int, count: int, timer: "_Timer", size: int) -> Sequence[bytes]:
+        """Frames from a near server, about `size` bytes of them."""
+        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False), size)
 
     def _taken(self, chain: Chain, frame: bytes, timer: "_Timer") -> bytes | None:
         """Take the frame at the chain's next place; if it is no record that fits, the sure copy of it.
@@ -247,15 +269,16 @@ class ChainedLog:
             if record is None:
                 self._pass(chain, sure)
                 return None
-        return chain.take(record)
+        parts = chain.step(record)
+        return b"".join(parts) if parts else None
 
     def _pass(self, chain: Chain, stray: bytes) -> None:
         if chain.next > chain.strays.last + 1 or not chain.strays.many:
             log.warning("log: record %d is a stray, none of this timeline: passed over", chain.next)
         chain.skip(stray)
 
-    def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
-        frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s))
+    def _frame(self, seq: int, timer: "_Timer", size: int = PART_BYTES) -> bytes | None:
+        frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s), size)
         return frames[0] if frames else None
 
 
@@ -274,14 +297,16 @@ class _Timer:
         self._verdict = verdict
         self._pause()
 
-    def ask(self, call: Callable[[float], T]) -> T:
-        """The answer to `call`, which is passed its timeout, s. Raises LogDown, or the error in doubt."""
+    def ask(self, call: Callable[[float], T], size: int = 0) -> T:
+        """The answer to `call`, which is passed its timeout, s. `size`: bytes of what goes or comes with it.
+        Raises LogDown, or the error in doubt."""
+        patience_s = self._patience_s + size / SLOWEST
         while True:
-            told_s = min(self._left_s(), self._patience_s)
+            told_s = min(self._left_s(), patience_s)
             try:
                 return call(told_s)
             except (NoAnswer, Unfit) as error:
-                if told_s == self._patience_s:  # a call that was cut short says nothing about the reason
+                if told_s >= self._patience_s:  # a call that was cut short says nothing about the reason
                     self._verdict = LogDown(str(error))
             self._pause()
 
@@ -311,11 +336,6 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[
 
 def _patience_s(deadline_s: float) -> float:
     return min(deadline_s / TRIES, PATIENCE_S)
-
-
-def _next_count(frames: Sequence[bytes]) -> int:
-    """Number of frames to fetch next."""
-    return max(1, min(BATCH, BATCH_BYTES // max(1, *map(len, frames))))
 
 
 def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:

@@ -27,7 +27,7 @@ is no record of this timeline is passed over, if the chain fits across it (chain
 A call blocks for at most `deadline` seconds. A Log is for one thread at a time; each thread opens its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from .chain import Strays
@@ -37,10 +37,6 @@ from .record import Seal
 class Log(Protocol):
     """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion,
     OtherKey."""
-
-    @property
-    def largest(self) -> int:
-        """Maximum bytes of `data` in one append."""
 
     @property
     def at(self) -> Seal:
@@ -57,8 +53,20 @@ class Log(Protocol):
     def check_key(self, claim: bytes, seal: Seal) -> None:
         """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
 
-    def append(self, seq: int, epoch: int, data: bytes) -> None:
-        """Return once `data` is durable on a quorum as record `seq`. Raises Fenced, TooLarge."""
+    @property
+    def reached(self) -> int:
+        """The place of the record that was read or written here last, also of a part of a group."""
+
+    def append(
+        self,
+        seq: int,
+        epoch: int,
+        data: bytes,
+        through: Callable[[Callable[[], None]], None] = lambda put: put(),
+    ) -> None:
+        """Return once `data` is durable on a quorum as record `seq`, or as several from there on, which are
+        read as one. `through` calls each write. Raises Fenced, TooLarge.
+        """
 
     def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
         """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
@@ -78,7 +86,8 @@ class Log(Protocol):
         """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
-        """(seq, epoch, data) of every record later than `after`, in order, up to the last there is.
+        """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.
+        `seq`: of its last record.
 
         A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
         trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a

@@ -20,10 +20,8 @@ records.
 `connect` creates a missing stream when the log is opened. A stream that disappears later is not created
 again: a new, empty one would look like a log in which nothing was ever written.
 
-**Size.** A record is one message, so the servers' `max_payload` (1 MB by default) bounds it. `largest` is
-what they allow; `open_log` says how much it needs. 16 MiB under `max_payload: 24MB` take 0.2 s to append.
-Records of several messages would need a sequence for each, or a second stream; a line of configuration is
-simpler.
+**Size.** A record is one message, so the servers' `max_payload` (1 MiB by default) bounds it. `largest` is
+what they allow. A larger group is in parts (chained.py).
 
 **The connection** is to one server at a time, without nats-py's own reconnecting. After any failure the line
 (`line.py`) is abandoned and the next line goes to the next server. The event loop of nats-py lives in the

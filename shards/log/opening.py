@@ -10,10 +10,11 @@ The driver is imported when a log is opened: a single node has none installed.
 import re
 from collections.abc import Sequence
 
-from .chained import open_engine
+from .chained import PART_BYTES, open_engine
 from .contract import Clock, Log
 from .engine import Engine
 from .errors import Unfit
+from .record import EXTRA_BYTES
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
@@ -24,23 +25,22 @@ def open_log(
     clock: Clock,
     *,
     deadline_s: float,
-    largest: int,
     keys: Sequence[str],
     must_replicate: bool = True,
 ) -> Log:
     """The log of the timeline `name`, created if missing.
 
-    `deadline_s`: maximum time of any call, including this one. `largest`: maximum bytes of one append.
-    `keys` of the cluster: claims are made with the first, and read with any. `must_replicate`: refuse an
-    engine that would lose acknowledged records with one machine. Raises LogDown, Unfit; ValueError for an
-    invalid URL or name.
+    `deadline_s`: maximum time of any call, including this one. `keys` of the cluster: claims are made with
+    the first, and read with any. `must_replicate`: refuse an engine that would lose acknowledged records with
+    one machine. Raises LogDown, Unfit; ValueError for an invalid URL or name.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")
-    log = open_engine(_engine(url, name, must_replicate), clock, deadline_s, keys)
-    if log.largest < largest:
+    engine = _engine(url, name, must_replicate)
+    log = open_engine(engine, clock, deadline_s, keys)
+    if engine.largest < PART_BYTES + EXTRA_BYTES:
         log.close()
-        raise Unfit(f"the log's engine takes records of {log.largest:,} bytes, {largest:,} are needed")
+        raise Unfit(f"the log's engine takes records of {engine.largest:,} bytes, 1 MiB is needed")
     return log
 
 

@@ -49,9 +49,7 @@ def _measured(env: Env, urls: dict[str, str], label: str, size: int, count: int)
     for run in range(env.sizes.runs):
         spent[FLOOR].append(_floor(env.folder / f"rocks-{size}-{run}", data[:size], count))
         for name, url in urls.items():
-            opened = open_log(
-                url, f"bench_{size}_{run}", time, deadline_s=DEADLINE_S, largest=size, keys=("",)
-            )
+            opened = open_log(url, f"bench_{size}_{run}", time, deadline_s=DEADLINE_S, keys=("",))
             spent[name].append(_appended(opened, data[:size], count))
             read[name].append(_read(opened))
             opened.close()

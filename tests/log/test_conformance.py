@@ -4,9 +4,11 @@ import hashlib
 import itertools
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 
+from shards.log.chained import PART_BYTES, open_engine
 from shards.log.contract import Log
 from shards.log.errors import (
     Damaged,
@@ -18,6 +20,7 @@ from shards.log.errors import (
     Unchained,
     UnknownVersion,
 )
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import DIGEST_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
 from tests.support.logs import Elapsing, Lost
 
@@ -492,22 +495,106 @@ def test_a_key_is_changed_while_both_are_known(place: Place) -> None:
 # -- size
 
 
-def test_a_large_record(place: Place) -> None:
-    log = place.open()
-    epoch = filled(log, 1)
-    data = random.Random(1).randbytes(16 << 20)
-    log.append(2, epoch, data)
-    log.append(3, epoch, b"small")
-    assert list(place.open().read(1)) == [(2, epoch, data), (3, epoch, b"small")]
+SIZES = (PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, 16 << 20)
 
 
-def test_a_record_too_large_is_refused(place: Place) -> None:
+def test_a_large_group_is_in_parts(place: Place) -> None:
+    """Each of a size that any engine takes; who reads gets it as a whole."""
+    log = place.open()
+    epoch, seq, wanted = filled(log, 1), 1, []
+    for size in SIZES:
+        data = random.Random(size).randbytes(size)
+        log.append(seq + 1, epoch, data)
+        seq += -(-size // PART_BYTES)
+        assert log.at.seq == log.reached == seq
+        wanted.append((seq, epoch, data))
+    log.append(seq + 1, epoch, b"small")
+    reader = place.open()
+    assert list(reader.read(1)) == [*wanted, (seq + 1, epoch, b"small")]
+    assert [one for one, _, _ in place.open().read(wanted[0][0])] == [
+        *(one for one, _, _ in wanted[1:]),
+        seq + 1,
+    ]
+    engine = place.engine()
+    engine.connect(5)
+    assert max(len(engine.fetch(one, 1, 5)[0]) for one in range(1, seq + 1)) <= 1 << 20
+    engine.close()
+
+
+def test_half_a_group_is_dropped_by_the_next_claim(place: Place) -> None:
+    (ours, network), theirs = place.faulty(deadline_s=1), place.open()
+    epoch = filled(ours, 2)
+    data = bytes(3 * PART_BYTES)
+    network.plan.extend((None, None, *[Lost.REQUEST] * 50))
+    with pytest.raises(LogDown):
+        ours.append(3, epoch, data)
+    assert seqs(theirs) == [1, 2]
+    assert (theirs.at.seq, theirs.reached) == (2, 4), "it has heard that somebody leads"
+    assert theirs.claim(3, "b", "") == 5
+    theirs.append(6, 5, b"of b")
+    network.plan.clear()
+    with pytest.raises(Fenced):
+        ours.append(3, epoch, data)
+    for reader in (ours, theirs, place.open()):
+        assert seqs(reader) == [1, 2, 5, 6]
+    assert seqs(place.open(), 5) == [6]
+
+
+def test_a_group_is_ended_by_who_began_it(place: Place) -> None:
+    """The same bytes again, after an outcome that was not known: parts that are there are found."""
+    log, network = place.faulty(deadline_s=1)
+    epoch = filled(log, 2)
+    data = random.Random(3).randbytes(3 * PART_BYTES)
+    network.plan.extend((None, Lost.ANSWER))
+    network.between = lambda: setattr(network, "is_cut", True)
+    with pytest.raises(LogDown):
+        log.append(3, epoch, data)
+    network.is_cut = False
+    log.append(3, epoch, data)
+    assert list(place.open().read(2)) == [(5, epoch, data)]
+
+
+def test_a_part_that_comes_late_completes_its_group(place: Place) -> None:
+    """To who has given it up, and reads on, it is one group as well."""
+    log, network = place.faulty(deadline_s=1)
+    epoch = filled(log, 2)
+    data = random.Random(4).randbytes(3 * PART_BYTES)
+    network.is_slow = True
+    network.plan.extend((None, None, Lost.LATE, *[Lost.REQUEST] * 50))
+    with pytest.raises(LogDown):
+        log.append(3, epoch, data)
+    network.plan.clear()
+    assert list(log.read(2)) == []
+    network.arrive()
+    for reader in (log, place.open()):
+        assert list(reader.read(2)) == [(5, epoch, data)]
+
+
+def test_each_part_proves_that_its_writer_leads(place: Place) -> None:
     log = place.open()
     epoch = filled(log, 1)
+    reached = []
+
+    def through(put: Callable[[], None]) -> None:
+        put()
+        reached.append(log.reached)
+
+    log.append(2, epoch, bytes(2 * PART_BYTES + 1), through)
+    assert reached == [2, 3, 4]
+
+
+def test_a_group_too_large_for_the_first_version_is_refused() -> None:
+    engine = MemoryEngine(Shelf(), largest=1_000)
+    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
+    engine.put(1, claim, 1)
+    log = open_engine(engine, Elapsing(), 2.0)
     with pytest.raises(TooLarge):
-        log.append(2, epoch, bytes(log.largest + 1))
-    log.append(2, epoch, b"")
+        log.append(2, 1, bytes(1_000))
+    log.append(2, 1, bytes(900))
     assert seqs(log) == [1, 2]
+    assert log.claim(3, "a", "", is_raised=True) == 3
+    log.append(4, 3, bytes(10_000))
+    assert [len(data) for _, _, data in log.read(3)] == [10_000]
 
 
 def test_many_records_are_read_in_their_order(place: Place) -> None:

@@ -9,9 +9,9 @@ import pytest
 from nats.aio.client import Client
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.errors import Damaged, Fenced, LogDown, Unfit
+from shards.log.errors import Damaged, LogDown, Unfit
 from shards.log.jetstream import JetStream, servers_of
-from tests.support.nats import MAX_PAYLOAD, Nats
+from tests.support.nats import Nats
 from tests.support.soak import SOAK
 
 from .ledger import Ledger
@@ -177,21 +177,23 @@ def test_nobody_there(tmp_path: Path) -> None:
     assert time.monotonic() - began < 1.5
 
 
-def test_a_record_is_as_large_as_the_servers_allow(servers: Nats) -> None:
+def test_a_group_may_be_larger_than_a_message_of_the_servers(servers: Nats) -> None:
     log = opened(servers, "size")
-    assert MAX_PAYLOAD - 1_000 < log.largest < MAX_PAYLOAD
     epoch = log.claim(1, "a", "http://a")
-    log.append(2, epoch, bytes(log.largest))
-    assert [len(data) for _, _, data in log.read(1)] == [log.largest]
+    log.append(2, epoch, bytes(3 << 20))
+    assert log.at.seq == 5
+    assert [(seq, len(data)) for seq, _, data in opened(servers, "size").read(1)] == [(5, 3 << 20)]
 
 
 def test_another_client_publishes_into_the_stream(servers: Nats) -> None:
-    """It takes a place, and is nobody's record."""
+    """It takes a place, and is nobody's record; headers are not asked for."""
     log = opened(servers, "foreign", deadline_s=1)
     epoch = log.claim(1, "a", "http://a")
     servers.publish("foreign.log", b"hello")
-    with pytest.raises(Fenced):
-        log.append(2, epoch, b"")
+    log.append(2, epoch, b"goes on")
+    reader = opened(servers, "foreign")
+    assert [seq for seq, _, _ in reader.read(0)] == [1, 3]
+    assert reader.strays == (1, 2, 2)
 
 
 def test_urls() -> None:

@@ -8,38 +8,46 @@ import pytest
 
 from shards.log.errors import Unfit
 from shards.log.opening import open_log
-from tests.support.nats import MAX_PAYLOAD, Nats
+from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 from tests.support.server import ROOT
 
 
 def test_nats(nats_servers: Nats) -> None:
-    log = open_log(nats_servers.url, "by_url", time, deadline_s=5, largest=16 << 20, keys=("",))
+    log = open_log(nats_servers.url, "by_url", time, deadline_s=5, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()
 
 
 def test_postgres(postgres_servers: Postgres) -> None:
-    log = open_log(postgres_servers.url_of_all, "by_url", time, deadline_s=5, largest=16 << 20, keys=("",))
+    log = open_log(postgres_servers.url_of_all, "by_url", time, deadline_s=5, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()
 
 
 def test_an_engine_whose_records_are_too_small_is_refused(nats_servers: Nats) -> None:
-    with pytest.raises(Unfit, match="are needed"):
-        open_log(nats_servers.url, "small", time, deadline_s=5, largest=MAX_PAYLOAD, keys=("",))
+    config = {
+        "name": "small",
+        "subjects": ["small.log"],
+        "num_replicas": 3,
+        "discard": "new",
+        "max_msg_size": 100_000,
+    }
+    assert "error" not in nats_servers.api("STREAM.CREATE.small", config)
+    with pytest.raises(Unfit, match="1 MiB is needed"):
+        open_log(nats_servers.url, "small", time, deadline_s=5, keys=("",))
 
 
 @pytest.mark.parametrize("url", ["redis://a", "a,b,c", "", "mysql://a"])
 def test_another_url(url: str) -> None:
     with pytest.raises(ValueError, match="a log is at"):
-        open_log(url, "a", time, deadline_s=1, largest=1, keys=("",))
+        open_log(url, "a", time, deadline_s=1, keys=("",))
 
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "a b", "1a", "a" * 50, "a;b", "_a"])
 def test_another_name(name: str) -> None:
     with pytest.raises(ValueError, match="named"):
-        open_log("nats://127.0.0.1:1", name, time, deadline_s=1, largest=1, keys=("",))
+        open_log("nats://127.0.0.1:1", name, time, deadline_s=1, keys=("",))
 
 
 @pytest.mark.parametrize(("url", "driver"), [("nats://a", "nats"), ("postgresql://a/b", "psycopg")])
@@ -49,7 +57,7 @@ def test_a_driver_that_is_not_installed(url: str, driver: str, monkeypatch: pyte
     for module in [name for name in sys.modules if name.split(".")[0] == driver]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Unfit, match=f"{driver}.* is missing: pip install 'fasti-server.cluster.'"):
-        open_log(url, "a", time, deadline_s=1, largest=1, keys=("",))
+        open_log(url, "a", time, deadline_s=1, keys=("",))
 
 
 def test_a_server_alone_imports_no_driver() -> None:

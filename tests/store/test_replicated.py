@@ -315,6 +315,7 @@ def test_who_leads_and_closes_says_that_nobody_does(pair: tuple[Shelf, Node, Nod
     one.store.close()
     assert last_claim(shelf) is not None
     assert last_claim(shelf).node == ""  # type: ignore[union-attr]
+    assert applied_of(one.below).seq == shelf.last, "it has all that the log has"
     other.store.follow()
     other.store.close()
     assert shelf.last == 3, "who does not lead has nothing to say"
@@ -539,3 +540,30 @@ def test_a_node_whose_key_was_changed_does_not_go_on(pair: tuple[Shelf, Node, No
     new = ReplicatedStore(one.below, open_engine(one.engine, one.clock, 2.0, ("new",)))
     assert new.follow() == 0
     assert shelf.last == 3
+
+
+def test_a_large_group_is_one(pair: tuple[Shelf, Node, Node]) -> None:
+    """Its parts say that somebody leads; its rows come together, or not at all."""
+    shelf, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    assert other.store.follow() == 1
+    batch = one.store.batch()
+    for number in range(4):
+        batch.put_message(b"%d" % number, bytes(1 << 20))
+    one.store.write(batch)
+    one.engine.plan.extend([None, None, *[Lost.REQUEST] * 50])
+    with pytest.raises(StoreFailed):
+        one.store.flush()
+    one.engine.plan.clear()
+    assert other.store.follow() == 2
+    assert other.store.follow() == 0
+    assert (rows_of(other.below), other.store.applied.seq) == ({}, 1)
+    one.store.reopen()
+    assert one.store.applied == (4, 4, *one.store.applied[2:]), "its claim ends the half group"
+    one.store.write(batch)
+    one.store.flush()
+    assert other.store.follow() == shelf.last - 3 == 6
+    assert rows_of(other.below) == rows_of(one.below)
+    assert len(rows_of(other.below)) == 4
+    other.start()
+    assert other.store.follow() == 0

@@ -38,7 +38,6 @@ KEY = "the key of a cluster that is a test"
 NAMES = ("a", "b", "c")
 STOP_S = 30.0
 READY_S = 40.0
-LARGEST = 1 << 20
 PAUSE_S = 0.03
 _END = b"\xff" * 64
 
@@ -299,7 +298,7 @@ class Cluster:
         try:
             for node in self.nodes.values():
                 assert not node.is_running
-                log = open_log(self.log_url, self.name, time, deadline_s=8, largest=LARGEST, keys=(KEY,))
+                log = open_log(self.log_url, self.name, time, deadline_s=8, keys=(KEY,))
                 stores.append(ReplicatedStore(RocksStore(node.data), log))
                 stores[-1].follow()
                 log.close()

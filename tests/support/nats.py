@@ -19,12 +19,10 @@ from typing import Any, Self
 import nats
 
 BINARY = Path(sys.executable).parent / "nats-server"
-MAX_PAYLOAD = 24 << 20
 CONF = """
 server_name: {name}
 listen: "127.0.0.1:{port}"
 http: "127.0.0.1:{monitor}"
-max_payload: {max_payload}
 jetstream {{ store_dir: "{folder}/js", sync_interval: always, max_mem: 64MB, max_file: 4GB }}
 """
 CLUSTER = """
@@ -66,7 +64,6 @@ class Nats:
             port=ports[index],
             monitor=monitors[index],
             folder=self.folder / name,
-            max_payload=MAX_PAYLOAD,
         )
         if count > 1:
             others = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)

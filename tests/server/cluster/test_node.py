@@ -7,7 +7,6 @@ import pytest
 
 from server.cluster import node
 from server.cluster.node import Node, _ends
-from server.settings.config import Config
 from server.settings.reading import load
 from shards.log.errors import Unfit
 
@@ -57,7 +56,7 @@ async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     )
     tries = 0
 
-    def unfit(_: Config) -> None:
+    def unfit(*_: object) -> None:
         nonlocal tries
         tries += 1
         if tries == 2:
