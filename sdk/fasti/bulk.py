@@ -20,6 +20,7 @@ from typing import Any
 from .coalesce import MAX_BYTES, MAX_ITEMS
 from .errors import Error, Problem, error_of
 from .transport import NDJSON, Transport
+from .warned import warn_of_past
 from .wire import (
     KEY_HEADER,
     Json,
@@ -29,9 +30,11 @@ from .wire import (
     due,
     dumps,
     instant,
+    instant_of_id,
     key_text,
     message_line,
     new_key,
+    parse_instant,
     put_payload,
     span,
 )
@@ -41,8 +44,8 @@ Item = NewMessage | Mapping[str, Any]
 Items = Iterable[Item] | AsyncIterable[Item]
 
 
-def line_of(item: Item, key_scope: KeyScope | None = None) -> bytes:
-    """An NDJSON line without its end. Raises TypeError, ValueError for invalid values.
+def line_of(item: Item, key_scope: KeyScope | None = None) -> tuple[bytes, Json]:
+    """An NDJSON line without its end, and its object. Raises TypeError, ValueError for invalid values.
 
     `key_scope`: of the item's key, if it has one.
     """
@@ -52,7 +55,7 @@ def line_of(item: Item, key_scope: KeyScope | None = None) -> bytes:
         body.pop("key", None)
     elif key_scope is not None:
         body.setdefault("key_scope", key_scope)
-    return message_line(body) if isinstance(item, NewMessage) else dumps(body)
+    return message_line(body) if isinstance(item, NewMessage) else dumps(body), body
 
 
 def _body_of(item: Mapping[str, Any]) -> Json:
@@ -77,16 +80,37 @@ def _plain(value: Any) -> Any:
 class _Batch:
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
+    first: tuple[datetime, int, Json] | None = None
+    """The earliest time that an item names, that item's index and the item; not of items that say `late`."""
 
     def takes(self, line: bytes, limit: int) -> bool:
         return not self.lines or (len(self.lines) < limit and self.size + len(line) <= MAX_BYTES)
 
-    def add(self, line: bytes) -> None:
+    def add(self, line: bytes, body: Json) -> None:
+        at = body.get("deliver_at")
+        if isinstance(at, str) and "[" not in at and "late" not in body:
+            self._note(at, body)
         self.lines.append(line)
         self.size += len(line) + 1
 
+    def _note(self, at: str, body: Json) -> None:
+        try:
+            due_at = parse_instant(at)
+        except ValueError:  # text of another form
+            return
+        if self.first is None or due_at < self.first[0]:
+            self.first = due_at, len(self.lines), body
 
-async def _lines(items: Items, key_scope: KeyScope | None) -> AsyncIterator[bytes]:
+    def warn_of_past(self, answer: Json) -> bool:
+        """Warn if an item's time had passed; returns whether it had. `answer`: what the server said."""
+        if self.first is None:
+            return False
+        at, index, body = self.first
+        name = body.get("topic") or f"item {index}"
+        return warn_of_past(name, body["deliver_at"], instant_of_id(answer["ids"][index]) - at)
+
+
+async def _lines(items: Items, key_scope: KeyScope | None) -> AsyncIterator[tuple[bytes, Json]]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield line_of(item, key_scope)
@@ -117,11 +141,11 @@ async def send_all(
     sender = _Sender(transport, on_progress, params or {}, headers or {})
     filling = _Batch()
     try:
-        async for line in _lines(items, key_scope):
+        async for line, body in _lines(items, key_scope):
             if not filling.takes(line, batch):
                 await sender.start(filling)
                 filling = _Batch()
-            filling.add(line)
+            filling.add(line, body)
         if filling.lines:
             await sender.start(filling)
         await sender.finish()
@@ -148,30 +172,34 @@ class _Sender:
         self._headers = headers
         self._transport = transport
         self._on_progress = on_progress
-        self._under_way: asyncio.Task[int] | None = None
+        self._under_way: tuple[_Batch, asyncio.Task[Json]] | None = None
+        self._has_warned = False
 
     async def start(self, batch: _Batch) -> None:
         """Wait for the batch before, then send this one in the background."""
         await self.finish()
-        self._under_way = asyncio.create_task(self._post(batch))
+        self._under_way = batch, asyncio.create_task(self._post(batch))
         await asyncio.sleep(0)  # let it reach the socket before the next one is encoded
 
     async def finish(self) -> None:
         if self._under_way is None:
             return
-        accepted = await self._under_way
+        batch, posting = self._under_way
+        answer = await posting
         self._under_way = None
-        self.accepted += accepted
+        self.accepted += int(answer["accepted"])
         if self._on_progress is not None:
             self._on_progress(self.accepted)
+        self._has_warned = self._has_warned or batch.warn_of_past(answer)
 
     async def abandon(self) -> None:
         """Wait for the batch in progress after a failure, and ignore its result."""
         if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.gather(self._under_way, return_exceptions=True)
+            _, posting = self._under_way
+            posting.cancel()
+            await asyncio.gather(posting, return_exceptions=True)
 
-    async def _post(self, batch: _Batch) -> int:
+    async def _post(self, batch: _Batch) -> Json:
         body = b"\n".join(batch.lines) + b"\n"
         answer = await self._transport.call(
             "POST",
@@ -181,7 +209,7 @@ class _Sender:
             content_type=NDJSON,
             headers={KEY_HEADER: new_key(), **self._headers},
         )
-        return int(answer.object()["accepted"])
+        return answer.object()
 
 
 def _counted(error: Error, accepted: int) -> Error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
@@ -21,7 +21,7 @@ from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
-from .warned import warn
+from .warned import warn_of_empty, warn_of_past
 from .wire import (
     DUE_NAMES,
     NO_PAYLOAD,
@@ -45,8 +45,6 @@ from .wire import (
 )
 
 _OPTIONS = MessageOptions.__optional_keys__
-_PAST = timedelta(minutes=1)
-_EMPTY = "schedule({!r}) has no payload, so the message is empty; give payload='' if that is meant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +250,7 @@ class Messages:
             body["headers"] = headers
         line = message_line(body)
         if payload is NO_PAYLOAD and options.get("deliver_to") is None:
-            warn(_EMPTY.format(topic))
+            warn_of_empty(f"schedule({topic!r})")
         try:
             if claims:
                 answer = await send_one(self._transport, (*terms, ("claims", "true")), line, own)
@@ -453,13 +451,8 @@ def _warn_of_past(message: Message, at: When | None) -> None:
     except ValueError:  # text of another form
         due_at = message.deliver_at
     now = message.raw.get("server_time")  # a batch does not tell it: then the time is the id's
-    past = (message.deliver_at if now is None else parse_instant(now)) - due_at
-    if past > _PAST:
-        ago = timedelta(seconds=past // timedelta(seconds=1))
-        text = (
-            f"{message.topic or message.id}: {at} was {ago} ago by the server's clock, so it is due at once"
-        )
-        warn(text)
+    placed_at = message.deliver_at if now is None else parse_instant(now)
+    warn_of_past(message.topic or message.id, at, placed_at - due_at)
 
 
 def _path(message_id: str) -> str:

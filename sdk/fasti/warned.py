@@ -1,4 +1,4 @@
-"""Warnings that name the line of the user's program: the nearest one outside this package.
+"""Warnings of what is rarely meant. They name the user's line: the nearest one outside this package.
 
 The blocking client runs its calls in a thread of its own, where no such line is on the stack. So it hands
 a call over with `calling()`, a context that knows the line.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 import warnings
 from contextvars import Context, ContextVar, copy_context
+from datetime import timedelta
 from typing import Any, NamedTuple
 
+_PAST = timedelta(minutes=1)
 _OURS = (__package__, f"{__package__}.")
 
 
@@ -35,6 +37,20 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
         line.names.get("__name__"),
         line.names.setdefault("__warningregistry__", {}),
     )
+
+
+def warn_of_past(name: str, at: object, ago: timedelta) -> bool:
+    """Warn if `at` was more than a minute ago by the server's clock; returns whether it was."""
+    if ago <= _PAST:
+        return False
+    whole = timedelta(seconds=ago // timedelta(seconds=1))
+    warn(f"{name}: {at} was {whole} ago by the server's clock, so it is due at once")
+    return True
+
+
+def warn_of_empty(call: str) -> None:
+    """Warn that a message has no payload."""
+    warn(f"{call} has no payload, so the message is empty; give payload='' if that is meant")
 
 
 def calling() -> Context:

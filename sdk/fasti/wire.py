@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from .durations import TimeError, parse_delay
 from .errors import BadArgument
+from .warned import warn_of_empty
 
 Json = dict[str, Any]
 Qos = Literal[0, 1, 2]
@@ -243,7 +244,7 @@ class NewMessage:
     """
 
     topic: str = ""
-    payload: Any = ""
+    payload: Any = NO_PAYLOAD
     at: When | None = None
     delay: Span | None = None
     key: Key | None = None
@@ -259,6 +260,8 @@ class NewMessage:
 
     def body(self) -> Json:
         """The object of `POST /v1/messages`; the key stands last."""
+        if self.payload is NO_PAYLOAD and self.deliver_to is None:
+            warn_of_empty("a NewMessage")
         return message_body(self.topic, self.payload, {name: getattr(self, name) for name in _OPTIONAL})
 
 

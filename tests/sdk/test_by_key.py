@@ -245,7 +245,7 @@ async def test_of_many(c: fasti.Client) -> None:
         await c.advance(timedelta(seconds=1))
         assert await c.messages.count(topic="many", state="all") == count
     for item in ({"topic": "a", "payload": 1}, fasti.NewMessage(topic="a", payload=1)):
-        assert b"key_scope" not in line_of(item, "pending")
+        assert b"key_scope" not in line_of(item, "pending")[0]
     scoped = fasti.NewMessage(topic="a", payload=1, key_scope="pending")
     with pytest.raises(fasti.BadArgument):
         await c.messages.schedule_many([scoped])

@@ -248,6 +248,13 @@ async def test_a_time_that_has_passed_is_said(server: Server) -> None:
             await c.messages.schedule("a/b", "x", at=past, late="deliver")
             await c.messages.schedule("a/b", "x", at=now - timedelta(seconds=50))
             await c.messages.schedule("a/b", "x", at=None, delay=0)
+            await c.messages.schedule_many([{"topic": "a/b", "payload": "x", "at": past, "late": "deliver"}])
+        old = fasti.NewMessage(topic="a/old", payload="x", at=now - timedelta(days=2))
+        local = {"topic": "a/b", "payload": "x", "at": "2020-01-01T00:00[Europe/Bucharest]"}
+        items = [local, {"topic": "a/b", "payload": "x", "delay": 1}, {**local, "at": past}, old, old]
+        with pytest.warns(UserWarning, match=r"^a/old: .* was 2 days, 0:00:00 ago") as warned:
+            assert await c.messages.schedule_many(items, batch=4) == 5
+        assert [one.filename for one in warned] == [__file__]
     options = ("--at", text, "--url", server.url, "-o", "json")
     code, out, err = await fasti_cli("message", "schedule", "a/b", "x", *options)
     assert (code, json.loads(out)["state"]) == (0, "pending")
@@ -262,6 +269,10 @@ async def test_a_payload_that_is_not_there_is_said(server: Server) -> None:
         assert (await made.refresh()).payload == ""
         await c.messages.schedule("a/b", "", delay=60)
         await c.messages.schedule(deliver_to="https://example.com/hook", delay=60)
+        with pytest.warns(UserWarning, match="^a NewMessage has no payload") as warned:
+            await c.messages.schedule_many([fasti.NewMessage(topic="a/b", delay=60)])
+        assert warned[0].filename == __file__
+        await c.messages.schedule_many([fasti.NewMessage(topic="a/b", payload="", delay=60)])
 
 
 async def test_a_warning_names_the_line_that_called(server: Server) -> None:

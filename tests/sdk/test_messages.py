@@ -177,7 +177,7 @@ async def test_schedule_many_reads_no_further_than_it_must(client: fasti.Client,
         nonlocal read
         while True:
             read += 1
-            yield fasti.NewMessage(topic="a/#" if read == 250 else "a")
+            yield fasti.NewMessage(topic="a/#" if read == 250 else "a", payload="")
 
     with pytest.raises(fasti.Refused) as refused:
         await client.messages.schedule_many(endless(), batch=100)
