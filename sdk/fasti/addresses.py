@@ -23,7 +23,7 @@ from typing import Any
 
 from yarl import URL
 
-from .errors import UnencryptedWarning
+from .errors import BadArgument, UnencryptedWarning
 from .warned import warn
 
 HOPS = 5
@@ -35,6 +35,7 @@ _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}  # by the t
 _SECURE = ("mqtts", "wss")
 _PLAIN = ("http", "mqtt", "ws")
 _WEBSOCKETS = ("ws", "wss")
+_USER = re.compile(r"(^|//)[^/?#]*@")
 _ANYWHERE = ("", "0.0.0.0", "::")
 _BROKER = re.compile(
     r"(?:(?P<scheme>[A-Za-z]+)://)?(?P<host>\[[^\]/]*\]|[^:/@\s]+)(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?",
@@ -92,6 +93,7 @@ class Plain:
 
 def base_url(text: str) -> str:
     """The address of a server; the default scheme is `http://`. Raises ValueError."""
+    _check_user("url", text)
     named = text if "://" in text else f"http://{text}"
     try:
         url = URL(named)
@@ -101,6 +103,14 @@ def base_url(text: str) -> str:
     if url.scheme not in ("http", "https") or url.host in (None, "", "http", "https"):
         raise ValueError(f"{text!r} is no address of a server: http://host:port is expected, or https")
     return f"{url.scheme}://{named.partition('://')[2].rstrip('/')}"
+
+
+def _check_user(argument: str, text: str) -> None:
+    """Raises BadArgument, without the text, for an address that may hold a password."""
+    if _USER.search(text):
+        raise BadArgument(
+            argument, "must not hold a user name or a password; a key is given as key=, --key or FASTI_KEY"
+        )
 
 
 def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
@@ -230,6 +240,7 @@ class Brokers:
 
 def broker(text: str) -> Broker:
     """The address in "host:port", "mqtts://host", "wss://host/path". Raises ValueError."""
+    _check_user("mqtt", text)
     found = _BROKER.fullmatch(text.strip())
     if found is not None:
         scheme = (found["scheme"] or "mqtt").lower()

@@ -165,6 +165,16 @@ def test_what_is_no_address_is_said_so(said: str) -> None:
         base_url(said)
 
 
+@pytest.mark.parametrize(
+    "said", ["https://joe:s3cret@a.example", "joe:s3cret@a:8080", "https://s3cret@a", "ftp://joe:s3cret@a"]
+)
+@pytest.mark.parametrize("argument", ["url", "mqtt"])
+def test_an_address_with_a_password_is_refused_without_a_word_of_it(argument: str, said: str) -> None:
+    with pytest.raises(fasti.BadArgument, match=f"^{argument} must not hold a user name") as refused:
+        fasti.Client(key="k", **{argument: said})
+    assert "s3cret" not in str(refused.value)
+
+
 async def test_a_server_is_found_without_a_scheme(server: Server) -> None:
     bare = server.url.removeprefix("http://")
     assert json.loads(await ok("server", "status", "-o", "json", "--url", bare))["url"] == server.url
