@@ -14,7 +14,8 @@ Topic and payload are written down once, where they are handled. A level `{order
 server, and is filled from the payload's member of that name.
 
 The first argument's annotation says what the function takes: a dataclass, a msgspec Struct or a pydantic
-model is made of the payload's JSON, by its own rules (a dataclass checks names, not types). A second argument
+model is made of the payload's JSON, by its own rules (a dataclass checks names, not types); with `| None` it
+may be null. A second argument
 then takes the `Delivery`. With any other annotation, or none, the function takes the `Delivery` alone.
 `schedule` checks a payload by the same type before anything is sent. A payload that does not fit on arrival
 is a dead letter at once: no retry can help.
@@ -70,6 +71,14 @@ class Codec(NamedTuple):
     check: Callable[[Any], Any]
     dump: Callable[[Any], Any]
 
+    def with_none(self) -> Codec:
+        """The same, for which None and null are values, too."""
+        return self._replace(
+            load=lambda data: None if data.strip() == b"null" else self.load(data),
+            check=lambda value: None if value is None else self.check(value),
+            dump=lambda value: None if value is None else self.dump(value),
+        )
+
     def written(self, value: Any) -> Any:
         """A value as JSON. Raises BadArgument if the worker could not make it of that again."""
         try:
@@ -82,7 +91,10 @@ class Codec(NamedTuple):
 
 
 def codec_of(kind: Any) -> Codec | None:
-    """None for a type that is not one of the three."""
+    """None for a type that is not one of the three. `kind | None` takes null as well."""
+    if (inner := _unwrapped(kind)) is not kind:
+        codec = codec_of(inner)
+        return None if codec is None else codec.with_none()
     if not isinstance(kind, type):
         return None
     if hasattr(kind, "model_validate_json"):
@@ -132,14 +144,21 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 def _of_hint(hint: Any, value: Any) -> Any:
     """The value, with dataclasses in place of the objects that the hint names them for."""
+    hint = _unwrapped(hint)
     if isinstance(value, Mapping) and isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _of_members(hint, value)
-    origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not type(None)]
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(value, Mapping) and origin in _MAPPINGS:
         return {name: _of_hint(inner[1], one) for name, one in value.items()}
     if isinstance(value, list) and origin in _SEQUENCES:
         return [_of_hint(inner[0], one) for one in value]
-    return _of_hint(inner[0], value) if len(inner) == 1 and origin in _UNIONS else value
+    return value
+
+
+def _unwrapped(hint: Any) -> Any:
+    """The type in `type | None`; any other hint as it is."""
+    inner = [one for one in typing.get_args(hint) if one is not types.NoneType]
+    return inner[0] if len(inner) == 1 and typing.get_origin(hint) in _UNIONS else hint
 
 
 class Pattern:

@@ -100,6 +100,17 @@ async def test_a_payload_is_checked_by_the_handlers_own_type(kind: Any) -> None:
             await handle.schedule({"order": "seventeen"})
 
 
+@pytest.mark.parametrize("kind", READ)
+async def test_a_payload_may_be_null_where_the_type_says_so(kind: Any) -> None:
+    handle, seen = handled("orders/x", kind | None)
+    for payload, sent in ((FITS, READ[kind]), (None, None)):
+        await handle.schedule(payload)
+        assert seen.sent.pop() == ("orders/x", sent, {})
+    assert (arrived(handle, FITS), arrived(handle, None)) == (kind(**FITS), None)
+    with pytest.raises(fasti.BadArgument, match=f"^payload does not fit {kind.__name__}: "):
+        await handle.schedule({"ordre": 17})
+
+
 def arrived(handle: Any, payload: Any) -> Any:
     """What the worker calls the function with."""
     delivery: Any = SimpleNamespace(payload=json.dumps(payload).encode())
