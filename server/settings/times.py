@@ -140,7 +140,8 @@ def zone_of(name: str) -> ZoneInfo:
         except (KeyError, ValueError, OSError):
             pass
     zone = meant(name)
-    raise TimeError(f"unknown time zone {name[:64]!r}" + (f"; is {zone} meant?" if zone else ""))
+    what = f"is {zone} meant?" if zone else "names are those of the IANA database, such as Europe/Vienna"
+    raise TimeError(f"unknown time zone {name[:64]!r}; {what}")
 
 
 def format_ms(at_ms: int) -> str:

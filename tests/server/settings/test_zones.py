@@ -1,5 +1,7 @@
 """Which zone a wrong name means."""
 
+import re
+
 import pytest
 
 from server.settings.times import TimeError, zone_of
@@ -24,6 +26,13 @@ from server.settings.zones import meant
 )
 def test_the_nearest_name_is_asked_for(name: str, zone: str) -> None:
     assert meant(name) == zone
+
+
+@pytest.mark.parametrize("name", ["PST", "Wien", "Europe/Moskau", "GMT+2"])
+def test_the_refusal_says_which_names_there_are(name: str) -> None:
+    said = f"unknown time zone {name!r}; names are those of the IANA database"
+    with pytest.raises(TimeError, match=f"^{re.escape(said)}"):
+        zone_of(name)
 
 
 def test_the_refusal_asks() -> None:
