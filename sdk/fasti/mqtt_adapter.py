@@ -69,6 +69,7 @@ from .tls import CUT, is_cut, trouble, unaccepted
 from .wire import dumps
 
 _SETTLE_S = 2.0
+_HTTP = "this port speaks HTTP: leave out mqtt= (--mqtt), or give the port of MQTT"
 _BURST = 256
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
 _ACK = {1: 0x40, 2: 0x50}
@@ -117,6 +118,7 @@ class Connection:
         self._tls = target.tls
         self._socket: socket.socket | None = None  # the last that was opened
         self._is_given_up = False  # before it was connected
+        self._is_http = False  # what CONNECT is answered with
         self._paho: Paho = self._mqtt._client
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -170,6 +172,8 @@ class Connection:
         """Why there is no connection. `said`: its text and what paho has logged."""
         if why := trouble(said, self._tls):
             return Untrusted(f"{self._broker}: {why}")
+        if self._is_http:
+            return Unreachable(f"{self._broker}: {_HTTP}")
         failed = refused_connect(error, self._broker, self._reference)
         is_lost = isinstance(failed, Unreachable) and self._paho.socket() is None
         if is_lost and isinstance(self._socket, ssl.SSLSocket):
@@ -381,6 +385,7 @@ class Connection:
 
         def loop_read(_max_packets: int = 1) -> MQTTErrorCode:
             """paho's, for as long as each call brings something: it does not say so itself."""
+            self._is_http = self._is_http or (not self._is_entered and self._has_http())
             for _ in range(_BURST):
                 came, code = self._came, read()
                 if code != MQTTErrorCode.MQTT_ERR_SUCCESS or self._came == came:
@@ -393,6 +398,12 @@ class Connection:
         paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
+
+    def _has_http(self) -> bool:
+        """Whether an answer in HTTP is there to be read. Not seen through TLS."""
+        with contextlib.suppress(OSError, ValueError):  # of TLS
+            return self._socket is not None and self._socket.recv(5, socket.MSG_PEEK) == b"HTTP/"
+        return False
 
     def _hook_socket(self) -> None:
         paho = self._paho

@@ -273,6 +273,11 @@ async def test_a_payload_that_is_not_there_is_said(server: Server) -> None:
             await c.messages.schedule_many([fasti.NewMessage(topic="a/b", delay=60)])
         assert warned[0].filename == __file__
         await c.messages.schedule_many([fasti.NewMessage(topic="a/b", payload="", delay=60)])
+    hook = ("--deliver-to", "https://example.com")
+    for given, said in [((), "there is no PAYLOAD"), (("",), ""), (hook, "")]:
+        options = (*given, "--in", "1m", "--url", server.url)
+        code, _, err = await fasti_cli("message", "schedule", "a/b", *options)
+        assert (code, said in err, bool(err)) == (0, True, bool(said))
 
 
 async def test_a_warning_names_the_line_that_called(server: Server) -> None:
@@ -300,14 +305,11 @@ async def test_a_warning_names_the_line_that_called(server: Server) -> None:
     for seen, known in zip((await asyncio.to_thread(blocking), await awaited()), kinds, strict=True):
         assert [one.category for one in seen] == [*known, fasti.UnencryptedWarning]
         assert {one.filename for one in seen} == {__file__}
-    hook = ("--deliver-to", "https://example.com")
-    for given, said in [((), "there is no PAYLOAD"), (("",), ""), (hook, "")]:
-        options = (*given, "--in", "1m", "--url", server.url)
-        code, _, err = await fasti_cli("message", "schedule", "a/b", *options)
-        assert (code, said in err, bool(err)) == (0, True, bool(said))
 
 
-async def test_a_port_of_mqtt_is_recognised(server: Server) -> None:
-    async with fasti.Client(f"http://{server.mqtt}") as c:
+async def test_a_port_of_mqtt_is_recognised_and_one_of_http(server: Server) -> None:
+    async with fasti.Client(f"http://{server.mqtt}", mqtt=server.http, retry=fasti.Retry(attempts=1)) as c:
         with pytest.raises(fasti.Refused, match="This port speaks MQTT"):
             await c.info()
+        with pytest.raises(fasti.Unreachable, match="this port speaks HTTP: leave out mqtt="):
+            await anext(c.subscribe("a/b"))
