@@ -12,7 +12,8 @@ import { backward, fitsOf, forward, isFilter } from "./seek.js";
 import { msOf } from "./when.js";
 
 const KEY_MOST = 256;
-const SHOWN = 100, SEARCHED = 1_000;
+/** Rows shown at once; of two lists, so that the second one is near. */
+const SHOWN = 100, SHOWN_OF_TWO = 20, SEARCHED = 1_000;
 /** What one search reads at most before it asks whether to go on. */
 const READ_MOST = 20_000, READ_MS = 60_000, COUNT_MS = 5_000;
 const STATES = ["pending", "dispatched", "cancelled", "expired", "all"];
@@ -50,8 +51,9 @@ async function openList(root, { api, query, go }) {
   const fits = fitsOf({ words, header, text, schedule });
   const ends = new AbortController();
   const wish = { topic: chosen, state, limit: fits ? SEARCHED : SHOWN };
-  const shown = spans(state, from, to).map(([title, read, span]) => list({
-    api, title, fits, pages: read(api, { ...wish, ...span }, ends.signal), signal: ends.signal, hasPending: read === forward && ["pending", "all"].includes(state),
+  const parts = spans(state, from, to);
+  const shown = parts.map(([title, read, span]) => list({
+    api, title, step: parts.length > 1 ? SHOWN_OF_TWO : SHOWN, fits, pages: read(api, { ...wish, ...span }, ends.signal), signal: ends.signal, hasPending: read === forward && ["pending", "all"].includes(state),
     count: state === "pending" && !fits ? { ...wish, due_from: from, due_to: to, limit: 1, count: true } : null,
     filter: fits || !Object.keys(filter).length ? null : filter, again: () => go(location.hash.slice(1)),
   }));
@@ -95,10 +97,10 @@ function spans(state, from, to) {
 }
 
 /** One list: what its pages have and `fits`, as far as it has been read. */
-function list({ api, title, fits, pages, signal, hasPending, count: counted, filter, again }) {
+function list({ api, title, step: most, fits, pages, signal, hasPending, count: counted, filter, again }) {
   const found = [], ticked = new Set(), order = {};
   const tools = h("div", { class: "row" }), said = h("span", { class: "faint", role: "status" }), foot = h("div", { class: "row" }), body = h("div");
-  let read = 0, upTo = null, wanted = SHOWN, total = null, isEnd = false, isCut = false, isReading = false, isStopped = false;
+  let read = 0, upTo = null, wanted = most, total = null, isEnd = false, isCut = false, isReading = false, isStopped = false;
 
   async function step() {
     const { done, value } = await pages.next();
@@ -152,7 +154,7 @@ function list({ api, title, fits, pages, signal, hasPending, count: counted, fil
     said.textContent = `${figures}${stand}${isCut ? "; of one second there are too many to show" : ""}`;
     fill(body, rows.length ? drawn(rows) : isReading ? null : empty());
     fill(foot, isReading ? [h("progress", { "aria-label": "Searching" }), button("Stop", () => { isStopped = true; })]
-      : isEnd && found.length <= wanted ? null : button(found.length > wanted || !fits ? "More" : "Go on", () => { if (found.length >= wanted) wanted += SHOWN; run(); }));
+      : isEnd && found.length <= wanted ? null : button(found.length > wanted || !fits ? "More" : "Go on", () => { if (found.length >= wanted) wanted += most; run(); }));
     drawTools(rows);
   }
 

@@ -5,9 +5,9 @@
 
 import { textOf } from "./payload.js";
 
-const SECOND = 1_000;
-/** A span with more rows is read in shorter ones; one second with more than CUT_MOST is cut. */
-const SPAN_MOST = 3_000, SPAN_FEW = 500, CUT_MOST = 20_000;
+const SECOND = 1_000, PAGE = 1_000;
+/** A span that takes more pages is read in shorter ones; one second that takes more than CUT_PAGES is cut. */
+const SPAN_PAGES = 4, CUT_PAGES = 20;
 
 /** { rows, upTo } in the order of the timeline; `upTo`: ms, null where only the server knows. */
 export async function* forward(api, { from, to, ...query }, signal) {
@@ -27,14 +27,20 @@ export async function* backward(api, { from = 0, to, now, ...query }, signal) {
   let width = SECOND, end = Math.min(to ?? now, now);
   let last = to;  // without an end: what was dispatched since `now` too
   while (end > from) {
-    const start = Math.max(from, end - width);
-    const { rows, isWhole } = await api.all("/v1/messages", { ...query, due_from: start, due_to: last }, "messages", { most: width > SECOND ? SPAN_MOST : CUT_MOST, signal });
-    if (!isWhole && width > SECOND) {
+    const start = Math.max(from, end - width), rows = [];
+    let pages = 0, cursor = null;
+    do {
+      const page = await api.call("GET", "/v1/messages", { query: { ...query, due_from: start, due_to: last, limit: PAGE, cursor }, signal });
+      for (const row of page.messages) rows.push(row);
+      cursor = page.next;
+      pages += 1;
+    } while (cursor && pages < (width > SECOND ? SPAN_PAGES : CUT_PAGES));
+    if (cursor && width > SECOND) {
       width = Math.max(SECOND, width / 8);
       continue;
     }
-    yield { rows: rows.reverse(), upTo: start, isCut: !isWhole };
-    if (rows.length < SPAN_FEW) width *= 4;
+    yield { rows: rows.reverse(), upTo: start, isCut: Boolean(cursor) };
+    if (pages === 1) width *= 4;
     end = last = start;
   }
 }

@@ -9,8 +9,8 @@ import { glimpse } from "./payload.js";
 
 const ROWS = 200, DRAW_MS = 250, RETRY_MS = 2_000, RETRY_MS_MAX = 60_000;
 
-export function open(root, { api, query, go }) {
-  let rows = [], stream = null, isPaused = false, missed = 0, timer = null;
+export function open(root, { api, live, query }) {
+  let rows = [], topic = null, stream = null, isPaused = false, missed = 0, timer = null, isSilent = false;
   const said = h("p", { class: "faint", role: "status" }), body = h("div"), tools = h("span", { class: "row" });
   const form = h("form", { class: "row", role: "search", "aria-label": "Live", onsubmit: (event) => { event.preventDefault(); start(entries(form).topic ?? "#"); } },
     field("Topic filter", "topic", { value: query.topic ?? "#", placeholder: "orders/#" }), h("button", { class: "act" }, "Start"), tools);
@@ -18,13 +18,19 @@ export function open(root, { api, query, go }) {
     field("Topic", "to", { required: true, placeholder: "orders/17" }), field("Payload", "payload"), field("In (empty: now)", "deliver_in", { placeholder: "10s" }), h("button", {}, "Publish"));
   fill(root, h("h1", {}, "Live"), form, said, h("details", { open: true }, h("summary", {}, "Publish a message"), box), body);
 
-  async function start(topic) {
-    stream?.abort();
-    stream = new AbortController();
-    const { signal } = stream;
+  function start(wanted) {
+    topic = wanted;
     rows = [];
     isPaused = false;
     missed = 0;
+    listen();
+  }
+
+  /** Until it is stopped: what ends by itself begins again. */
+  async function listen() {
+    stream?.abort();
+    stream = new AbortController();
+    const { signal } = stream;
     for (let wait = RETRY_MS; !signal.aborted; wait = Math.min(2 * wait, RETRY_MS_MAX)) {
       try {
         const response = await api.fetch("GET", "/v1/tail", { query: { topic }, signal });
@@ -41,6 +47,13 @@ export function open(root, { api, query, go }) {
       await new Promise((done) => setTimeout(done, wait));
     }
   }
+
+  /** A connection that leads nowhere does not end: the server's figures, which come each second, tell. */
+  const unfollow = live.on((figures) => {
+    if (stream && isSilent && figures) listen();
+    isSilent = stream !== null && !figures;
+    if (isSilent) say("No answer from the server");
+  });
 
   function stop(text) {
     stream?.abort();
@@ -78,7 +91,7 @@ export function open(root, { api, query, go }) {
   }
 
   start(query.topic ?? "#");
-  return () => { stream?.abort(); clearTimeout(timer); };
+  return () => { unfollow(); stream?.abort(); clearTimeout(timer); };
 }
 
 const drawn = (rows) => table([
