@@ -7,15 +7,16 @@ import { count } from "./format.js";
 import { delayMs } from "./when.js";
 
 const AT_ONCE = 16;
-const SHIFT = { what: "pending messages match and", would: "be moved", act: "Shift them", ask: field("By", "shift", { placeholder: "2h, or -15m back", required: true }) };
-const CANCEL = { what: "pending messages match and", would: "be cancelled: nobody gets them, and that cannot be undone", act: "Cancel them", kind: "danger" };
+const terms = (verb, what) => (verb === "cancel"
+  ? { what, would: "be cancelled: nobody gets them, and that cannot be undone", act: "Cancel them", kind: "danger" }
+  : { what, would: "be moved", act: "Shift them", ask: field("By", "shift", { placeholder: "2h, or -15m back", required: true }) });
 
 /** What a topic filter and a range of due times select: by one call. */
 export function changeAll(api, verb, filter) {
   const run = ({ dry_run, shift, after }) => (dry_run
     ? api.post("/v1/messages:cancel", { filter, dry_run })
     : api.post(`/v1/messages:${verb}`, { filter, shift, as_of: after.as_of }));
-  return dryRun({ ...(verb === "cancel" ? CANCEL : SHIFT), run });
+  return dryRun({ ...terms(verb, "pending messages"), run });
 }
 
 /** These messages, one by one. A shift can be undone. */
@@ -30,7 +31,7 @@ export async function changeTicked(api, verb, rows, again) {
     undo = () => attempt(() => each(rows, move((one) => Date.parse(one.deliver_at))), ({ changed }) => `${count(changed)} moved back`).then(again);
     return each(rows, move((one) => Date.parse(one.deliver_at) + by));
   }
-  const result = await dryRun({ ...(verb === "cancel" ? CANCEL : SHIFT), what: "ticked messages", run });
+  const result = await dryRun({ ...terms(verb, "ticked messages"), run });
   if (result?.changed && undo) notice(`Moved: ${count(result.changed)}`, "good", undo);
   return result;
 }

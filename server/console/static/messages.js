@@ -44,22 +44,32 @@ async function openList(root, { api, query, go }) {
   fill(root, h("div", { class: "row" }, h("h1", {}, "Messages"), h("a", { class: "button act", href: "#/messages/new" }, "New message")), form, lists);
 
   const id = q && isName(q) ? await idOf(api, q) : null;
-  if (id) { location.replace(`#/messages/${part(id)}`); return undefined; }
-  const [from, to] = ["due_from", "due_to"].map((name) => query[name] && time(name, query[name]));
-  const { topic: chosen = topic, words } = asked(q);
-  const filter = Object.fromEntries(Object.entries({ topic: chosen, due_from: from, due_to: to }).filter(([, value]) => value !== undefined));
-  const fits = fitsOf({ words, header, text, schedule });
+  if (id) { if (root.isConnected) location.replace(`#/messages/${part(id)}`); return undefined; }
   const ends = new AbortController();
-  const wish = { topic: chosen, state, limit: fits ? SEARCHED : SHOWN };
-  const parts = spans(state, from, to);
-  const shown = parts.map(([title, read, span]) => list({
-    api, title, step: parts.length > 1 ? SHOWN_OF_TWO : SHOWN, fits, pages: read(api, { ...wish, ...span }, ends.signal), signal: ends.signal, hasPending: read === forward && ["pending", "all"].includes(state),
-    count: state === "pending" && !fits ? { ...wish, due_from: from, due_to: to, limit: 1, count: true } : null,
-    filter: fits || !Object.keys(filter).length ? null : filter, again: () => go(location.hash.slice(1)),
-  }));
-  fill(lists, shown.map((one) => one.root));
-  await Promise.all(shown.map((one) => one.begin()));
+  try {
+    await find();
+  } catch (error) {
+    ends.abort();
+    if (error.status !== 422) throw error;
+    fill(lists, h("p", { class: "bad", role: "alert" }, reasons(error)));
+  }
   return () => ends.abort();
+
+  async function find() {
+    const [from, to] = ["due_from", "due_to"].map((name) => query[name] && time(name, query[name]));
+    const { topic: chosen = topic, words } = asked(q);
+    const filter = Object.fromEntries(Object.entries({ topic: chosen, due_from: from, due_to: to }).filter(([, value]) => value !== undefined));
+    const fits = fitsOf({ words, header, text, schedule });
+    const wish = { topic: chosen, state, limit: fits ? SEARCHED : SHOWN };
+    const parts = spans(state, from, to);
+    const shown = parts.map(([title, read, span]) => list({
+      api, title, step: parts.length > 1 ? SHOWN_OF_TWO : SHOWN, fits, pages: read(api, { ...wish, ...span }, ends.signal), signal: ends.signal, hasPending: read === forward && ["pending", "all"].includes(state),
+      count: state === "pending" && !fits ? { ...wish, due_from: from, due_to: to, limit: 1, count: true } : null,
+      filter: fits || !Object.keys(filter).length ? null : filter, again: () => go(location.hash.slice(1)),
+    }));
+    fill(lists, shown.map((one) => one.root));
+    await Promise.all(shown.map((one) => one.begin()));
+  }
 }
 
 /** One that may be an id or a key; a filter is neither. */
@@ -81,7 +91,7 @@ async function idOf(api, text) {
 
 function time(name, text) {
   const ms = msOf(text);
-  if (Number.isNaN(ms)) throw new Error(`${name.replace("_", " ")}: "${text}" is not a time such as 2026-12-24 09:00`);
+  if (Number.isNaN(ms)) throw Object.assign(new Error(`${name === "due_from" ? "Due from" : "Due to"}: "${text}" is not a time such as 2026-12-24 09:00`), { status: 422 });
   return ms;
 }
 
@@ -158,7 +168,7 @@ function list({ api, title, step: most, fits, pages, signal, hasPending, count: 
     drawTools(rows);
   }
 
-  const empty = () => h("p", { class: "empty" }, isEnd ? "No messages. " : "None so far. ",
+  const empty = () => h("p", { class: "empty" }, !isEnd ? "None so far. " : fits ? "Nothing found. Words are looked for in topics, payloads, headers and names of schedules." : "No messages. ",
     isEnd && !fits && !filter && hasPending ? [h("a", { href: "#/messages/new" }, "Schedule one"), ", or let a program send them by HTTP or MQTT."] : null);
 
   function drawTools(rows) {
