@@ -163,6 +163,7 @@ class Server:
             inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
+        self.app.sampling.begin()
         self.app.housekeeping.start(
             (self._last_use.note, NOTE_S),
             (self._idle_trim.look, LOOK_S),

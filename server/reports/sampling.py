@@ -48,6 +48,10 @@ class Sampling:
         self._retry_reasons: dict[str, int] = {}
         self._sessions: list[SessionSample] = []
 
+    def begin(self) -> None:
+        """Take the first sample, without what costs reading, so that nothing is counted before it."""
+        self._history.add(self._sample({}))
+
     async def look(self) -> None:
         """Take a sample."""
         died: dict[str, int] = {}

@@ -67,7 +67,7 @@ async def test_a_failing_endpoint_is_found_and_mended(browser: Browser, tmp_path
         wrong = page.get_by_role("region", name="What is wrong")
         await wrong.get_by_text("the last post failed: HTTP 503 Service Unavailable").wait_for()
         assert await wrong.get_by_text("idle").count() == 0
-        await page.get_by_text("The first figures come within half a minute").wait_for()
+        await page.get_by_text("The first figures come within ten seconds").wait_for()
         await wrong.get_by_role("link", name="billing").click()
         await console.shown("endpoints")
         await page.get_by_text("503").first.wait_for()

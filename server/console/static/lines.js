@@ -22,7 +22,7 @@ export function lines({ title, series, say, from, to, least = 0, note = null }) 
   const most = Math.max(least, ...values) || 1;
   const x = (ms) => LEFT + Math.min(1, Math.max(0, (ms - from) / (to - from))) * (WIDTH - 2 * LEFT);
   const y = (value) => TOP + INNER * (1 - value / most);
-  const told = (points) => { const last = points.findLast(([, value]) => value !== null); return last ? say(last[1]) : "nothing"; };
+  const told = (points) => { const last = points.findLast(([, value]) => value !== null); return last ? say(last[1]) : "–"; };
   const highest = (points) => points.reduce((best, one) => (one[1] !== null && (best === null || one[1] > best[1]) ? one : best), null);
   const label = shown.map(([name, points]) => {
     const top = highest(points);

@@ -9,7 +9,7 @@ import { lines } from "./lines.js";
 import { Metrics } from "./metrics.js";
 import { OTHERS, deadOf, drawn, troubles } from "./wrong.js";
 
-const REFRESH_MS = 10_000, LISTED = 200, TOP = 10;
+const REFRESH_MS = 10_000, LISTED = 200, TOP = 10, SHORTEST = 10 * MINUTE;
 const RANGES = { hour: ["Last hour", HOUR, MINUTE], day: ["Last day", DAY, 10 * MINUTE] };
 
 export async function open(root, context) {
@@ -63,13 +63,14 @@ const HOLDS = ["slices.max", "limits.sessions", "limits.groups", "limits.schedul
 const isEmpty = (metrics) => metrics !== null && metrics.limits().every((one) => !one.used || !HOLDS.includes(one.name));
 
 /** Since when there are figures. */
-function begin({ since, from }, step) {
-  if (since === null) return "The first figures come within half a minute.";
+function begin({ since, from, points }, step) {
+  if (!points.length) return "The first figures come within ten seconds.";
   if (since <= from + step) return null;
-  return `Figures begin at ${day(since) === day(server.now()) ? "" : `${day(since)} `}${clock(since)} ${zone.name}: the server keeps them in memory, and begins anew when it starts.`;
+  return `Figures begin at ${day(since) === day(server.now()) ? "" : `${day(since)} `}${clock(since)} ${zone.name}. The server keeps them in memory, since its start.`;
 }
 
-function charts({ points, from, to }, metrics) {
+function charts({ points, since, from: wanted, to }, metrics) {
+  const from = Math.max(wanted, Math.min(since ?? 0, to - SHORTEST));  // of a young server only its life
   const chart = (title, say, note, ...of) => lines({ title, say, note, from, to, series: of.map(([name, value]) => [name, series(points, value)]) });
   const limit = metrics?.limits().find((one) => one.name === "limits.memory")?.bound;
   const last = points.at(-1);

@@ -51,6 +51,15 @@ async def test_a_point_has_what_was_counted_since_the_one_before(server: Running
     assert second["memory_bytes"] > 0
 
 
+async def test_the_first_point_has_all_since_the_start(server: Running) -> None:
+    server.app.sampling.begin()
+    await server.schedule(deliver_in=60)
+    await sample(server)
+    (first,) = await points(server)
+    assert (first["accepted"], first["seconds"]) == (1, 10.0)
+    assert first["store_bytes"] is not None
+
+
 async def test_steps_add_up(server: Running) -> None:
     for _ in range(13):
         await server.schedule(deliver_in=1)
