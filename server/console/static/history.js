@@ -56,9 +56,12 @@ const PLACES = { group: "#/places/group/", session: "#/places/session/", endpoin
 /** The page of a place. */
 export const addressOf = ({ kind, name, filter }) => `${PLACES[kind]}${part(name)}${filter ? `?${new URLSearchParams({ filter })}` : ""}`;
 
-/** The place of a group as the server names it: { kind, name, filter }. An endpoint is one that nobody can subscribe to. */
+/** The place of a group as the server names it: { kind, name, filter }. An endpoint is one that nobody can subscribe to;
+ *  all posts to full URLs of an origin are found as a session is. */
 export function placeOf(group, filter = "") {
-  return group.startsWith(ENDPOINT) ? { kind: "endpoint", name: group.slice(ENDPOINT.length), filter } : { kind: "group", name: group, filter };
+  if (!group.startsWith(ENDPOINT)) return { kind: "group", name: group, filter };
+  const name = group.slice(ENDPOINT.length);
+  return /:\/\/|\*$/.test(name) ? { kind: "session", name: group } : { kind: "endpoint", name };
 }
 
 /** The places of a point that are behind: [place, figures]. */
@@ -66,7 +69,8 @@ export const placesOf = ({ groups = [], sessions = [] }) => [
   ...groups.map((one) => [placeOf(one.group, one.filter), one]), ...sessions.map((one) => [{ kind: "session", name: one.session }, one])];
 
 /** The lag of a place in messages, [[ms, lag], ...]. Only the 20 furthest behind are in a point: others count as 0. */
-export function lagSeries(points, place) {
-  const address = addressOf(place);
-  return series(points, (one) => one.groups && (placesOf(one).find(([each]) => addressOf(each) === address)?.[1].lag_messages ?? 0));
+export function lagSeries(points, { kind, name, filter = "" }) {
+  const group = kind === "endpoint" ? ENDPOINT + name : name;
+  const row = kind === "session" && !name.startsWith(ENDPOINT) ? (one) => one.sessions.find((each) => each.session === name) : (one) => one.groups.find((each) => each.group === group && each.filter === filter);
+  return series(points, (one) => one.groups && (row(one)?.lag_messages ?? 0));
 }
