@@ -1,4 +1,4 @@
-"""What people do: schedule and cancel, many at once, schedules, sessions, dead letters, keys."""
+"""What people do: schedule and cancel, many at once, schedules, keys."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,6 @@ import pytest
 from playwright.async_api import Browser, Route
 
 from tests.support.keys import KeysFile
-from tests.support.mqtt import dial
-from tests.support.receiver import answer, receiving
 
 from .conftest import Console, looking
 
@@ -125,32 +123,11 @@ async def test_what_is_done_to_a_schedule_is_undone_or_asked(console: Console) -
     await page.get_by_role("link", name="hourly").wait_for(state="detached")
 
 
-async def test_a_session_is_rewound_and_dropped(console: Console) -> None:
-    peer = await dial(console.server.mqtt)
-    await peer.connect("till-3", clean=False, session_expiry=3_600)
-    await peer.subscribe("orders/#")
-    await peer.close()
-    await console.http.call("POST", "/v1/messages", {"topic": "orders/1", "payload": "x"}, status=201)
-    await console.open("sessions")
-    await console.page.get_by_role("link", name="till-3").click()
-    await console.press("Rewind…")
-    await console.write("To a time, or back by", "PT1H")
-    await console.press("Rewind it")
-    await console.says("It reads on from there")
-    read = (await console.get("/v1/sessions/till-3"))["read_position"]["at"]
-    now = (await console.get("/v1/info"))["now"]
-    assert read < now
-    await console.press("Drop…")
-    await console.press("Drop it")
-    await console.says("till-3 is forgotten")
-    assert (await console.get("/v1/sessions"))["sessions"] == []
-
-
 async def test_text_that_looks_like_html_stays_text(console: Console) -> None:
     message = {"topic": HOSTILE, "payload": HOSTILE, "deliver_in": 60, "headers": {HOSTILE: HOSTILE}}
     made = await console.http.call("POST", "/v1/messages", message, status=201)
     await console.http.call("PUT", "/v1/groups/workers", {"filter": HOSTILE}, status=201)
-    for address in ("messages", f"messages/{made.body['id']}", "groups", "timeline"):
+    for address in ("messages", f"messages/{made.body['id']}", "places", "timeline"):
         await console.open(address)
         if address != "timeline":
             await console.page.get_by_text(HOSTILE).first.wait_for()
@@ -178,10 +155,10 @@ async def test_text_cannot_turn_or_hide_what_is_beside_it(console: Console) -> N
 
 async def test_a_node_that_leads_no_longer_says_so(console: Console) -> None:
     """Its answers lead to another origin, where no page of this one may follow."""
-    await console.open("sessions")
+    await console.open("retries")
     elsewhere = {"status": 307, "headers": {"Location": "http://127.0.0.1:9/v1/groups"}}
     await console.page.route("**/v1/groups*", lambda route: route.fulfill(**elsewhere))
-    await console.open("groups")
+    await console.open("places?kind=group")
     await console.page.get_by_text("Another node leads now").wait_for()
 
 
@@ -189,21 +166,9 @@ async def test_numbers_are_reckoned_with_but_in_payloads(console: Console) -> No
     """A browser writes 1e-6 otherwise than the server; that is no reason to take it for a text."""
     body = {"filter": "a/#", "rate": 1e-06, "ack_timeout": "1m"}
     await console.http.call("PUT", "/v1/groups/slow", body, status=201)
-    await console.open("groups/slow?filter=a/%23")
+    await console.page.goto(f"{console.server.url}/#/groups/slow?filter=a/%23")  # as it was called once
+    await console.shown("places")
     await console.page.get_by_text("0.000001 a second").wait_for()
-
-
-async def test_groups_are_not_among_sessions(console: Console) -> None:
-    await console.http.call("PUT", "/v1/groups/g", {"filter": "a/#"}, status=201)
-    for name in ("!first", "till-3"):
-        peer = await dial(console.server.mqtt)
-        await peer.connect(name, clean=False, session_expiry=3_600)
-        await peer.close()
-    await console.open("sessions")
-    assert await console.page.locator("tbody a").all_inner_texts() == ["!first", "till-3"]
-    await console.write("Client", "till-3")
-    await console.press("Look up")
-    await console.page.get_by_role("heading", name="till-3").wait_for()
 
 
 async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_path: Path) -> None:
@@ -271,143 +236,6 @@ async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> Non
     await console.page.get_by_role("link", name="b", exact=True).wait_for(state="detached")
     assert await focused.count() == 0
     assert await console.page.locator("[role=region]:focus").count() == 1
-
-
-async def fail(console: Console, number: int, **terms: object) -> None:
-    """Let the group workers fail so many messages once."""
-    call, group = console.http.call, "/v1/groups/workers"
-    await call("PUT", group, {"filter": "orders/#", **terms}, status=201)
-    items = [{"topic": f"orders/{n}", "payload": n} for n in range(number)]
-    await call("POST", "/v1/messages:batch", items, status=201)
-    names: list[str] = []
-    while len(names) < number:
-        lease = await call("POST", f"{group}/messages:lease", {"max": 10, "wait": "5s"}, status=200)
-        names += [one["lease_id"] for one in lease.body["messages"]]
-    nacked = {"lease_ids": names, "reason": "db is <b>down</b>"}
-    await call("POST", f"{group}/messages:nack", nacked, status=200)
-
-
-async def test_an_endpoint_whose_posts_fail_is_seen_to_fail(browser: Browser, tmp_path: Path) -> None:
-    async with (
-        receiving() as receiver,
-        looking(browser, tmp_path / "data", webhook__allow_private="true") as console,
-    ):
-        receiver.behave = answer(500)
-        await console.http.call("PUT", "/v1/endpoints/idle", {"url": receiver.url()}, status=201)
-        body = {"url": receiver.url(), "retry": {"backoff": ["1h"]}}
-        await console.http.call("PUT", "/v1/endpoints/billing", body, status=201)
-        for n in range(2):
-            await console.http.schedule("a", n, deliver_to="billing")
-        await receiver.posts(2)
-        await console.open("endpoints")
-        row = console.page.locator("tr", has_text="billing")
-        await row.get_by_text("100 % of 2: HTTP 500 Internal Server Error").wait_for()
-        await console.page.locator("tr", has_text="idle").get_by_text("nothing posted").wait_for()
-        await console.page.get_by_role("link", name="billing", exact=True).click()
-        await console.page.get_by_text("100 % of").first.wait_for()
-        await console.press("Test")
-        await console.says("The post failed: HTTP 500 Internal Server Error")
-        await console.press("Pause")
-        await console.says("It is paused")
-        await console.page.get_by_role("button", name="Resume", exact=True).wait_for()
-        assert console.faults == []
-
-
-async def test_dead_letters_go_again_or_go(console: Console) -> None:
-    """Given up by a group after one delivery, as the server is told to."""
-    await fail(console, 2, max_attempts=1)
-    await console.open("dead?group=workers")
-    await console.page.get_by_text("db is <b>down</b>").first.wait_for()
-    await console.page.locator("tr", has_text="orders/0").get_by_role("button", name="Again").click()
-    await console.says("Sent again")
-    await console.shown("dead")
-    await console.press("Drop all of these…")
-    await console.page.get_by_text("1 dead letters match").wait_for()
-    await console.press("Drop them")
-    await console.says("1 of 1")
-    assert (await console.get("/v1/dead"))["messages"] == []
-
-
-async def test_a_dead_letter_goes_to_another_group(console: Console) -> None:
-    await fail(console, 1, max_attempts=1)
-    await console.http.call("PUT", "/v1/groups/others", {"filter": "else/#"}, status=201)
-    await console.open("dead")
-    await console.press("Tick all")
-    await console.press("Again the ticked…")
-    await console.page.get_by_text("1 dead letters match").wait_for()
-    await console.write("To another group or endpoint", "others")
-    await console.press("Send them again")
-    await console.says("1 of 1")
-    lease = {"max": 10, "wait": "5s"}
-    leased = await console.http.call("POST", "/v1/groups/others/messages:lease", lease, status=200)
-    assert [one["topic"] for one in leased.body["messages"]] == ["orders/0"]
-
-
-async def test_what_a_group_has_not_finished_is_shown_and_goes_with_it(console: Console) -> None:
-    page, call = console.page, console.http.call
-    await fail(console, 3, backoff=["100m"])  # with what is added or taken at random: 80 to 120 min
-    lease = {"max": 1, "wait": "5s"}
-    await call("POST", "/v1/messages", {"topic": "orders/last", "payload": 0}, status=201)
-    await call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
-    await console.open("groups")
-    heads = await page.locator("thead th").all_inner_texts()
-    cells = await page.locator("tbody tr", has_text="workers").locator("td").all_inner_texts()
-    shown = dict(zip(heads, cells, strict=True))
-    assert (shown["Lag"], shown["In flight"], shown["Retries"]) == ("0", "1", "3")
-    assert re.fullmatch(r"in 1 h \d+ min|in 2 h", shown["Next try"])
-    assert shown["Oldest"].endswith(" ago")
-    await page.get_by_role("link", name="3", exact=True).click()
-    await console.shown("retries")
-    assert await page.locator("tbody tr").count() == 3
-    await console.open("groups/workers?filter=orders/%23")
-    await page.get_by_text("Oldest unfinished").wait_for()
-    await console.press("Drop…")
-    await page.get_by_label("What it has not finished").select_option("becomes dead letters")
-    await console.press("Drop it")
-    await console.says("workers is forgotten")
-    await console.open("dead?group=workers")
-    await page.get_by_text("group deleted").first.wait_for()
-
-
-async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None:
-    page = console.page
-    await fail(console, 5, backoff=["1h"])
-    await console.open("retries?group=workers")
-    await page.get_by_text("db is <b>down</b>").first.wait_for()
-    assert await page.locator("tbody tr").count() == 5
-    # One at once: it is leased and has a lease until the test ends.
-    await page.locator("tr", has_text="orders/0").get_by_role("button", name="Try now").click()
-    await console.says("Next try is now")
-    lease = {"max": 10, "wait": "5s"}
-    leased = await console.http.call("POST", "/v1/groups/workers/messages:lease", lease, status=200)
-    assert [(one["topic"], one["attempt"]) for one in leased.body["messages"]] == [("orders/0", 2)]
-    await console.open("retries?group=workers&reason=down")
-    # The ticked ones, after a dry run.
-    for n in (1, 2):
-        await page.locator("tr", has_text=f"orders/{n}").get_by_role("checkbox").check()
-    await console.press("Bury the ticked…")
-    await page.get_by_text("2 retries match").wait_for()
-    assert (await console.get("/v1/dead"))["messages"] == []
-    await console.press("Bury them")
-    await console.says("2 of 2")
-    dead = (await console.get("/v1/dead"))["messages"]
-    assert {one["topic"] for one in dead} == {"orders/1", "orders/2"}
-    # All that the search finds: at another time, and dropped.
-    await page.locator("tbody tr").nth(2).wait_for(state="detached")
-    before = (await console.get("/v1/retries"))["retries"]
-    await console.press("Try now all of these…")
-    await console.write("Not now but in", "PT5M")
-    await console.press("Try them")
-    await page.locator("dialog").wait_for(state="detached")
-    after = (await console.get("/v1/retries"))["retries"]
-    assert max(one["retry_at"] for one in after) < min(one["retry_at"] for one in before)
-    await console.shown("retries")
-    await console.press("Drop all of these…")
-    await page.get_by_text("2 retries match").wait_for()
-    await console.press("Drop them")
-    await page.get_by_text("No retries.").wait_for()
-    found = await console.get(f"/v1/messages/{before[0]['id']}")
-    assert [one["state"] for one in found["deliveries"]] == ["dropped"]
 
 
 async def test_who_keeps_slices_is_named(console: Console) -> None:

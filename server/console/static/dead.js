@@ -1,13 +1,18 @@
-// Dead letters: what was given up, why, and the ways on: sent again to who gave it up or to another, or forgotten.
+// Dead letters: what was given up, why, and the ways on: sent again to the place that gave it up or to another, or forgotten.
 
 import { field } from "./dom.js";
 import { opener } from "./kept.js";
 
-export const open = opener({
-  path: "/v1/dead", member: "messages", title: "Dead letters", many: "dead letters",
-  when: ["Died", (one) => one.died_at],
+export const dead = {
+  path: "/v1/dead", member: "messages", page: "dead", title: "Dead letters", many: "dead letters",
+  empty: "No dead letters. A message that a place has given up, after its last try or because it was rejected, is kept here.",
+  when: ["Given up", (one) => one.died_at],
   actions: [
-    { verb: "requeue", name: "Again", act: "Send them again", done: "Sent again", ask: () => field("To another group or endpoint", "to", { placeholder: "to who gave it up" }) },
-    { verb: "drop", name: "Drop", act: "Drop them", done: "Dropped", kind: "danger" },
+    {
+      verb: "requeue", name: "Requeue", would: "be sent again, with all their tries", done: "Requeued: it is delivered again",
+      ask: () => [field("To another group or endpoint", "to", { placeholder: "empty: where it was given up" }), field("Not now but in", "deliver_in", { placeholder: "10m; empty: now" })],
+    },
+    { verb: "drop", name: "Drop", would: "be deleted", done: "Dropped", kind: "danger", sure: "The dead letter is deleted, and nobody gets the message. This cannot be undone." },
   ],
-});
+};
+export const open = opener(dead);

@@ -1,92 +1,112 @@
-// Endpoints: where messages are posted, how many of the last posts failed and why, and how far behind they are.
+// Endpoints: URLs that messages are posted to, what they answer, and how far behind they are.
 
-import { part } from "./api.js";
-import { attempt, notice } from "./ask.js";
-import { button, facts, fill, h, table } from "./dom.js";
-import { count, instant, span } from "./format.js";
-import { History, lagLine, lagMessages, lagSeconds } from "./lag.js";
-import { kept, rewind } from "./sessions.js";
+import { denied, part } from "./api.js";
+import { attempt, dialog, notice } from "./ask.js";
+import { button, entries, field, fill, h, moment, table, tabs, tag } from "./dom.js";
+import { count, span } from "./format.js";
+import { history } from "./history.js";
+import { openPlace } from "./one_place.js";
+import { placed } from "./place.js";
+import { columns, cutNote, placesOf, VIEWS } from "./places.js";
 
-const SHOWN = 200;
+const REFRESH_MS = 3_000;
+const SECRET_BYTES = 32;
 
 export async function open(root, context) {
   const [name] = context.path;
   return name ? openOne(root, context, name) : openList(root, context);
 }
 
-const failing = ({ failing: { share, of, last_reason: reason } }) => {
-  if (!of) return h("span", { class: "faint" }, "nothing posted");
-  const told = `${Math.round(share * 100)} % of ${of}`;
-  return share ? h("span", { class: share < 1 ? "warn" : "bad" }, `${told}: ${reason}`) : told;
-};
-
 async function openList(root, { api, every }) {
-  const history = new History(), body = h("div");
-  fill(root, h("h1", {}, "Endpoints"), body);
+  const body = h("div"), order = { sort: "State" };
+  fill(root, h("h1", {}, "Endpoints"), tabs(VIEWS, "Endpoints"), body);
 
   async function load() {
-    const page = await api.get("/v1/endpoints", { limit: SHOWN });
-    for (const one of page.endpoints) history.add(one.name, one.lag_messages);
-    fill(body, page.endpoints.length ? drawn(page.endpoints) : h("p", { class: "empty" }, "No endpoints."), page.next ? h("p", { class: "faint" }, `The first ${SHOWN} by name.`) : null);
+    const [{ rows, cut, hidden }, past] = await Promise.all([placesOf(api, ["endpoint"]), history(api).catch(denied)]);
+    fill(body, hidden.length ? h("p", { class: "empty" }, "Endpoints are shown to keys with the scope admin.") : rows.length ? table([
+      ["Endpoint", (row) => [h("div", {}, h("a", { href: row.href }, row.name)), h("code", { class: "faint" }, row.one.url)], "text", (row) => row.name],
+      ["Last answers", ({ one }) => codes(one.last_answers), "nowrap"],
+      ...columns(past?.points),
+    ], rows, "Endpoints", order) : nothing(), cutNote(cut));
   }
-
-  const drawn = (rows) => table([
-    ["Endpoint", (one) => h("a", { href: `#/endpoints/${part(one.name)}` }, one.name), "text"],
-    ["State", (one) => h("span", { class: "tag" }, one.state)],
-    ["Failed of the last posts", failing, "text"],
-    ["Lag", lagMessages, "number"],
-    ["Time", lagSeconds, "nowrap"],
-    ["History", (one) => lagLine(history, one.name)],
-    ["In flight", (one) => count(one.in_flight), "number"],
-    ["Retries", (one) => count(one.undone?.retries), "number"],
-    ["Delivered", (one) => count(one.delivered), "number"],
-  ], rows, "Endpoints");
 
   await load();
-  every(3_000, load);
+  every(REFRESH_MS, load);
 }
 
-async function openOne(root, { api, every }, name) {
-  const path = `/v1/endpoints/${part(name)}`, history = new History(), body = h("div");
-  fill(root, h("h1", {}, name), body);
+const nothing = () => h("div", { class: "empty" }, h("p", {}, "No endpoints. An endpoint is a URL with a name: messages with ", h("code", {}, "deliver_to"), " are posted there when they are due. This makes one:"),
+  h("pre", { tabindex: "0" }, `curl -X PUT ${location.origin}/v1/endpoints/billing -H 'content-type: application/json' -d '{"url":"https://billing.example.com/hook"}'`));
 
-  async function load() {
-    const one = await api.get(path);
-    history.add(name, one.lag_messages);
-    fill(body, h("div", { class: "row" },
-      one.state === "paused" ? button("Resume", () => change("resume", "It goes on")) : button("Pause", () => change("pause", "It is paused")),
-      button("Test", test), button("Rewind…", () => rewind(api, path, load))),
-    facts([
-      ["URL", h("code", {}, one.url)],
-      ["State", one.reason ? `${one.state}: ${one.reason}` : one.state],
-      ["Failed of the last posts", failing(one)],
-      ["Lag", `${lagMessages(one)} messages, ${lagSeconds(one)}`],
-      ["History", lagLine(history, name)],
-      ["In flight", `${count(one.in_flight)} of ${count(one.concurrency)}`],
-      ["Retries", count(one.undone?.retries)],
-      ["Next try", one.undone?.next_retry_at && instant(one.undone.next_retry_at)],
-      ["Delivered", count(one.delivered)],
-      ["Body", one.body === "envelope" ? "JSON with the payload in it" : "the payload"],
-      ["A post may take", span(one.timeout * 1_000)],
-      ["Tries at most", one.retry && (one.retry.max_attempts || "any number")],
-      ["Retries after", one.retry?.backoff.map((s) => span(s * 1_000)).join(", ")],
-      ["Rate", one.rate ? `${one.rate} a second` : "any"],
-      ["Kept", one.expiry === "never" ? kept(one.expiry) : one.expiry && `${span(one.expiry * 1_000)} while it is paused`],
-    ]));
-  }
+/** An answer's status; its title says the rest. */
+const code = ({ status, reason, seconds }) => {
+  const node = tag(status ?? "no answer", reason ? "bad" : "good");
+  node.title = `${reason ?? "done"}, after ${span(seconds * 1_000)}`;
+  return node;
+};
 
-  async function change(verb, done) {
-    await attempt(() => api.post(`${path}:${verb}`), done);
-    await attempt(load, null);
-  }
+const codes = (answers) => answers.map((each) => [code(each), " "]);
+
+const openOne = (root, context, name) => {
+  const { api } = context, path = `/v1/endpoints/${part(name)}`;
+  const order = {};
+  let isOpen = false;
 
   async function test() {
     await attempt(async () => {
       const tried = await api.post(`${path}:test`);
-      notice(tried.ok ? `It answered ${tried.status}` : `The post failed: ${tried.reason}`, tried.ok ? "good" : "bad");
+      const took = `after ${span(tried.latency_ms)}`;
+      notice(tried.ok ? `It answered ${tried.status} ${took}` : `The post failed ${took}: ${tried.reason}`, tried.ok ? "good" : "bad");
     }, null);
   }
 
-  await load();
-  every(2_000, load);
-}
+  /** A PUT keeps nothing but the secret: all else is sent again. Values of headers are never shown, so they are asked for. */
+  async function rotate(load) {
+    const one = await api.get(path), fresh = `whsec_${btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(SECRET_BYTES))))}`;
+    const done = await dialog("Rotate the secret", [
+      h("p", {}, one.secret ? "The server signs with both secrets for a day. Give the receiver the new one in that time." : "Posts are not signed yet. From now on they are."),
+      h("p", { class: "faint" }, "Copy it now: the server never shows it again."),
+      field("New secret", "secret", { value: fresh, required: true }),
+      one.headers.map((header) => field(`Value of the header ${header}, which the server does not show`, `header-${header}`, { type: "password", required: true })),
+    ], {
+      act: one.secret ? "Rotate" : "Sign posts",
+      answer: async (form) => {
+        const { secret } = entries(form), { url, concurrency, timeout, body, retry, expiry } = one;
+        const headers = Object.fromEntries(one.headers.map((header) => [header, form.elements[`header-${header}`].value]));
+        await api.put(path, { url, concurrency, timeout, body, retry, expiry, secret, headers, ...(one.rate ? { rate: one.rate } : {}) });
+        return true;
+      },
+    });
+    if (done) { notice(one.secret ? "The new secret signs, the former one as well for a day" : "Posts are signed"); await attempt(load, null); }
+  }
+
+  /** Codes, and on demand the rest. */
+  function answers(last) {
+    const rest = table([
+      ["When", (each) => moment(each.at), "nowrap", (each) => each.at],
+      ["Answer", code, "nowrap", (each) => each.status],
+      ["Took", (each) => span(each.seconds * 1_000), "number", (each) => each.seconds],
+      ["Reason", (each) => each.reason ?? "–", "text", (each) => each.reason],
+      ["Message", (each) => h("a", { class: "mono", href: `#/messages/${each.id}` }, each.id), "nowrap"],
+    ], last, "Last answers", order);
+    return [h("p", {}, codes(last)), h("details", { open: isOpen, ontoggle: (event) => { isOpen = event.target.open; } }, h("summary", {}, "When, how long it took, and why"), rest)];
+  }
+
+  return openPlace(root, context, {
+    read: async () => placed("endpoint", await api.get(path)),
+    acts: (load) => [button("Test post", test), button("Rotate secret…", () => attempt(() => rotate(load), null))],
+    settings: (one) => [
+      ["URL", h("code", {}, one.url)],
+      ["Posts at a time", `${count(one.in_flight)} of ${count(one.concurrency)} in use`],
+      ["Signed with", one.secret ? [h("code", {}, one.secret.fingerprint), " (fingerprint)"] : "no secret: posts are not signed"],
+      ["Former secret", one.secret?.former && [h("code", {}, one.secret.former), " signs as well until ", moment(one.secret.former_until)]],
+      ["Headers", one.headers.length ? `${one.headers.join(", ")} (values are not shown)` : null],
+      ["Body", one.body === "envelope" ? "envelope: JSON with the payload in it" : "the payload"],
+      ["Timeout", span(one.timeout * 1_000)],
+      ["Maximum tries", one.retry && (one.retry.max_attempts ? count(one.retry.max_attempts) : "no limit")],
+      ["Delay before each retry", one.retry?.backoff.map((s) => span(s * 1_000)).join(", ")],
+      ["Rate", one.rate ? `at most ${one.rate} a second` : "no limit"],
+      ["Paused since", one.state === "paused" ? moment(one.left_at) : null],
+    ],
+    more: (one) => [h("h2", {}, "Last answers"), one.last_answers.length ? answers(one.last_answers) : h("p", { class: "empty" }, "Nothing posted since the server started.")],
+  });
+};

@@ -1,94 +1,153 @@
-// What is kept of messages for one place, as the pages of retries and of dead letters show it: found by group, topic,
-// reason and id, and changed: one at once; the ticked ones, or all that the search finds, after a dry run.
+// What is kept of messages for one place, retries and dead letters: found by place, topic, reason, id, key and time, and
+// changed: one at once; the ticked ones, or all that are found, after a dry run.
 //
 // The same message may be kept for two places: its id and its place name one.
 
-import { attempt, dialog, notice, reasons } from "./ask.js";
-import { button, entries, field, fill, h, table } from "./dom.js";
-import { away, count, instant, server } from "./format.js";
+import { attempt, confirm, dryRun, notice, reasons as reasonsOf } from "./ask.js";
+import { button, entries, field, fill, h, moment, table, tabs } from "./dom.js";
+import { count, span, toApi } from "./format.js";
 import { glimpse } from "./payload.js";
+import { keeperOf } from "./place.js";
 
-const PAGE = 100;
-const CHOSEN = ["group", "topic", "reason", "id", "key", "from", "to"];
+const PAGE = 200;
+const REASONS = 8, REASON_CHARS = 70;
+const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key: "key", since: "from", until: "to" };
+const EVERYTHING = { topic: "#" };
+const PULLED = "(pull)";
+const LATE = "Nothing has changed: it is not here any more";
+/** What became of a try, by the API's word. */
+const OUTCOMES = { failed: "failed", lapsed: "no answer in time", lost: "connection lost", returned: "returned too often" };
 
-/** The `open` of a page. `when`: [heading, row -> time]; `actions`: { verb, name, act, done, kind, ask }, `act` for many
- *  and `done` of one in words, `ask` a field of the body for who changes many. */
-export const opener = (kind) => (root, context) => open(root, context, kind);
+/** The `open` of a page with all places. `kind`: { path, member, page, title, many, when: [heading, row -> time], empty,
+ *  actions }; an action: { verb, name, would, done, kind, ask: fields of the body for who changes many, sure: what its
+ *  user confirms for one, undo: row -> [path, body] }. */
+export const opener = (kind) => async (root, { api, query, go }) => {
+  const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: (event) => { event.preventDefault(); go(`/${kind.page}?${new URLSearchParams(entries(form))}`); } },
+    field("Place", "group", { value: query.group, placeholder: "group, endpoint or client id" }), field("Topic filter", "topic", { value: query.topic, placeholder: "orders/#" }),
+    field("Part of the reason", "reason", { value: query.reason }), field("Message id", "id", { value: query.id }), field("Idempotency key", "key", { value: query.key }),
+    field(`${kind.when[0]} from`, "since", { value: query.since, placeholder: "2026-12-24 09:00" }), field(`${kind.when[0]} before`, "until", { value: query.until, placeholder: "2026-12-25" }),
+    h("button", { class: "act" }, "Search"));
+  const list = keptList(api, kind, Object.fromEntries(Object.keys(CHOSEN).filter((name) => query[name]).map((name) => [name, query[name]])));
+  const isFiltered = Object.keys(CHOSEN).some((name) => query[name]);
+  fill(root, h("h1", {}, kind.title), h("details", { class: "filters", open: isFiltered || innerWidth > 600 }, h("summary", {}, "Filter"), form), list.node);
+  await list.load();
+};
 
-const place = (row) => row.subscription ?? row.group;
+/** The list: { node, load }. `chosen`: what its form says; `isOfOne`: of one place, which is not told in each row;
+ *  `changed`: called when something has changed. */
+export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {} } = {}) {
+  const filter = Object.fromEntries(Object.entries(chosen).map(([name, value]) => [CHOSEN[name], name === "since" || name === "until" ? toApi(value) : value]));
+  const node = h("div"), tools = h("div"), rows = [], ticked = new Set(), order = {};
+  let cursor = null, total = 0;
 
-async function open(root, { api, query, go }, { path, member, title, many, when: [heading, at], actions }) {
-  const filter = Object.fromEntries(CHOSEN.filter((name) => query[name]).map((name) => [name, query[name]]));
-  const form = h("form", { class: "row", role: "search", onsubmit: (event) => { event.preventDefault(); go(`/${path.split("/").pop()}?${new URLSearchParams(entries(form))}`); } },
-    field("Group, endpoint or client", "group", { value: query.group }), field("Topic filter", "topic", { value: query.topic }),
-    field("Part of the reason", "reason", { value: query.reason }), field("Id", "id", { value: query.id }), h("button", { class: "act" }, "Search"));
-  const tools = h("div"), body = h("div"), rows = [], ticked = new Set();
-  let cursor = null;
-  fill(root, h("h1", {}, title), form, tools, body);
+  async function load() {
+    rows.length = 0;
+    ticked.clear();
+    cursor = null;
+    await more();
+  }
 
   async function more() {
-    const page = await api.get(path, { ...filter, limit: PAGE, cursor });
-    rows.push(...page[member]);
+    const page = await api.get(kind.path, { ...filter, limit: PAGE, cursor, count: cursor === null });
+    rows.push(...page[kind.member]);
+    total = page.count ?? total;
     cursor = page.next;
     draw();
   }
 
   function draw() {
     drawTools();
-    fill(body, rows.length ? drawn() : h("p", { class: "empty" }, cursor ? "None so far." : `No ${many}.`), cursor ? button("More", () => attempt(more, null)) : null);
+    const isNarrowed = Object.keys(chosen).length > (isOfOne ? 1 : 0);
+    fill(node, reasons(), tools, rows.length ? drawn() : h("p", { class: "empty" }, cursor ? "None so far." : isNarrowed ? `No ${kind.many} match.` : kind.empty),
+      cursor ? h("div", { class: "row" }, button("Show more", () => attempt(more, null)), h("span", { class: "faint" }, `${count(rows.length)} of ${count(total)} are shown`)) : null);
+  }
+
+  /** Reasons with their number among what is shown; a click finds those alone. */
+  function reasons() {
+    const found = [...Map.groupBy(rows, (row) => row.reason)].map(([reason, of]) => [reason, of.length]).sort((a, b) => b[1] - a[1]);
+    if (found.length < 2 && !chosen.reason) return null;
+    const { reason: _, ...others } = chosen;
+    const link = (name, more) => [name, `#/${kind.page}?${new URLSearchParams({ ...others, ...more })}`];
+    const links = tabs([link("All reasons", {}), ...found.slice(0, REASONS).map(([reason, n]) => link(`${short(reason)} · ${count(n)}`, { reason }))],
+      found.length === 1 ? `${short(found[0][0])} · ${count(found[0][1])}` : "All reasons");
+    links.setAttribute("aria-label", `${kind.title} by reason`);
+    return links;
   }
 
   function drawTools() {
     const isAll = ticked.size === rows.length;
-    const buttons = (which, bodies) => actions.map((one) => button(`${one.name} ${which}…`, () => change(one, bodies()), one.kind));
+    const buttons = (which, bodies) => kind.actions.map((one) => button(`${one.name} ${which}…`, () => change(one, bodies()), one.kind));
     fill(tools, rows.length ? h("div", { class: "row" },
       button(isAll ? "Tick none" : "Tick all", () => { for (const row of rows) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
-      ticked.size ? buttons("the ticked", chosen) : null,
-      Object.keys(filter).length ? buttons("all of these", () => [{ filter }]) : null) : null);
+      ticked.size ? buttons(`the ${count(ticked.size)} ticked`, named)
+        : buttons(`all ${count(total)}`, () => [{ filter: Object.keys(filter).length ? filter : EVERYTHING }])) : null);
   }
 
   const drawn = () => table([
     ["Tick", (row) => h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Tick ${row.id} of ${row.group}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(); } })],
-    [heading, (row) => h("span", { title: away(at(row), server.now()) }, instant(at(row))), "nowrap"],
-    ["Of", (row) => row.group, "text"],
-    ["Message", (row) => [h("div", {}, row.topic), h("a", { class: "mono", href: `#/messages/${row.id}` }, row.id)], "text"],
-    ["Tries", (row) => count(row.attempts), "number"],
-    ["Reason", (row) => row.reason, "text"],
+    [kind.when[0], (row) => moment(kind.when[1](row)), "nowrap", kind.when[1]],
+    ...(isOfOne ? [] : [["Place", keeperOf, "text", (row) => row.group]]),
+    ["Message", (row) => [h("div", {}, row.topic), h("a", { class: "mono", href: `#/messages/${row.id}` }, row.id)], "text", (row) => row.topic],
+    ["Tries", tries, "text", (row) => row.attempts],
+    ["Reason", (row) => row.reason, "text", (row) => row.reason],
     ["Payload", (row) => h("code", {}, glimpse(row, 40)), "text"],
-    ["Actions", (row) => actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
-  ], rows, title);
+    ["Actions", (row) => kind.actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
+  ], rows, kind.title, order);
 
   /** What names the ticked ones: ids, a body for each place. */
-  function chosen() {
+  function named() {
     const ids = Map.groupBy(ticked, place);
     return [...ids].map(([group, of]) => ({ ids: of.map((row) => row.id), group }));
   }
 
-  const again = () => go(location.hash.slice(1));
-
   async function post(verb, bodies, more) {
     const sum = { matched: 0, changed: 0 };
     for (const one of bodies) {
-      const { matched, changed } = await api.post(`${path}:${verb}`, { ...one, ...more });
+      const { matched, changed } = await api.post(`${kind.path}:${verb}`, { ...one, ...more });
       sum.matched += matched;
       sum.changed += changed;
     }
     return sum;
   }
 
-  async function changeOne({ verb, done }, row) {
-    const said = ({ changed }) => (changed ? done : "It was too late: it is not there any more");
-    if (await attempt(() => post(verb, [{ ids: [row.id], group: place(row) }]), said)) again();
+  async function again() {
+    await attempt(load, null);
+    changed();
   }
 
-  async function change({ verb, act, kind = "act", ask }, bodies) {
-    let tried;
-    try { tried = await post(verb, bodies, { dry_run: true }); } catch (error) { notice(reasons(error), "bad"); return; }
-    const result = await dialog("Dry run", [
-      h("p", {}, h("strong", {}, count(tried.matched)), ` ${many} match. Nothing has changed yet.`), ask ? ask() : null,
-    ], { act, kind, answer: (form) => post(verb, bodies, entries(form)) });
-    if (result) { notice(`${count(result.changed)} of ${count(result.matched)}`); again(); }
+  async function changeOne(action, row) {
+    if (action.sure && !(await confirm(`${action.name} this message for ${row.group}?`, action.sure, action.name))) return;
+    try {
+      const { changed: n } = await post(action.verb, [{ ids: [row.id], group: place(row) }]);
+      notice(n ? action.done : LATE, n ? "good" : "bad", n && action.undo ? () => back(action.undo(row)) : null);
+    } catch (error) {
+      notice(reasonsOf(error), "bad");
+    }
+    await again();
   }
 
-  await more();
+  async function back([path, body]) {
+    await attempt(() => api.post(path, body), ({ changed: n }) => (n ? "It is as it was" : LATE));
+    await again();
+  }
+
+  async function change({ verb, name, would, kind: how = "act", ask }, bodies) {
+    const result = await dryRun({ what: kind.many, would, act: name, kind: how, ask: ask?.(), run: ({ after: _, ...more }) => post(verb, bodies, more) });
+    if (result) await again();
+  }
+
+  return { node, load };
+}
+
+/** What the API knows a row's place by. */
+export const place = (row) => row.subscription ?? row.group;
+
+const short = (reason) => reason.length > REASON_CHARS ? `${reason.slice(0, REASON_CHARS)}…` : reason || "no reason";
+
+/** How many tries there were, and each that failed, the last one first. */
+function tries(row) {
+  if (!row.tries.length) return count(row.attempts);
+  return h("details", {}, h("summary", {}, `${count(row.attempts)} ${row.attempts === 1 ? "try" : "tries"}`),
+    h("ol", { class: "tries" }, row.tries.toReversed().map((one) => h("li", {}, moment(one.at), ` ${OUTCOMES[one.outcome] ?? one.outcome}`,
+      one.by && one.by !== row.group ? ` with ${one.by === PULLED ? "a worker that leased it" : one.by}` : "", one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, one.reason ? `: ${one.reason}` : ""))));
 }

@@ -19,8 +19,7 @@ const PAGES = [
   ["messages", "Messages", "m"],
   ["tail", "Live", "l"],
   ["schedules", "Schedules", "s"],
-  ["sessions", "Sessions", "c"],
-  ["groups", "Groups", "p"],
+  ["places", "Places", "p"],
   ["endpoints", "Endpoints", "e"],
   ["retries", "Retries", "r"],
   ["dead", "Dead letters", "d"],
@@ -28,6 +27,9 @@ const PAGES = [
   ["jobs", "Jobs", "j"],
   ["node", "Node", "n"],
 ];
+
+/** Addresses of former pages, which are written down somewhere. */
+const MOVED = { groups: "group", sessions: "session" };
 
 const FIRST_MS = 1_000;
 
@@ -40,6 +42,10 @@ let shown = 0;
 async function show() {
   const [address, tail = ""] = location.hash.replace(/^#/, "").split("?", 2);
   const [name = "", ...path] = address.replace(/^\//, "").split("/").map(decoded);
+  if (MOVED[name]) {
+    location.replace(path[0] ? `#/places/${MOVED[name]}${location.hash.slice(name.length + 2)}` : `#/places?kind=${MOVED[name]}`);
+    return;
+  }
   const page = PAGES.find(([one]) => one === name);
   if (!page) {
     location.replace(`#/${PAGES[0][0]}`);
