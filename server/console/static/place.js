@@ -3,6 +3,7 @@
 import { part } from "./api.js";
 import { h } from "./dom.js";
 import { count, percent, server, span } from "./format.js";
+import { addressOf } from "./history.js";
 
 export const KINDS = ["group", "endpoint", "session"];
 /** A worker that leases is there as long as its call: nobody is missed before. */
@@ -14,22 +15,17 @@ const ENDPOINT = "$endpoint/", SHARE = "$share/";
 export function placed(kind, one) {
   const { name } = one, filter = kind === "group" ? one.filter : "";
   const called = kind === "group" ? `${SHARE}${name}/${filter}` : kind === "endpoint" ? ENDPOINT + name : name;
-  return { kind, name, filter, one, called, href: hrefOf(kind, name, filter), path: `/v1/${kind}s/${part(name)}`, query: filter ? { filter } : {} };
-}
-
-function hrefOf(kind, name, filter) {
-  if (kind === "endpoint") return `#/endpoints/${part(name)}`;
-  return `#/places/${kind}/${part(name)}${filter ? `?${new URLSearchParams({ filter })}` : ""}`;
+  return { kind, name, filter, one, called, href: addressOf({ kind, name, filter }), path: `/v1/${kind}s/${part(name)}`, query: filter ? { filter } : {} };
 }
 
 /** The page of the place that keeps a retry or dead letter. All posts to full URLs are found as sessions are. */
 export function keeperOf({ group, subscription }) {
   if (group.startsWith(ENDPOINT)) {
     const name = group.slice(ENDPOINT.length), isUrl = /:\/\/|\*$/.test(name);
-    return h("a", { href: isUrl ? hrefOf("session", group) : hrefOf("endpoint", name) }, name);
+    return h("a", { href: addressOf(isUrl ? { kind: "session", name: group } : { kind: "endpoint", name }) }, name);
   }
   const filter = subscription?.slice(SHARE.length + group.length + 1);
-  return h("a", { href: hrefOf(filter ? "group" : "session", group, filter) }, group);
+  return h("a", { href: addressOf({ kind: filter ? "group" : "session", name: group, filter }) }, group);
 }
 
 export const lagOf = (one) => one.lag_messages === undefined ? "–" : `${count(one.lag_messages)}${one.lag_messages_is_exact ? "" : " or more"}`;
