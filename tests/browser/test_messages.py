@@ -289,5 +289,11 @@ async def test_messages_are_seen_as_they_are_dispatched(browser: Browser, tmp_pa
         await console.write("Topic filter", "orders/#")
         await console.press("Start")
         await page.get_by_text("Listening to orders/#").wait_for()
+        told = 'event: skipped\ndata: {"messages": 1234}\n\nevent: skipped\ndata: {"messages": null}\n\n'
+        events = {"body": told, "content_type": "text/event-stream"}
+        await page.route("**/v1/tail?*", lambda route: route.fulfill(**events), times=1)
+        await console.press("Start")
+        await page.get_by_text("1,234 messages of all topics came too fast").wait_for()
+        await page.get_by_text("Some messages of all topics came too fast").wait_for()
         await console.server.stopped()
         await page.get_by_text(re.compile("trying again|No answer from the server")).wait_for()
