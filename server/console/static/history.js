@@ -14,7 +14,7 @@ const read = new Map();
  *  asked once. `from`: ms, rounded down to whole steps, so that points stay where they are. */
 export function history(api, { from = server.now() - HOUR, step = MINUTE, group } = {}) {
   const query = { from: Math.floor(from / step) * step, step: step / 1_000, group };
-  const key = JSON.stringify(query), known = read.get(key);
+  const key = JSON.stringify([api.key, query]), known = read.get(key);
   if (known && performance.now() - known.at < KEPT_MS) return known.answer;
   const answer = ask(api, query);
   read.delete(key);
