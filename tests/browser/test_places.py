@@ -1,5 +1,6 @@
 """Places, endpoints, retries and dead letters as an operator uses them: found, looked at, mended."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -131,7 +132,7 @@ async def test_an_endpoint_that_fails_is_found_and_mended(browser: Browser, tmp_
         await rotated(console)
         # Its receiver is mended: what waits is tried now, and answers.
         receiver.behave = answer(204)
-        await console.press("Try now all 2…")
+        await console.press("Try all 2 now…")
         await page.get_by_text("2 retries would be tried").wait_for()
         await console.press("Try now")
         await console.says("2 of 2 changed")
@@ -143,6 +144,15 @@ async def test_an_endpoint_that_fails_is_found_and_mended(browser: Browser, tmp_
         await page.get_by_text("The server has paused it: HTTP 410 Gone").wait_for()
         await console.press("Resume")
         await console.says("billing is resumed")
+        # What waits for a full URL is found, and is no session.
+        receiver.behave = answer(503, "Retry-After: 600")
+        await console.http.schedule("b", 4, deliver_to=receiver.url())
+        while not (await console.get("/v1/retries?topic=b"))["retries"]:
+            await asyncio.sleep(0.1)
+        await console.open("retries?topic=b")
+        await page.get_by_role("link", name="http://").click()
+        await page.get_by_role("heading", name="posts to full URLs").wait_for()
+        assert await page.get_by_role("button", name="Delete…").count() == 0
         assert console.faults == []
 
 
@@ -273,7 +283,7 @@ async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None
     # All that the search finds: at another time, and dropped.
     await page.locator("tbody tr").nth(2).wait_for(state="detached")
     waiting = (await console.get("/v1/retries"))["retries"]
-    await console.press("Try now all 2…")
+    await console.press("Try all 2 now…")
     await console.write("Not now but in", "PT5M")
     await console.press("Try now")
     await page.locator("dialog").wait_for(state="detached")

@@ -19,7 +19,7 @@ const LATE = "Nothing has changed: it is not here any more";
 const OUTCOMES = { failed: "failed", lapsed: "no answer in time", lost: "connection lost", returned: "returned too often" };
 
 /** The `open` of a page with all places. `kind`: { path, member, page, title, many, when: [heading, row -> time], empty,
- *  actions }; an action: { verb, name, would, done, kind, ask: fields of the body for who changes many, sure: what its
+ *  actions }; an action: { verb, name, many: its name for many, would, done, kind, ask: fields of the body for who changes many, sure: what its
  *  user confirms for one, undo: row -> [path, body] }. */
 export const opener = (kind) => async (root, { api, query, go }) => {
   const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: (event) => { event.preventDefault(); go(`/${kind.page}?${new URLSearchParams(entries(form))}`); } },
@@ -76,11 +76,11 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
 
   function drawTools() {
     const isAll = ticked.size === rows.length;
-    const buttons = (which, bodies) => kind.actions.map((one) => button(`${one.name} ${which}…`, () => change(one, bodies()), one.kind));
+    const buttons = (which, bodies) => kind.actions.map((one) => button(`${one.many?.(which) ?? `${one.name} ${which}`}…`, () => change(one, bodies()), one.kind));
     fill(tools, rows.length ? h("div", { class: "row" },
       button(isAll ? "Tick none" : "Tick all", () => { for (const row of rows) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
       ticked.size ? buttons(`the ${count(ticked.size)} ticked`, named)
-        : buttons(`all ${count(total)}`, () => [{ filter: Object.keys(filter).length ? filter : EVERYTHING }])) : null);
+        : buttons(total === 1 ? "it" : `all ${count(total)}`, () => [{ filter: Object.keys(filter).length ? filter : EVERYTHING }])) : null);
   }
 
   const drawn = () => table([
@@ -148,6 +148,6 @@ const short = (reason) => reason.length > REASON_CHARS ? `${reason.slice(0, REAS
 function tries(row) {
   if (!row.tries.length) return count(row.attempts);
   return h("details", {}, h("summary", {}, `${count(row.attempts)} ${row.attempts === 1 ? "try" : "tries"}`),
-    h("ol", { class: "tries" }, row.tries.toReversed().map((one) => h("li", {}, moment(one.at), ` ${OUTCOMES[one.outcome] ?? one.outcome}`,
+    h("ol", { class: "tries", reversed: true, start: row.attempts }, row.tries.toReversed().map((one) => h("li", {}, moment(one.at), ` ${OUTCOMES[one.outcome] ?? one.outcome}`,
       one.by && one.by !== row.group ? ` with ${one.by === PULLED ? "a worker that leased it" : one.by}` : "", one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, one.reason ? `: ${one.reason}` : ""))));
 }

@@ -9,7 +9,7 @@ import { history, lagSeries } from "./history.js";
 import { dead } from "./dead.js";
 import { keptList } from "./kept.js";
 import { lines } from "./lines.js";
-import { behind, deadOf, failed, kept, lagOf, stateOf } from "./place.js";
+import { behind, deadOf, ENDPOINT, failed, kept, lagOf, stateOf } from "./place.js";
 import { retries } from "./retries.js";
 
 const REFRESH_MS = 3_000;
@@ -21,7 +21,7 @@ const DEAD = "dead";
 export async function openPlace(root, { api, every, go }, { read, settings, more = () => null, acts = () => null }) {
   let place = await read();
   const { kind, name, path, query, called } = place;
-  const head = h("div"), stands = h("section"), terms = h("section"), chart = h("section"), rest = h("div"), noun = kind === "session" && name.startsWith("$") ? "place" : kind;
+  const head = h("div"), stands = h("section"), terms = h("section"), chart = h("section"), rest = h("div"), isOfUrls = kind === "session" && name.startsWith(ENDPOINT);
   const kinds = [retries, dead].map((one) => keptList(api, one, { group: called }, { isOfOne: true, changed: () => attempt(load, null) }));
   fill(root, head, h("div", { class: "columns" }, stands, terms, chart), rest, h("h2", {}, "Retries"), kinds[0].node, h("h2", {}, "Dead letters"), kinds[1].node);
 
@@ -32,11 +32,11 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
 
   function draw() {
     const { one, filter } = place, undone = one.undone ?? {}, [state, how] = stateOf(place);
-    fill(head, h("h1", {}, name, filter ? [" ", h("code", {}, filter)] : null, " ", tag(kind), " ", tag(state, how)),
-      one.reason && one.state === "paused" ? h("p", { class: "bad" }, `The server has paused it: ${one.reason}`) : null,
+    fill(head, h("h1", {}, isOfUrls ? name.slice(ENDPOINT.length) : name, filter ? [" ", h("code", {}, filter)] : null, " ", isOfUrls ? tag("posts to full URLs") : [tag(kind), " ", tag(state, how)]),
+      one.reason && one.state === "paused" ? h("p", { class: "bad" }, `The server has paused it: ${one.reason}. Resume it once its receiver wants messages again.`) : null,
       h("div", { class: "row" },
         kind === "session" ? null : one.state === "paused" ? button("Resume", () => turn("resume"), "act") : button("Pause", () => turn("pause")),
-        acts(load), button("Skip…", skip), button("Replay…", replay), noun === "place" ? null : button("Delete…", drop, "danger")));
+        acts(load), button("Skip…", skip), button("Replay…", replay), isOfUrls ? null : button("Delete…", drop, "danger")));
     fill(stands, h("h2", {}, "Not finished"), facts([
       ["Lag", `${lagOf(one)} ${one.lag_messages === 1 ? "message" : "messages"}${one.lag_seconds ? `, the oldest due ${behind(one)} ago` : ""}`],
       ["In flight", count(one.in_flight)],

@@ -8,7 +8,8 @@ import { addressOf } from "./history.js";
 export const KINDS = ["group", "endpoint", "session"];
 /** A worker that leases is there as long as its call: nobody is missed before. */
 const SOON_MS = 60_000;
-const ENDPOINT = "$endpoint/", SHARE = "$share/";
+export const ENDPOINT = "$endpoint/";
+const SHARE = "$share/";
 
 /** A place as the API shows it, with its addresses: the page's, the API's, and the name that retries and dead letters
  *  are found by. */
