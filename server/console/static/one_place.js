@@ -15,6 +15,8 @@ import { retries } from "./retries.js";
 const REFRESH_MS = 3_000;
 const UNITS = { s: 1_000, m: MINUTE, h: HOUR, d: DAY };
 const DEAD = "dead";
+/** Filters whose messages are counted before a replay: each takes a call. */
+const COUNTED = 10;
 
 /** `read()`: the place as it stands, see `placed`. `settings(one)`: facts of its kind alone; `more(one)`: what stands
  *  between them and the retries; `acts(load)`: buttons of its kind alone. */
@@ -110,7 +112,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     const ago = /^(?:PT?)?(\d+)([smhd])$/i.exec(from);
     const since = ago ? new Date(server.now() - Number(ago[1]) * UNITS[ago[2].toLowerCase()]).toISOString() : from;
     const filters = kind === "group" ? [place.filter] : (place.one.subscriptions ?? []).map((each) => each.filter);
-    if (!filters.length) return null;
+    if (!filters.length || filters.length > COUNTED) return null;
     const pages = await Promise.all(filters.map((topic) => api.get("/v1/messages", { topic, state: "dispatched", due_from: since, count: true, limit: 1 })));
     return pages.reduce((sum, page) => sum + page.count, 0);
   }
