@@ -1,6 +1,7 @@
 """What people do: schedule and cancel, many at once, schedules, keys."""
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +244,10 @@ async def test_who_keeps_slices_is_named(console: Console) -> None:
     answer = await console.get("/v1/slices") | {"held_by": {"group": HOSTILE, "seconds": 180_000}}
     await console.page.route("**/v1/slices?*", lambda route: route.fulfill(json=answer))
     await console.open("slices")
-    line = console.page.get_by_text("Slices are kept for")
+    line = console.page.get_by_text("Old slices are kept")
     assert await line.inner_text() == (
-        f"Slices are kept for {HOSTILE}, which is behind: for 2 d 2 h longer than their retention."
+        "Old slices are kept 2 d 2 h longer than their retention, "
+        f"because {HOSTILE} has not finished their messages."
     )
 
 
@@ -259,7 +261,7 @@ async def test_what_a_jobs_program_wrote_is_text(console: Console) -> None:
         "**/v1/jobs/*/log", lambda route: route.fulfill(body=log, content_type="text/plain")
     )
     await console.open("jobs")
-    await console.press("Show")
+    await console.press("Log")
     shown = console.page.locator("dialog pre")
     await shown.wait_for()
     assert await shown.inner_text() == log
@@ -267,3 +269,33 @@ async def test_what_a_jobs_program_wrote_is_text(console: Console) -> None:
     assert await console.page.locator("dialog button").all_inner_texts() == ["Close"]
     await console.press("Close")
     await console.page.locator("dialog").wait_for(state="detached")
+
+
+async def test_a_slice_and_the_node_say_their_numbers_in_words(console: Console) -> None:
+    page = console.page
+    items = [{"topic": f"orders/{n}", "payload": n, "deliver_in": 7_200} for n in range(1_100)]
+    made = (await console.http.call("POST", "/v1/messages:batch", items, status=201)).body
+    await console.http.call("DELETE", f"/v1/messages/{made['ids'][0]}", status=204)
+    await console.open("slices")
+    await page.get_by_text("1 slices with 1,099 messages, ").wait_for()
+    await page.locator("tbody a").click()
+    await page.get_by_text("1,099, and 1 cancelled or moved").wait_for()
+    # An address with Unix ms is the same slice.
+    [one] = (await console.get("/v1/slices"))["slices"]
+    title = await page.locator("h1").inner_text()
+    start_ms = int(datetime.fromisoformat(one["start"]).timestamp() * 1_000)
+    await console.open(f"slices/{start_ms}")
+    assert await page.locator("h1").inner_text() == title
+    await page.get_by_role("link", name="Split it…").click()
+    assert await page.get_by_label("Slice (when it starts)").input_value() == one["start"]
+    await console.press("Close")
+    await console.open("node")
+    cells = page.locator("tr", has_text="limits.pending").locator("td")
+    assert await cells.all_inner_texts() == [
+        "Pending messages and retries limits.pending",
+        "1,099",
+        "no limit",
+        "–",
+    ]
+    text = await page.locator("main").inner_text()
+    assert not re.search(r"\d{7}|NaN|undefined|null", text.replace(str(console.server.http[1]), ""))

@@ -1,32 +1,51 @@
 // This node: version, what its bounds leave, how long syncs take, how late messages were, who leads.
 
 import { denied } from "./api.js";
-import { facts, fill, h, table } from "./dom.js";
-import { bytes, count, instant, span } from "./format.js";
+import { facts, fill, h, table, tag } from "./dom.js";
+import { away, both, bytes, count, percent, server, span } from "./format.js";
 import { Metrics } from "./metrics.js";
 
+const NEAR = 0.9;
+/** What the bounds of `/metrics` are called here; a new one shows by its own name. */
+const LIMITS = {
+  "limits.memory": "Memory of the server", "limits.pool_bytes": "What connections have not read or sent yet", "http.buffered_bytes": "Answers that are being made",
+  "limits.sessions": "Sessions", "limits.groups": "Groups", "limits.subscriptions": "Subscriptions", "limits.subscription_bytes": "Names of subscriptions",
+  "limits.pending": "Pending messages and retries", "limits.schedules": "Schedules", "limits.endpoints": "Endpoints", "limits.retained": "Retained messages",
+  "limits.queued": "Writes that wait for the disk", "limits.queued_bytes": "Writes that wait for the disk, in bytes", "limits.waiting_pulls": "Workers that wait for a message",
+  "limits.leases": "Messages that workers hold", "limits.connections": "MQTT connections", "limits.returned": "Messages that workers gave back", "limits.route_cache_bytes": "Cache of who gets which topic",
+  "http.connections": "HTTP connections", "dead.max_messages": "Dead letters", "dead.max_bytes": "Dead letters, in bytes", "slices.max": "Slices",
+  "wheel.max_entries": "Messages that are due soon, in memory", "wheel.max_bytes": "Messages that are due soon, in bytes",
+  "tail.max_entries": "Recent messages, in memory", "tail.max_bytes": "Recent messages, in bytes",
+};
+
 export async function open(root, { api, every }) {
+  const order = { sort: "Use", down: true };
+
   async function load() {
     const [info, text, ready] = await Promise.all([
       api.get("/v1/info"),
       api.get("/metrics").catch(denied),
-      api.get("/readyz").then(() => "yes", (error) => error.message),
+      api.get("/readyz").then(() => null, (error) => error.message),
     ]);
     const metrics = text === null ? null : new Metrics(text);
     const cluster = metrics?.has("fasti_cluster_") ? await api.get("/v1/cluster").catch(denied) : null;
-    fill(root, h("h1", {}, "Node"), h("div", { class: "columns" },
+    fill(root, h("h1", {}, "Node"), ready && h("p", { class: "bad" }, ready), h("div", { class: "columns" },
       h("section", {}, h("h2", {}, "Server"), facts([
-        ["Version", info.version], ["Build", info.build], ["Node", info.node], ["Clock", info.clock], ["Its time", instant(info.now)],
-        ["Ready", ready], ["MQTT", info.mqtt.map((one) => one.url).join(", ")],
-        ["The API", h("a", { href: "/docs" }, "described")],
-        ...(metrics ? memory(metrics) : []),
+        ["State", ready ? tag("not ready", "bad") : tag("ready", "good")],
+        ["Version", `${info.version} (${info.build === "pure" ? "pure Python" : info.build})`],
+        ["Time", `${both(info.now)}${info.clock === "system" ? "" : `, ${info.clock} clock`}`],
+        ...(metrics ? since(metrics) : []),
+        ["HTTP", info.url], ["MQTT", info.mqtt.map((one) => h("div", {}, one.url))],
+        ["API", [h("a", { href: "/docs" }, "all calls"), ", ", h("a", { href: "/openapi.json" }, "openapi.json")]],
+        ["Number in message ids", info.node],
+        ...(metrics ? resources(metrics) : []),
       ])),
+      cluster ? h("section", {}, h("h2", {}, "Cluster"), members(cluster)) : null,
       metrics ? [
-        h("section", {}, h("h2", {}, "How late messages were"), histogram(metrics.histogram("fasti_lateness_seconds"), "messages")),
-        h("section", {}, h("h2", {}, "From write to durable"), histogram(metrics.histogram("fasti_commit_seconds"), "group commits")),
-        limits(metrics),
-      ] : null,
-      cluster ? h("section", {}, h("h2", {}, "Cluster"), members(cluster)) : null));
+        h("section", {}, h("h2", {}, "How late messages were"), histogram(metrics.histogram("fasti_lateness_seconds"), "Messages")),
+        h("section", {}, h("h2", {}, "How long a write took to be safe on disk"), histogram(metrics.histogram("fasti_commit_seconds"), "Writes")),
+      ] : null),
+    metrics ? limits(metrics, order) : null);
   }
 
   await load();
@@ -35,41 +54,57 @@ export async function open(root, { api, every }) {
 
 function histogram(buckets, what) {
   const total = buckets.reduce((sum, [, n]) => sum + n, 0);
-  if (!total) return h("p", { class: "empty" }, `No ${what} so far.`);
+  if (!total) return h("p", { class: "empty" }, "None since the server started.");
   const last = buckets.findLastIndex(([, n]) => n > 0);
-  return table([
+  return h("div", { class: "compact" }, table([
     ["Up to", ([bound]) => (bound === Infinity ? "more" : bound < 0.001 ? `${bound * 1_000} ms` : span(bound * 1_000)), "nowrap"],
-    ["How many", ([, n]) => count(n), "number"],
-    ["Share", ([, n]) => h("meter", { min: "0", max: String(total), value: String(n), "aria-label": `${((100 * n) / total).toFixed(1)} %`, title: `${((100 * n) / total).toFixed(2)} %` })],
-  ], buckets.slice(0, last + 1), what);
+    [what, ([, n]) => count(n), "number"],
+    ["Share", ([, n]) => bar(n, total)],
+  ], buckets.slice(0, last + 1), `${what} since the server started`));
 }
 
-function limits(metrics) {
-  const rows = metrics.limits();
-  return rows.length ? h("section", {}, h("h2", {}, "Limits and their use"), table([
-    ["Limit", (one) => h("code", {}, one.name), "text"],
-    ["Used", (one) => count(one.used), "number"],
-    ["Of", (one) => count(one.bound), "number"],
-    ["Use", (one) => h("meter", { min: "0", max: String(one.bound), high: String(one.bound * 0.9), value: String(one.used), "aria-label": `${one.used} of ${one.bound}` })],
-  ], rows, "Limits and their use")) : null;
+function bar(value, most) {
+  return h("div", { class: "fullness" }, h("span", {}, percent(value / most)),
+    h("meter", { min: "0", max: String(most), high: String(most), value: String(value), "aria-label": `${value} of ${most}` }));
 }
 
-function memory(metrics) {
-  const value = (name, as) => { const found = metrics.value(name); return found === undefined ? null : as(found); };
+function limits(metrics, order) {
+  const rows = metrics.limits().map((one) => ({ ...one, share: one.bound ? one.used / one.bound : null }));
+  const as = (one) => (/bytes$|memory$/.test(one.name) ? bytes : count);
+  return rows.length ? h("section", { class: "compact" }, h("h2", {}, "Limits and their use"), table([
+    ["Limit of", (one) => [`${LIMITS[one.name] ?? ""} `, h("code", { class: "faint" }, one.name)], "text", (one) => LIMITS[one.name] ?? one.name],
+    ["In use", (one) => as(one)(one.used), "number"],
+    ["Limit", (one) => (one.bound ? as(one)(one.bound) : "no limit"), "number"],
+    ["Use", (one) => (one.bound ? [bar(one.used, one.bound), one.share > NEAR ? tag("nearly full", "warn") : null] : "–"), null, (one) => one.share ?? -1],
+  ], rows, "Limits and their use", order)) : null;
+}
+
+const valued = (metrics, name, as) => { const found = metrics.value(name); return found === undefined ? null : as(found); };
+
+const since = (metrics) => [["Started", valued(metrics, "process_start_time_seconds", (s) => `${both(Math.floor(s) * 1_000)}, ${away(s * 1_000, server.now())}`)]];
+
+function resources(metrics) {
   return [
-    ["RAM", value("process_resident_memory_bytes", bytes)],
-    ["Store", value("fasti_store_bytes", bytes)],
-    ["Free disk", value("fasti_disk_free_bytes", bytes)],
-    ["Open files", value("process_open_fds", count)],
+    ["Memory in use", valued(metrics, "process_resident_memory_bytes", bytes)],
+    ["Store on disk", valued(metrics, "fasti_store_bytes", bytes)],
+    ["Free disk", valued(metrics, "fasti_disk_free_bytes", bytes)],
+    ["Open files", valued(metrics, "process_open_fds", (n) => `${count(n)}${metrics.value("process_max_fds") ? ` of ${count(metrics.value("process_max_fds"))}` : ""}`)],
   ];
 }
 
 function members(cluster) {
-  return [facts([["Name", cluster.name], ["State", cluster.state], ["Epoch", cluster.epoch], ["Why", cluster.why || null]]), table([
+  return [facts([
+    ["Name", cluster.name],
+    ["This node", [cluster.node, " ", tag(cluster.state, cluster.state === "leader" ? "good" : null)]],
+    ["Needs attention", cluster.why ? h("span", { class: "warn" }, cluster.why) : null],
+    ["Leader", cluster.leader?.node ?? h("span", { class: "bad" }, "none")],
+    ["Term (epoch)", cluster.epoch],
+    ["Changes of leader", cluster.takeovers],
+  ]), table([
     ["Node", (one) => one.node, "text"],
-    ["State", (one) => h("span", { class: "tag" }, one.is_alive ? one.state : "silent")],
-    ["Lag", (one) => `${count(one.lag)} records`, "number"],
-    ["Heard", (one) => `${span(one.heard_ms)} ago`, "nowrap"],
+    ["State", (one) => (one.is_alive ? tag(one.state, "good") : tag("silent", "bad"))],
+    ["Behind", (one) => `${count(one.lag)} records`, "number"],
+    ["Last heard", (one) => `${span(one.heard_ms)} ago`, "nowrap"],
     ["Version", (one) => one.version, "nowrap"],
   ], cluster.nodes, "Nodes")];
 }

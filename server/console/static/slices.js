@@ -2,81 +2,103 @@
 
 import { part } from "./api.js";
 import { attempt } from "./ask.js";
-import { button, facts, fill, h, table } from "./dom.js";
-import { bytes, count, instant, span } from "./format.js";
+import { button, facts, fill, h, moment, table, tag } from "./dom.js";
+import { both, bytes, count, instant, percent, span } from "./format.js";
 
-const PAGE = 200;
+const PAGE = 1_000;
+const ENDPOINT = "$endpoint/";
 
 export async function open(root, context) {
   const [start] = context.path;
   return start ? openOne(root, context, start) : openList(root, context);
 }
 
-const fullness = (value, most, what) => h("meter", { min: "0", max: String(most), high: String(most * 0.9), value: String(Math.min(value, most)), "aria-label": what, title: what });
+/** How full something is, in words and as a bar. */
+function fullness(value, most, as = count) {
+  const text = `${as(value)} of ${as(most)}`;
+  return h("div", { class: "fullness", title: text }, h("span", {}, percent(value / most)),
+    h("meter", { min: "0", max: String(most), high: String(most * 0.9), value: String(Math.min(value, most)), "aria-label": text }));
+}
 
-/** Who is furthest behind, while slices stay for it alone. */
-const holder = ({ group, seconds }) => h("p", { class: "warn" }, "Slices are kept for ", group.startsWith("$") ? group : h("a", { href: `#/groups/${part(group)}` }, group),
-  `, which is behind: for ${span(seconds * 1_000)} longer than their retention.`);
+/** The place furthest behind, while slices stay for it alone. */
+function holder({ group, seconds }) {
+  const link = group.startsWith(ENDPOINT) ? h("a", { href: `#/endpoints/${part(group.slice(ENDPOINT.length))}` }, group.slice(ENDPOINT.length))
+    : group.startsWith("$") ? group : h("a", { href: `#/places/group/${part(group)}` }, group);
+  return h("p", { class: "warn" }, `Old slices are kept ${span(seconds * 1_000)} longer than their retention, because `, link, " has not finished their messages.");
+}
 
 async function openList(root, { api, every }) {
-  const body = h("div"), rows = [];
+  const body = h("div"), rows = [], order = { sort: "From" };
   let cursor = null;
   fill(root, h("h1", {}, "Slices"), body);
 
   async function more() {
     const page = await api.get("/v1/slices", { limit: PAGE, cursor });
+    const { jobs } = await api.get("/v1/jobs", { limit: 100 }).catch(() => ({ jobs: [] }));
+    const cut = new Set(jobs.filter((job) => job.kind === "split" && !job.ended_at).map((job) => job.slice?.start));
     rows.push(...page.slices);
     cursor = page.next;
-    const jobs = await api.get("/v1/jobs", { limit: 100 }).catch(() => ({ jobs: [] }));
-    const cut = new Set(jobs.jobs.filter((job) => job.kind === "split" && !job.ended_at).map((job) => job.slice?.start));
-    fill(body, page.held_by ? holder(page.held_by) : null, rows.length ? drawn(rows, page.split_above, cut) : h("p", { class: "empty" }, "No slices: nothing is stored."),
-      cursor ? button("More", () => attempt(more, null)) : null);
+    const wrong = [[rows.filter((one) => one.count > page.split_above && !cut.has(one.start)), "overfull"], [rows.filter((one) => one.unreadable), "with unreadable rows"]];
+    fill(body, h("p", { class: "faint" }, `The timeline is stored in slices of time. A slice with more than ${count(page.split_above)} rows is split, and a slice is dropped as a whole when its retention is over. Rows are messages, with those that were cancelled or moved.`),
+      page.held_by ? holder(page.held_by) : null,
+      wrong.filter(([which]) => which.length).map(([which, what]) => h("p", { class: "warn" }, `${count(which.length)} ${what}: `,
+        which.slice(0, 5).map((one, index) => [index ? ", " : "", h("a", { href: address(one) }, instant(one.start))]), which.length > 5 ? ", …" : "")),
+      rows.length ? [
+        h("p", {}, `${count(rows.length)} slices with ${count(sum("live"))} messages, ${bytes(sum("bytes"))}, from ${instant(rows[0].start)} to ${instant(rows.at(-1).end)}`),
+        drawn(page.split_above, cut),
+      ] : h("p", { class: "empty" }, "Nothing is stored yet. The first scheduled message opens the first slice."),
+      cursor ? button("Load more", () => attempt(more, null)) : null);
   }
 
-  const drawn = (slices, splitAbove, cut) => table([
-    ["From", (one) => h("a", { href: `#/slices/${part(one.start)}` }, instant(one.start)), "nowrap"],
-    ["Length", (one) => span(Date.parse(one.end) - Date.parse(one.start)), "nowrap"],
-    ["Messages", (one) => count(one.live), "number"],
-    ["Rows", (one) => count(one.count), "number"],
-    ["Of the split bound", (one) => fullness(one.count, splitAbove, `${count(one.count)} of ${count(splitAbove)} rows`)],
-    ["Bytes", (one) => bytes(one.bytes), "number"],
-    ["Shards", (one) => count(one.shards), "number"],
-    ["Marks", (one) => [
-      one.count > splitAbove ? h("span", { class: "tag warn" }, "overfull") : null,
-      cut.has(one.start) ? h("span", { class: "tag" }, "split in progress") : null,
-      one.borrowed ? h("span", { class: "tag" }, `${one.borrowed} borrowed`) : null,
-      one.unreadable ? h("span", { class: "tag bad" }, `${one.unreadable} unreadable`) : null,
-    ], "nowrap"],
-  ], slices, "Slices");
+  const sum = (name) => rows.reduce((all, one) => all + one[name], 0);
+  const drawn = (bound, cut) => table([
+    ["From", (one) => h("a", { href: address(one) }, instant(one.start)), "nowrap", (one) => one.start],
+    ["Length", (one) => span(length(one)), "nowrap", length],
+    ["Messages", (one) => count(one.live), "number", (one) => one.live],
+    ["Rows", (one) => count(one.count), "number", (one) => one.count],
+    ["Until split", (one) => fullness(one.count, bound), null, (one) => one.count],
+    ["Size", (one) => bytes(one.bytes), "number", (one) => one.bytes],
+    ["Shards", (one) => count(one.shards), "number", (one) => one.shards],
+    ["State", (one) => [
+      one.count > bound ? tag("overfull", "warn") : null,
+      cut.has(one.start) ? tag("being split") : null,
+      one.borrowed ? tag(`reads ${one.borrowed} shards of a split slice`) : null,
+      one.unreadable ? tag(`${one.unreadable} unreadable`, "bad") : null,
+    ]],
+  ], rows, "Slices", order);
 
   await more();
   every(10_000, async () => { if (rows.length <= PAGE) { rows.length = 0; cursor = null; await more(); } });
 }
 
+const address = (one) => `#/slices/${part(one.start)}`;
+const length = (one) => Date.parse(one.end) - Date.parse(one.start);
+
 async function openOne(root, { api, every }, start) {
-  const body = h("div");
-  fill(root, h("h1", {}, `Slice from ${instant(start)}`), body);
+  const order = { sort: "Shard" };
 
   async function load() {
     const one = await api.get(`/v1/slices/${part(start)}`);
-    fill(body, facts([
-      ["To", instant(one.end)],
-      ["Generation", one.generation],
-      ["Messages", count(one.live)],
-      ["Rows", count(one.count)],
-      ["Bytes", bytes(one.bytes)],
-    ]), h("p", {}, h("a", { href: `#/messages?${new URLSearchParams({ due_from: one.start, due_to: one.end })}` }, "Its messages")),
-    h("h2", {}, "Shards"), table([
-      ["Shard", (each) => each.shard, "number"],
-      ["Structure", (each) => h("code", {}, each.structure), "text"],
-      ["Messages", (each) => count(each.live), "number"],
-      ["Rows of the cap", (each) => fullness(each.count, each.cap, `${count(each.count)} of ${count(each.cap)} rows`)],
-      ["Bytes of the cap", (each) => fullness(each.bytes, each.cap_bytes, `${bytes(each.bytes)} of ${bytes(each.cap_bytes)}`)],
-      ["First", (each) => (each.first ? instant(each.first.at) : "–"), "nowrap"],
-      ["Last", (each) => (each.last ? instant(each.last.at) : "–"), "nowrap"],
-      ["Marks", (each) => [each.sealed ? h("span", { class: "tag" }, "sealed") : null, each.borrowed ? h("span", { class: "tag" }, "borrowed") : null,
-        each.unreadable.length ? h("span", { class: "tag bad" }, `${each.unreadable.length} unreadable`) : null], "nowrap"],
-    ], one.shards, "Shards"));
+    fill(root, h("h1", {}, `Slice from ${instant(one.start)}`),
+      h("div", { class: "row" }, h("a", { href: `#/messages?${new URLSearchParams({ due_from: one.start, due_to: one.end, state: "all" })}` }, "Its messages"),
+        h("a", { href: `#/jobs?${new URLSearchParams({ split: one.start })}` }, "Split it…")),
+      facts([
+        ["From", both(one.start)],
+        ["To", `${both(one.end)}, ${span(length(one))}`],
+        ["Messages", `${count(one.live)}${one.count > one.live ? `, and ${count(one.count - one.live)} cancelled or moved` : ""}`],
+        ["Size", bytes(one.bytes)],
+        ["Generation", one.generation],
+      ]), h("h2", {}, "Shards"), table([
+        ["Shard", (each) => each.shard, "number", (each) => each.shard],
+        ["Topics", (each) => h("code", {}, each.structure), "text", (each) => each.structure],
+        ["Messages", (each) => count(each.live), "number", (each) => each.live],
+        ["Rows", (each) => fullness(each.count, each.cap), null, (each) => each.count],
+        ["Size", (each) => fullness(each.bytes, each.cap_bytes, bytes), null, (each) => each.bytes],
+        ["First due", (each) => moment(each.first?.at), "nowrap", (each) => each.first?.at],
+        ["Last due", (each) => moment(each.last?.at), "nowrap", (each) => each.last?.at],
+        ["State", (each) => [each.sealed ? tag("takes no more messages") : tag("open"), each.borrowed ? tag("of a split slice") : null,
+          each.unreadable.length ? tag(`${each.unreadable.length} unreadable`, "bad") : null]],
+      ], one.shards, "Shards", order));
   }
 
   await load();
