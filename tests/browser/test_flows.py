@@ -277,7 +277,7 @@ async def test_a_slice_and_the_node_say_their_numbers_in_words(console: Console)
     made = (await console.http.call("POST", "/v1/messages:batch", items, status=201)).body
     await console.http.call("DELETE", f"/v1/messages/{made['ids'][0]}", status=204)
     await console.open("slices")
-    await page.get_by_text("1 slices with 1,099 messages, ").wait_for()
+    await page.get_by_text("Slices: 1 · messages: 1,099 · ").wait_for()
     await page.locator("tbody a").click()
     await page.get_by_text("1,099, and 1 cancelled or moved").wait_for()
     # An address with Unix ms is the same slice.

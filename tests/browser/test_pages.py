@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser
+from playwright.async_api import Browser, ViewportSize
 
 from tests.support.mqtt import dial
 
@@ -18,7 +18,22 @@ from .conftest import PAGES, Console, looking
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RULES = {"resultTypes": ["violations"]}
-NARROW, WIDE = 400, 2_000
+PHONE, DESK = ViewportSize(width=390, height=844), ViewportSize(width=1_280, height=900)
+WIDTHS = (320, 640, 2_000)
+"""WCAG's narrowest, which is 1,280 px at 400 %; 1,280 px at 200 %; a wide screen."""
+STICKING_OUT = """(width) => [...document.querySelectorAll("body *")]
+    .filter((one) => !one.closest(".scroll, pre, dialog") && one.getBoundingClientRect().right > width + 1)
+    .slice(0, 3).map((one) => one.outerHTML.slice(0, 120))"""
+MOVING = """[...document.querySelectorAll("body *")].filter((one) => {
+    const style = getComputedStyle(one);
+    return style.animationName !== "none" || style.transitionDuration !== "0s"
+        || style.scrollBehavior === "smooth";
+}).map((one) => one.outerHTML.slice(0, 120))"""
+UNSEEN_FOCUS = """(() => {
+    const one = document.activeElement, style = getComputedStyle(one), box = one.getBoundingClientRect();
+    const isSeen = style.outlineStyle !== "none" && box.width && box.bottom > 0 && box.top < innerHeight;
+    return isSeen ? null : one.outerHTML.slice(0, 120);
+})()"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -34,6 +49,14 @@ async def furnished(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
         await call("PUT", "/v1/schedules/nightly", schedule, status=201)
         await call("PUT", "/v1/groups/workers", {"filter": "orders/#"}, status=201)
         await call("PUT", "/v1/endpoints/billing", {"url": "https://example.com/hook"}, status=201)
+        await call("PUT", "/v1/groups/mailers", {"filter": "mail/#", "max_attempts": 1}, status=201)
+        for group, topic in (("workers", "orders/a"), ("mailers", "mail/a")):  # a retry, a dead letter
+            path = f"/v1/groups/{group}/messages"
+            await call("POST", "/v1/messages", {"topic": topic, "payload": "x"}, status=201)
+            lease = {"max": 1, "wait": "5s"}
+            [held] = (await call("POST", f"{path}:lease", lease, status=200)).body["messages"]
+            nacked = {"lease_ids": [held["lease_id"]], "reason": "smtp: mailbox full"}
+            await call("POST", f"{path}:nack", nacked, status=200)
         peer = await dial(console.server.mqtt)
         await peer.connect("till-3", clean=False, session_expiry=3_600)
         await peer.subscribe("orders/#")
@@ -43,21 +66,68 @@ async def furnished(browser: Browser, tmp_path: Path) -> AsyncIterator[Console]:
 
 
 async def test_every_page_in_light_and_dark_narrow_and_wide(furnished: Console) -> None:
-    """Nothing is said on the browser's console, nothing sticks out sideways, axe finds nothing."""
-    page, found = furnished.page, []
-    for address in PAGES:
+    """Nothing is said on the browser's console, sticks out sideways or moves; axe finds nothing."""
+    page = furnished.page
+    found: list[tuple[str, ...]] = []
+    await page.emulate_media(reduced_motion="reduce")
+    [message] = (await furnished.get("/v1/messages?limit=1"))["messages"]
+    [piece] = (await furnished.get("/v1/slices?limit=1"))["slices"]
+
+    async def look(address: str, size: ViewportSize, theme: str) -> None:
+        await page.set_viewport_size(size)
+        await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        violations = (await Axe().run(page, options=RULES)).response["violations"]
+        found.extend((address, theme, one["id"], one["nodes"][0]["html"]) for one in violations)
+
+    for address in (*PAGES, f"messages/{message['id']}", f"slices/{piece['start']}"):
+        await page.set_viewport_size(DESK)
         await furnished.open(address)
-        for theme in ("light", "dark"):
-            await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-            violations = (await Axe().run(page, options=RULES)).response["violations"]
-            found += [(address, theme, one["id"], one["nodes"][0]["html"]) for one in violations]
-        for width in (NARROW, WIDE):
+        await look(address, DESK, "light")
+        await look(address, PHONE, "dark")
+        for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 900})
-            over = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            if over > 0:
-                found.append((address, f"{width} px", "overflow", str(over)))
-        await page.set_viewport_size({"width": 1_280, "height": 900})
+            if await page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
+                found.append((address, f"{width} px", "overflow", *await page.evaluate(STICKING_OUT, width)))
+        found.extend((address, "reduced motion", one) for one in await page.evaluate(MOVING))
+    await page.set_viewport_size(PHONE)
+    await furnished.press("Menu")
+    await look("the menu", PHONE, "light")
+    await page.keyboard.press("?")
+    await page.get_by_role("dialog").wait_for()
+    await look("the keyboard's list", PHONE, "dark")
     assert found == []
+
+
+async def test_a_walk_by_keyboard(furnished: Console) -> None:
+    page = furnished.page
+    await furnished.open("node")
+    await page.keyboard.press("g")
+    await page.keyboard.press("t")
+    await furnished.shown("timeline")
+    await page.keyboard.press("?")
+    listed = page.get_by_role("dialog", name="Keyboard")
+    await listed.get_by_text("find messages").wait_for()
+    await page.keyboard.press("g")  # no page opens behind a dialog
+    await page.keyboard.press("n")
+    await page.keyboard.press("Escape")
+    await listed.wait_for(state="detached")
+    await furnished.shown("timeline")
+    # Whatever has the focus shows it, from the link over the header to the end of the page.
+    await page.keyboard.press("Tab")
+    assert await page.locator(":focus").inner_text() == "Skip to content"
+    unseen, walked = [], 0
+    while await page.evaluate("document.activeElement !== document.body") and walked < 60:
+        unseen.append(await page.evaluate(UNSEEN_FOCUS))
+        await page.keyboard.press("Tab")
+        walked += 1
+    assert [one for one in unseen if one] == []
+    assert walked > 30
+    await page.keyboard.press("/")
+    await page.keyboard.type("orders/+/remind")  # letters in a field are no shortcuts
+    await page.keyboard.press("Enter")
+    await furnished.shown("messages")
+    await page.locator("tbody tr").first.wait_for()
+    furnished.faults.clear()  # the browser notes that no message has this key
 
 
 async def test_a_page_that_is_not_there_is_the_first_one(furnished: Console) -> None:

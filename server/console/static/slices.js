@@ -44,7 +44,7 @@ async function openList(root, { api, every }) {
       wrong.filter(([which]) => which.length).map(([which, what]) => h("p", { class: "warn" }, `${count(which.length)} ${what}: `,
         which.slice(0, 5).map((one, index) => [index ? ", " : "", h("a", { href: address(one) }, instant(one.start))]), which.length > 5 ? ", …" : "")),
       rows.length ? [
-        h("p", {}, `${count(rows.length)} slices with ${count(sum("live"))} messages, ${bytes(sum("bytes"))}, from ${instant(rows[0].start)} to ${instant(rows.at(-1).end)}`),
+        h("p", {}, `Slices: ${count(rows.length)} · messages: ${count(sum("live"))} · ${bytes(sum("bytes"))} · from ${instant(rows[0].start)} to ${instant(rows.at(-1).end)}`),
         drawn(page.split_above, cut),
       ] : h("p", { class: "empty" }, "Nothing is stored yet. The first scheduled message opens the first slice."),
       cursor ? button("Load more", () => attempt(more, null)) : null);
