@@ -2,6 +2,20 @@
 
 const labels = (text) => Object.fromEntries([...text.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((one) => [one[1], one[2]]));
 
+/** What the bounds of the server are called on pages; a new one has its own name. */
+const LIMITS = {
+  "limits.memory": "Memory of the server", "limits.pool_bytes": "What connections have not read or sent yet", "http.buffered_bytes": "Answers that are being made",
+  "limits.sessions": "Sessions", "limits.groups": "Groups", "limits.subscriptions": "Subscriptions", "limits.subscription_bytes": "Names of subscriptions",
+  "limits.pending": "Pending messages and retries", "limits.schedules": "Schedules", "limits.endpoints": "Endpoints", "limits.retained": "Retained messages",
+  "limits.queued": "Writes that wait for the disk", "limits.queued_bytes": "Writes that wait for the disk, in bytes", "limits.waiting_pulls": "Workers that wait for a message",
+  "limits.leases": "Messages that workers hold", "limits.connections": "MQTT connections", "limits.returned": "Messages that workers gave back", "limits.route_cache_bytes": "Cache of who gets which topic",
+  "http.connections": "HTTP connections", "dead.max_messages": "Dead letters", "dead.max_bytes": "Dead letters, in bytes", "slices.max": "Slices",
+  "wheel.max_entries": "Messages that are due soon, in memory", "wheel.max_bytes": "Messages that are due soon, in bytes",
+  "tail.max_entries": "Recent messages, in memory", "tail.max_bytes": "Recent messages, in bytes",
+};
+/** Bounds that are taken whole in everyday use. */
+const CACHES = /^(wheel|tail)\.|^limits\.route_cache_bytes$/;
+
 export class Metrics {
   constructor(text) {
     this.samples = [];
@@ -27,9 +41,10 @@ export class Metrics {
     });
   }
 
-  /** The bounds that are set, and how much of each is taken: [{ name, bound, used }]. */
+  /** The bounds and how much of each is taken: [{ name, title, bound, used, isBytes, isCache }]; bound 0: none. */
   limits() {
     const used = new Map(this.all("fasti_limit_used").map(([of, value]) => [of.name, value]));
-    return this.all("fasti_limit").map(([of, bound]) => ({ name: of.name, bound, used: used.get(of.name) })).filter((one) => one.used !== undefined);
+    return this.all("fasti_limit").filter(([{ name }]) => used.has(name)).map(([{ name }, bound]) => (
+      { name, title: LIMITS[name] ?? name, bound, used: used.get(name), isBytes: /bytes$|memory$/.test(name), isCache: CACHES.test(name) }));
   }
 }

@@ -6,17 +6,6 @@ import { away, both, bytes, count, percent, server, span } from "./format.js";
 import { Metrics } from "./metrics.js";
 
 const NEAR = 0.9;
-/** What the bounds of `/metrics` are called here; a new one shows by its own name. */
-const LIMITS = {
-  "limits.memory": "Memory of the server", "limits.pool_bytes": "What connections have not read or sent yet", "http.buffered_bytes": "Answers that are being made",
-  "limits.sessions": "Sessions", "limits.groups": "Groups", "limits.subscriptions": "Subscriptions", "limits.subscription_bytes": "Names of subscriptions",
-  "limits.pending": "Pending messages and retries", "limits.schedules": "Schedules", "limits.endpoints": "Endpoints", "limits.retained": "Retained messages",
-  "limits.queued": "Writes that wait for the disk", "limits.queued_bytes": "Writes that wait for the disk, in bytes", "limits.waiting_pulls": "Workers that wait for a message",
-  "limits.leases": "Messages that workers hold", "limits.connections": "MQTT connections", "limits.returned": "Messages that workers gave back", "limits.route_cache_bytes": "Cache of who gets which topic",
-  "http.connections": "HTTP connections", "dead.max_messages": "Dead letters", "dead.max_bytes": "Dead letters, in bytes", "slices.max": "Slices",
-  "wheel.max_entries": "Messages that are due soon, in memory", "wheel.max_bytes": "Messages that are due soon, in bytes",
-  "tail.max_entries": "Recent messages, in memory", "tail.max_bytes": "Recent messages, in bytes",
-};
 
 export async function open(root, { api, every }) {
   const order = { sort: "Use", down: true };
@@ -70,12 +59,12 @@ function bar(value, most) {
 
 function limits(metrics, order) {
   const rows = metrics.limits().map((one) => ({ ...one, share: one.bound ? one.used / one.bound : null }));
-  const as = (one) => (/bytes$|memory$/.test(one.name) ? bytes : count);
+  const as = (one) => (one.isBytes ? bytes : count);
   return rows.length ? h("section", { class: "compact" }, h("h2", {}, "Limits and their use"), table([
-    ["Limit of", (one) => [`${LIMITS[one.name] ?? ""} `, h("code", { class: "faint" }, one.name)], "text", (one) => LIMITS[one.name] ?? one.name],
+    ["Limit of", (one) => [`${one.title} `, h("code", { class: "faint" }, one.name)], "text", (one) => one.title],
     ["In use", (one) => as(one)(one.used), "number"],
     ["Limit", (one) => (one.bound ? as(one)(one.bound) : "no limit"), "number"],
-    ["Use", (one) => (one.bound ? [bar(one.used, one.bound), one.share > NEAR ? tag("nearly full", "warn") : null] : "–"), null, (one) => one.share ?? -1],
+    ["Use", (one) => (one.bound ? [bar(one.used, one.bound), one.share > NEAR && !one.isCache ? tag("nearly full", "warn") : null] : "–"), null, (one) => one.share ?? -1],
   ], rows, "Limits and their use", order)) : null;
 }
 

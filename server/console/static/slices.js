@@ -4,9 +4,9 @@ import { part } from "./api.js";
 import { attempt } from "./ask.js";
 import { button, facts, fill, h, moment, table, tag } from "./dom.js";
 import { both, bytes, count, instant, percent, span } from "./format.js";
+import { addressOf, placeOf } from "./history.js";
 
 const PAGE = 1_000;
-const ENDPOINT = "$endpoint/";
 
 export async function open(root, context) {
   const [start] = context.path;
@@ -22,9 +22,8 @@ function fullness(value, most, as = count) {
 
 /** The place furthest behind, while slices stay for it alone. */
 function holder({ group, seconds }) {
-  const link = group.startsWith(ENDPOINT) ? h("a", { href: `#/endpoints/${part(group.slice(ENDPOINT.length))}` }, group.slice(ENDPOINT.length))
-    : group.startsWith("$") ? group : h("a", { href: `#/places/group/${part(group)}` }, group);
-  return h("p", { class: "warn" }, `Old slices are kept ${span(seconds * 1_000)} longer than their retention, because `, link, " has not finished their messages.");
+  const place = placeOf(group);
+  return h("p", { class: "warn" }, `Old slices are kept ${span(seconds * 1_000)} longer than their retention, because `, h("a", { href: addressOf(place) }, place.name), " has not finished their messages.");
 }
 
 async function openList(root, { api, every }) {

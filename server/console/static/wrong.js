@@ -8,8 +8,6 @@ import { away, bytes, clock, count, percent, server, span, DAY, HOUR, MINUTE } f
 import { addressOf, placeOf } from "./history.js";
 
 const BEHIND_MS = 1_000, ALONE_MS = MINUTE, LAG_S = HOUR / 1_000, AWAY_MS = HOUR, FREE_BYTES = 1 << 30, NEAR = 0.9;
-/** Bounds that are taken whole in everyday use. */
-const CACHES = /^(wheel|tail)\.|^limits\.route_cache_bytes$/;
 const EACH = 8;
 /** What the server says of reasons beyond the most frequent ones. */
 export const OTHERS = "other reasons";
@@ -127,10 +125,10 @@ function* bounds(metrics) {
   if (!metrics) return;
   const free = metrics.value("fasti_disk_free_bytes");
   if (free < FREE_BYTES) yield ["bad", "disk", `The disk of the data has ${bytes(free)} left.`];
-  for (const { name, bound, used } of metrics.limits()) {
-    if (!bound || CACHES.test(name) || used <= NEAR * bound) continue;
-    const say = /bytes|memory/.test(name) ? bytes : count;
-    yield ["warn", "limit", h("code", {}, name), `: ${percent(used / bound)} taken, ${say(Math.round(used))} of ${say(bound)}. `, h("a", { href: "#/node" }, "Node")];
+  for (const { title, bound, used, isBytes, isCache } of metrics.limits()) {
+    if (!bound || isCache || used <= NEAR * bound) continue;
+    const say = isBytes ? bytes : count;
+    yield ["warn", "limit", `${title}: ${percent(used / bound)} taken, ${say(Math.round(used))} of ${say(bound)}. `, h("a", { href: "#/node" }, "Node")];
   }
 }
 
