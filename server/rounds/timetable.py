@@ -37,6 +37,11 @@ class Timetable(AsyncIOScheduler):  # type: ignore[misc]
         wait_s: float | None = super()._process_jobs()
         return LOOK_S if wait_s is None else min(wait_s, LOOK_S)
 
+    def _start_timer(self, wait_seconds: float | None) -> None:
+        """A wake-up that was under way at shutdown comes after it: there is no loop to wait on any more."""
+        if self.running:
+            super()._start_timer(wait_seconds)
+
     def _follow(self) -> None:
         """Shift all next times by the step of the wall clock."""
         step_s = self._wall() - self._mono() - self._ahead_s

@@ -93,6 +93,19 @@ async def test_a_step_is_seen_within_a_second(wall: Wall) -> None:
     timetable.shutdown(wait=False)
 
 
+async def test_a_wake_up_that_comes_after_shutdown_is_the_last_one(wall: Wall) -> None:
+    """Both wait for the next turn of the loop, in this order."""
+    loop, faults = asyncio.get_running_loop(), list[dict[str, object]]()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    timetable = Timetable(wall, time.monotonic, {})
+    timetable.start()
+    await asyncio.sleep(0)
+    timetable.shutdown(wait=False)
+    timetable.wakeup()
+    await asyncio.sleep(0)
+    assert faults == []
+
+
 async def test_every_chore_of_a_server_keeps_its_interval(wall: Wall, tmp_path: Path) -> None:
     at = Address("127.0.0.1", 0)
     config = Config(http=replace(Config().http, listen=at), mqtt=replace(Config().mqtt, listen=(at,)))
