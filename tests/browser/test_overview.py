@@ -47,6 +47,16 @@ FIGURES = {
             "retries": 4,
         }
     ],
+    "sessions": [
+        {
+            "session": "till-3",
+            "lag_messages": 9,
+            "lag_messages_is_exact": True,
+            "lag_seconds": 60.0,
+            "in_flight": 0,
+            "retries": 0,
+        }
+    ],
     "failing_endpoints": {"mail": 0.5},
 }
 
@@ -136,9 +146,10 @@ async def test_figures_of_the_hour_and_the_day(console: Console) -> None:
     lag = page.get_by_role("region", name="Lag by place")
     assert [row.split("\n")[0] for row in await lag.locator("tbody td:first-child").all_inner_texts()] == [
         "mail",
-        "workers",
         "till-3",
+        "workers",
     ]
+    await lag.get_by_role("img", name="lag in messages: largest 9, now 9").wait_for()
     wrong = page.get_by_role("region", name="What is wrong")
     await wrong.get_by_text("60 messages became dead letters in the last hour: 60 × no such order").wait_for()
     await wrong.get_by_text("4 messages wait for another try: 3 × mail: 451, 1 × other reasons").wait_for()
