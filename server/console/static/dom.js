@@ -35,6 +35,8 @@ const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]
 export function fill(node, ...children) {
   const before = node.contains(document.activeElement) ? place(node, document.activeElement) : null;
   node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  // Long texts scroll: by keyboard, too.
+  for (const one of node.querySelectorAll("h1, td.text > div, dt, dd")) if (one.scrollHeight > one.clientHeight + 1) one.tabIndex = 0;
   if (before === null) return;
   const same = [...node.querySelectorAll(FOCUSABLE)].find((one) => place(node, one) === before);
   (same ?? node.querySelector(FOCUSABLE))?.focus({ preventScroll: true });
