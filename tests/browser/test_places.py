@@ -87,6 +87,10 @@ async def test_a_session_is_found_replayed_and_deleted(console: Console) -> None
     await console.press("Delete")
     await console.says("till-3 is deleted")
     assert [one["name"] for one in (await console.get("/v1/sessions"))["sessions"]] == ["!first"]
+    await console.open("places/session/!first")
+    await call("DELETE", "/v1/sessions/!first", status=204)
+    await page.get_by_role("alert").get_by_text("It is not there any more").wait_for()
+    console.faults.clear()  # the browser notes each 404
 
 
 async def test_an_endpoint_that_fails_is_found_and_mended(browser: Browser, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
     drawTools();
     const isNarrowed = Object.keys(chosen).length > (isOfOne ? 1 : 0);
     fill(node, reasons(), tools, rows.length ? drawn() : h("p", { class: "empty" }, cursor ? "None so far." : isNarrowed ? `No ${kind.many} match.` : kind.empty),
-      cursor ? h("div", { class: "row" }, button("Show more", () => attempt(more, null)), h("span", { class: "faint" }, `${count(rows.length)} of ${count(total)} are shown`)) : null);
+      cursor ? h("div", { class: "row" }, button("Show more", () => attempt(more, null)), h("span", { class: "faint" }, `${count(rows.length)} of ${count(total)} are shown. Reasons and order are those of the shown ones`)) : null);
   }
 
   /** Reasons with their number among what is shown; a click finds those alone. */

@@ -129,10 +129,15 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     if (gone) { notice(`${name} is deleted`); go(kind === "endpoint" ? "/endpoints" : `/places?kind=${kind}`); }
   }
 
+  /** It has ended meanwhile. */
+  function gone(error) {
+    if (error.status === 404) fill(head, h("h1", {}, name), h("p", { class: "bad", role: "alert" }, "It is not there any more: somebody has deleted it, or its time was over."));
+  }
+
   const told = (error) => { notice(reasons(error), "bad"); return null; };
 
   draw();
   await Promise.all([drawLag(), ...kinds.map((one) => one.load().catch((error) => fill(one.node, h("p", { class: "bad" }, reasons(error)))))]);
-  every(REFRESH_MS, load);
+  every(REFRESH_MS, () => load().catch(gone));
   every(MINUTE / 2, drawLag);
 }
