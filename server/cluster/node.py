@@ -427,8 +427,8 @@ class Node:
             strays = store.strays
             if strays.last >= first and strays.many:
                 told.append(
-                    f"{strays.many} messages of the log are none of this timeline and were passed over, from"
-                    f" record {strays.first} to {strays.last}"
+                    f"the log has messages that are none of this timeline, {strays.many} from record"
+                    f" {strays.first} to {strays.last}: passed over"
                 )
             if store.is_leading and store.applied.version < VERSION and not store.is_raised:
                 told.append(

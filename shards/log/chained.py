@@ -30,12 +30,11 @@ by its next try.
 **Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
 follows is chained to that record, whether the log still has it or not. chain.py says what follows.
 
-**Reading** asks a near server, which may be behind or have a damaged copy. Missing or wrong records are asked
-for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if they are large. Without
-a seal it starts with the record before the first wanted one, so that the first link is checked too. The
-engine's leader says where
-the log ends. A newly elected leader may not know the newest records yet, so records that seem lost are asked
-for again until the deadline.
+**Reading** asks a near server, which may be behind or have a damaged copy. From a missing or wrong record on,
+and from a stray on, a batch is asked for again with `is_sure`. A read fetches up to BATCH frames at a time,
+fewer if they are large. Without a seal it starts with the record before the first wanted one, so that the
+first link is checked too. The engine's leader says where the log ends. A newly elected leader may not know
+the newest records yet, so records that seem lost are asked for again until the deadline.
 """
 
 import logging
@@ -152,23 +151,29 @@ class ChainedLog:
         return self._timer().ask(self._engine.bounds)
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
-        count, size, timer = 1, 0, self._timer()
+        count, size, is_sure, timer = 1, 0, False, self._timer()
         chain = self._standing(after, timer, must_be_known=False)
         while True:
-            frames = self._frames(chain.next, count, timer, size)
+            frames = self._frames(chain.next, count, timer, size, is_sure=is_sure)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
                 if chain.next == last + 1:
                     return
-                sure = self._frame(chain.next, timer)
-                if sure is None:
+                if is_sure:
                     _missed(chain.next, first, last, timer)
-                    continue
-                frames = [sure]
+                is_sure = True
+                continue
             for frame in frames:
-                data = self._taken(chain, frame, timer)
-                if data is not None:
-                    yield chain.last.seq, chain.last.epoch, data
+                record = _judged(chain, frame, is_sure=is_sure)
+                if record is not None:
+                    parts = chain.step(record)
+                    if parts:
+                        yield chain.last.seq, chain.last.epoch, b"".join(parts)
+                elif is_sure:
+                    self._pass(chain, frame)
+                else:
+                    break
+            is_sure = record is None and not is_sure
             size = max(1, *map(len, frames))
             count = max(1, min(BATCH, BATCH_BYTES // size))
             size, timer = size * count, self._timer()
@@ -247,30 +252,9 @@ class ChainedLog:
         self._pass(chain, there)
         return False
 
-    def _frames(self, seq: int, count: int, timer: "_Timer", size: int) -> Sequence[bytes]:
-        """Frames from a near server, about `size` bytes of them."""
-        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False), size)
-
-    def _taken(self, chain: Chain, frame: bytes, timer: "_Timer") -> bytes | None:
-        """Take the frame at the chain's next place; if it is no record that fits, the sure copy of it.
-
-        Returns the data of a whole claim or group. Raises Damaged, OtherKey, UnknownVersion.
-        """
-        try:
-            record = chain.judged(frame)
-        except Damaged as damage:
-            log.warning("%s: reading it again", damage)
-            record = None
-        if record is None:
-            sure = self._frame(chain.next, timer)
-            if sure is None:
-                raise Damaged(f"record {chain.next} of the log cannot be read")
-            record = chain.judged(sure)
-            if record is None:
-                self._pass(chain, sure)
-                return None
-        parts = chain.step(record)
-        return b"".join(parts) if parts else None
+    def _frames(self, seq: int, count: int, timer: "_Timer", size: int, *, is_sure: bool) -> Sequence[bytes]:
+        """About `size` bytes of frames."""
+        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=is_sure), size)
 
     def _pass(self, chain: Chain, stray: bytes) -> None:
         if chain.next > chain.strays.last + 1 or not chain.strays.many:
@@ -336,6 +320,18 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[
 
 def _patience_s(deadline_s: float) -> float:
     return min(deadline_s / TRIES, PATIENCE_S)
+
+
+def _judged(chain: Chain, frame: bytes, *, is_sure: bool) -> Record | None:
+    """The next record; None: a stray, or a damaged copy of a near server. Raises Damaged, OtherKey,
+    UnknownVersion."""
+    try:
+        return chain.judged(frame)
+    except Damaged as damage:
+        if is_sure:
+            raise
+        log.warning("%s: reading it again", damage)
+        return None
 
 
 def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:

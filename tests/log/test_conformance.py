@@ -312,9 +312,9 @@ def test_a_gap_is_damage(place: Place) -> None:
 
 
 def test_a_log_that_ends_before_what_was_read_is_damage(place: Place) -> None:
-    log = place.open(deadline_s=0.5)
+    log = place.open(deadline_s=1)
     filled(log, 3)
-    for one in (log, place.open(deadline_s=0.5)):
+    for one in (log, place.open(deadline_s=1)):
         with pytest.raises(Damaged, match="ends at 3"):
             list(one.read(5))
     with pytest.raises(Damaged, match="ends at 3"):
@@ -642,7 +642,7 @@ class Node:
     """Leads, appends, and after an error reads and claims."""
 
     def __init__(self, place: Place, name: str) -> None:
-        self.log, self.network = place.faulty(deadline_s=0.3)
+        self.log, self.network = place.faulty(0.3 if isinstance(place.clock, Elapsing) else 1.0)
         self._name = name
         self._epoch: int | None = None
         self._seq = 0

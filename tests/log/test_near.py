@@ -42,15 +42,36 @@ def shelf() -> Shelf:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "flipped"), [((4,), ()), ((1,), ()), ((10,), ()), ((), (4,)), ((), (1, 10)), ((3, 4), (5, 6))]
+    ("lacks", "flipped", "asked"),
+    [
+        ((4,), (), [4]),
+        ((1,), (), [1]),
+        ((10,), (), [10]),
+        ((), (4,), [4]),
+        ((), (1, 10), [1]),
+        ((), (2, 10), [2]),
+        ((3, 4), (5, 6), [3]),
+    ],
 )
 def test_what_is_wrong_near_is_had_from_who_is_sure(
-    shelf: Shelf, lacks: Sequence[int], flipped: Sequence[int]
+    shelf: Shelf, lacks: Sequence[int], flipped: Sequence[int], asked: list[int]
 ) -> None:
+    """The rest of a batch, too."""
     near = Near(shelf, lacks=lacks, flipped=flipped)
     log = open_engine(near, Elapsing(), 2.0)
     assert [seq for seq, _, _ in log.read(0)] == list(range(1, 11))
-    assert near.sure == sorted([*lacks, *flipped])
+    assert near.sure == asked
+
+
+def test_many_strays_are_read_many_at_a_time(shelf: Shelf) -> None:
+    for _ in range(1_000):
+        shelf.last += 1
+        shelf.frames[shelf.last] = b"hello"
+    near = Near(shelf)
+    log = open_engine(near, Elapsing(), 2.0)
+    assert [seq for seq, _, _ in log.read(0)] == list(range(1, 11))
+    assert log.strays == (1_000, 11, 1_010)
+    assert len(near.sure) < 100
 
 
 def test_what_is_wrong_everywhere_is_damage(shelf: Shelf) -> None:

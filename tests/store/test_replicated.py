@@ -17,8 +17,8 @@ from shards.changes import Changes, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
-from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
+from shards.log.memory import LARGEST, MemoryEngine, Shelf
+from shards.log.record import EXTRA_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
@@ -33,9 +33,10 @@ NAME = b"batch"
 
 
 class Node:
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, largest: int = LARGEST) -> None:
+        """`largest`: bytes that its engine takes; a larger group is in parts."""
         self.clock = Elapsing()
-        self.engine = Faulty(MemoryEngine(shelf))
+        self.engine = Faulty(MemoryEngine(shelf, largest))
         self.below = MemoryStore()
         self.start()
 
@@ -46,11 +47,15 @@ class Node:
 
 
 def logged(shelf: Shelf) -> Iterator[tuple[int, bytes]]:
-    """(seq, data) of every record that is no claim."""
-    for seq in range(1, shelf.last + 1):
-        record = opened(shelf.frames[seq], seq)
-        if record.seal.epoch != seq:
-            yield seq, record.data
+    """(seq, data) of every group."""
+    for seq, epoch, data in open_engine(MemoryEngine(shelf), Elapsing(), 2.0).read(0):
+        if epoch != seq:
+            yield seq, data
+
+
+def stray(shelf: Shelf) -> None:
+    shelf.last += 1
+    shelf.frames[shelf.last] = b"hello"
 
 
 def rows_of(store: MemoryStore | ReplicatedStore) -> dict[bytes, bytes]:
@@ -70,7 +75,7 @@ class Replication(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.shelf = Shelf()
-        self.nodes = [Node(self.shelf), Node(self.shelf)]
+        self.nodes = [Node(self.shelf), Node(self.shelf, EXTRA_BYTES + 20)]
         self.count = 0
         self.acked: dict[bytes, int] = {}
         """By name, as which record."""
@@ -157,7 +162,16 @@ class Replication(RuleBasedStateMachine):
         node = self.nodes[n]
         if not node.store.is_leading and not node.engine.is_cut:
             node.store.follow()
-            assert node.store.applied.seq == self.shelf.last
+            assert node.store.follow() == 0
+            assert node.store.applied.seq == max((seq for seq, _, _ in self.read()), default=0)
+
+    @rule()
+    def stray(self) -> None:
+        """Somebody else publishes into the log."""
+        stray(self.shelf)
+
+    def read(self) -> Iterator[tuple[int, int, bytes]]:
+        return open_engine(MemoryEngine(self.shelf), Elapsing(), 2.0).read(0)
 
     @rule(n=st.integers(0, 1), survivors=st.integers(0, 4))
     def kill(self, n: int, survivors: int) -> None:
@@ -481,11 +495,6 @@ def test_the_newest_version_begins_when_all_nodes_read_it(pair: tuple[Shelf, Nod
     one.store.follow()
     one.store.lead("one", "http://127.0.0.1:1")
     assert versions(shelf)[-1] == VERSION, "it is never gone back on"
-
-
-def stray(shelf: Shelf) -> None:
-    shelf.last += 1
-    shelf.frames[shelf.last] = b"hello"
 
 
 def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None:

@@ -7,8 +7,15 @@ import pytest
 
 from server.cluster import node
 from server.cluster.node import Node, _ends
+from server.settings.config import Config
 from server.settings.reading import load
+from shards.log.chained import open_engine
 from shards.log.errors import Unfit
+from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import ORIGIN, Claim, claim_data, frame_of
+from shards.memory import MemoryStore
+from shards.replicated import ReplicatedStore
+from tests.support.logs import Elapsing
 
 
 async def test_a_copy_is_given_up_when_the_node_stops() -> None:
@@ -40,20 +47,42 @@ async def test_what_ends_before_is_what_counts() -> None:
         await _ends(failing(), before=stopping)
 
 
+def configured(folder: Path, **more: object) -> Config:
+    """Settings of a node."""
+    said = {"log": "postgresql://a/b", "node": "a", "key": "0123456789abcdef", **more}
+    config, _ = load(
+        None, {}, {"store.dir": str(folder), **{f"cluster.{key}": value for key, value in said.items()}}
+    )
+    return config
+
+
+async def test_what_is_in_the_log_and_none_of_it_is_told(tmp_path: Path) -> None:
+    """Until it is trimmed; and who is waited for before the newest version of records is written."""
+    shelf = Shelf()
+    shelf.frames[1] = frame_of(1, 1, ORIGIN, claim_data(Claim("old", "http://old", "00")))
+    shelf.last = 1
+    made = Node(configured(tmp_path, peers=["http://b:1", "http://c:1"]), None, None)
+    store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(shelf), Elapsing(), 2.0))
+    store.follow()
+    assert made.view()["why"] == ""
+    store.lead("a", "http://a")
+    assert made.view()["why"] == "records stay of version 1 until 3 nodes are heard that all read version 2"
+    shelf.frames[3] = b"hello"
+    shelf.last = 3
+    store.follow()
+    store.is_raised = True
+    store.lead("a", "http://a")
+    passed = "the log has messages that are none of this timeline, 1 from record 3 to 3: passed over"
+    for first, why in ((1, passed), (3, passed), (4, "")):
+        made._bounds = (first, 4)
+        assert made.view()["why"] == why
+
+
 async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A standby was promoted that has none of its own yet: the node says so, and goes on trying."""
-    config, _ = load(
-        None,
-        {},
-        {
-            "store.dir": str(tmp_path),
-            "cluster.log": "postgresql://a/b",
-            "cluster.node": "a",
-            "cluster.key": "0123456789abcdef",
-        },
-    )
+    config = configured(tmp_path)
     tries = 0
 
     def unfit(*_: object) -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec import convert, to_builtins
+from msgspec.structs import replace as replaced
 
 from server.cluster.key import ClusterKey
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
@@ -50,6 +52,27 @@ def test_the_log_is_kept_for_who_is_away_for_a_while() -> None:
     assert members.lowest() == 50
     clock.now += 2
     assert members.lowest() == 95
+
+
+def test_a_version_is_read_by_all_once_all_have_said_so() -> None:
+    """A report of an earlier version says nothing of it; who is not heard may be of one."""
+    clock = Hand()
+    members = Members(clock.mono)
+    assert not members.all_read(2, 0)
+    for node in ("a", "b"):
+        members.hear(replaced(member(node), reads=2))
+    assert members.all_read(2, 2)
+    assert not members.all_read(2, 3)
+    assert not members.all_read(3, 2)
+    old = to_builtins(member("c"))
+    del old["reads"]
+    members.hear(convert(old, Member))
+    assert not members.all_read(2, 3)
+    members.hear(replaced(member("c"), reads=2))
+    assert members.all_read(2, 3)
+    clock.now += GIVEN_UP_S + 1
+    members.hear(replaced(member("a"), reads=2))
+    assert not members.all_read(2, 3), "they may come back as they were"
 
 
 def test_what_was_heard_later_stays() -> None:
