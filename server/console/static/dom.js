@@ -65,7 +65,7 @@ export function table(columns, rows, caption, order = {}) {
   }
   function draw() {
     const by = columns.find(([name, , , value]) => value && name === order.sort)?.[3];
-    const sorted = by ? rows.toSorted((a, b) => compare(by(a), by(b)) * (order.down ? -1 : 1)) : rows;
+    const sorted = by ? rows.toSorted((a, b) => compare(by(a), by(b), order.down ? -1 : 1)) : rows;
     columns.forEach(([name, , , value], index) => {
       if (value && name === order.sort) heads[index].setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else heads[index].removeAttribute("aria-sort");
@@ -77,11 +77,11 @@ export function table(columns, rows, caption, order = {}) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body));
 }
 
-/** Numbers and texts in order; what is not known comes last. */
-function compare(a, b) {
+/** Numbers and texts, in order or, with the sign -1, in reverse; what is not known comes last in both. */
+function compare(a, b, sign) {
   const [noA, noB] = [a, b].map((one) => one === null || one === undefined);
   if (noA || noB) return noA - noB;
-  return typeof a === "number" ? a - b : String(a).localeCompare(String(b));
+  return sign * (typeof a === "number" ? a - b : String(a).localeCompare(String(b)));
 }
 
 /** A state in a word; `kind`: good, warn, bad or none. */
