@@ -9,10 +9,11 @@ What stands at `next` is one of these:
     a frame chained to `link`, of its epoch or a claim    the next record
     bytes that name this place, or `link`                 Damaged: a record of ours has changed
     a frame chained to another record                     Unchained: records are missing, or it is another log
+    a claim without a MAC by our keys                     OtherKey
     anything else                                         a *stray*: it is passed over
 
-A stray is what somebody else has put there: any message (`nats pub`), or a claim without the cluster's key,
-and what follows that claim. Say somebody publishes `hello`, and the leader's next record comes to stand at 7:
+A stray is any message that somebody else has put there (`nats pub`). Say somebody publishes `hello`, and the
+leader's next record comes to stand at 7:
 
     seq       4     5       6        7
               A <─────────────────── A       7 is chained to 5's digest: all pass over 6
@@ -25,12 +26,12 @@ names the place. A node that has read another 6 finds 7 Unchained, and says so.
 **Half a group.** Its leader was fenced, or killed. The next claim is chained to the last part; the parts are
 dropped, by all alike.
 
-**Another key.** A claim whose MAC does not fit is a stray for nodes that have seen one that does. Others
-cannot know whose log it is: OtherKey. So nodes with another key never lead, and never write.
+**Another key.** A claim whose MAC does not fit is not passed over. It is chained to our record, so it is most
+likely by a node of ours that was given its new key too early, and what it acknowledged must not be lost. So a
+node with another key reads nothing, and never writes.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from .errors import Damaged, OtherKey, Unchained
@@ -58,8 +59,6 @@ class Chain:
         self.strays = strays
         self._keys = keys
         self._parts: list[bytes] = []
-        self._branch = b""
-        """Digest of the last stray that is a frame: what is chained to it is a stray as well."""
 
     @property
     def has_passed(self) -> bool:
@@ -81,23 +80,18 @@ class Chain:
             if is_of(frame, seq, link):
                 raise
             return None
-        if self._branch and record.before == self._branch:
-            return None
-        if link.digest and record.before != link.digest:
-            raise Unchained(f"record {seq} of the log was not written after record {link.seq}")
-        if record.seal.version < link.version or not self._is_ours(record):
-            return None
         if link.digest and not follows(record, link):
-            raise Unchained(f"record {seq} of the log was written by who did not lead at record {link.seq}")
+            raise Unchained(f"record {seq} of the log was not written after record {link.seq}")
+        is_claim = record.seal.epoch == seq and record.seal.version > FIRST_VERSION
+        if is_claim and not is_signed(record.data, seq, self._keys):
+            raise OtherKey(f"the claim at record {seq} of the log is made with another cluster.key")
         return record
 
-    def skip(self, stray: bytes) -> None:
+    def skip(self) -> None:
         """Go on behind a stray."""
         many, first, last = self.strays
         if self.next > last:
             self.strays = Strays(many + 1, first or self.next, self.next)
-        with suppress(Damaged):
-            self._branch = opened(stray, self.next).seal.digest
         self.next += 1
 
     def step(self, record: Record) -> Sequence[bytes]:
@@ -113,14 +107,3 @@ class Chain:
             return ()
         self.last, self._parts = seal, []
         return parts
-
-    def _is_ours(self, record: Record) -> bool:
-        """Whether a claim is by a node with our key. Raises OtherKey, Damaged."""
-        seal = record.seal
-        if seal.epoch != seal.seq or seal.version == FIRST_VERSION:
-            return True
-        if is_signed(record.data, seal.seq, self._keys):
-            return True
-        if self.link.version == FIRST_VERSION:
-            raise OtherKey(f"the claim at record {seal.seq} of the log is made with another cluster.key")
-        return False

@@ -151,10 +151,10 @@ class ChainedLog:
         return self._timer().ask(self._engine.bounds)
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
-        count, size, is_sure, timer = 1, 0, False, self._timer()
+        count, is_sure, timer = 1, False, self._timer()
         chain = self._standing(after, timer, must_be_known=False)
         while True:
-            frames = self._frames(chain.next, count, timer, size, is_sure=is_sure)
+            frames = self._frames(chain.next, count, timer, is_sure=is_sure)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
                 if chain.next == last + 1:
@@ -170,13 +170,12 @@ class ChainedLog:
                     if parts:
                         yield chain.last.seq, chain.last.epoch, b"".join(parts)
                 elif is_sure:
-                    self._pass(chain, frame)
+                    self._pass(chain)
                 else:
                     break
             is_sure = record is None and not is_sure
-            size = max(1, *map(len, frames))
-            count = max(1, min(BATCH, BATCH_BYTES // size))
-            size, timer = size * count, self._timer()
+            count = max(1, min(BATCH, BATCH_BYTES // max(1, *map(len, frames))))
+            timer = self._timer()
 
     def trim(self, upto: int) -> None:
         timer = self._timer()
@@ -192,8 +191,8 @@ class ChainedLog:
         return _Timer(self._clock, self._deadline_s)
 
     def _standing(self, seq: int, timer: "_Timer", *, must_be_known: bool) -> Chain:
-        """The chain behind record `seq`. If its seal is unknown it is read; if it's no longer there, any
-        record follows, unless it must be known. Raises Trimmed, Damaged."""
+        """The chain behind record `seq`. If its seal is unknown it is read; if it is trimmed, any record
+        follows, unless it must be known. Raises Trimmed, Damaged."""
         chain = self._chain
         if chain.last.seq != seq:
             chain = Chain(Seal(seq, 0) if seq > 0 else ORIGIN, self._keys, chain.strays)
@@ -236,7 +235,7 @@ class ChainedLog:
             pass
         else:
             return True
-        there = self._frame(seq, timer, len(frame))
+        there = self._frame(seq, timer)
         if there is None:
             timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
             return False
@@ -249,21 +248,20 @@ class ChainedLog:
             raise Fenced(f"record {seq} is another's: {error}") from error
         if record is not None:
             raise Fenced(f"record {seq} is another's")
-        self._pass(chain, there)
+        self._pass(chain)
         return False
 
-    def _frames(self, seq: int, count: int, timer: "_Timer", size: int, *, is_sure: bool) -> Sequence[bytes]:
-        """About `size` bytes of frames."""
-        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=is_sure), size)
-
-    def _pass(self, chain: Chain, stray: bytes) -> None:
+    def _pass(self, chain: Chain) -> None:
         if chain.next > chain.strays.last + 1 or not chain.strays.many:
             log.warning("log: record %d is a stray, none of this timeline: passed over", chain.next)
-        chain.skip(stray)
+        chain.skip()
 
-    def _frame(self, seq: int, timer: "_Timer", size: int = PART_BYTES) -> bytes | None:
-        frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s), size)
+    def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
+        frames = self._frames(seq, 1, timer, is_sure=True)
         return frames[0] if frames else None
+
+    def _frames(self, seq: int, count: int, timer: "_Timer", *, is_sure: bool) -> Sequence[bytes]:
+        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=is_sure), BATCH_BYTES)
 
 
 class _Timer:

@@ -458,7 +458,7 @@ def test_strays_in_a_log_of_the_first_version(place: Place) -> None:
 
 def test_who_has_another_key_does_not_read_and_lead(place: Place) -> None:
     ours, alien = place.open(keys=("ours",)), place.open(keys=("theirs",))
-    epoch = filled(ours, 3)
+    filled(ours, 3)
     for _ in range(2):
         with pytest.raises(OtherKey, match="another cluster"):
             next(alien.read(0))
@@ -467,14 +467,21 @@ def test_who_has_another_key_does_not_read_and_lead(place: Place) -> None:
     ours.check_key(said, claim)
     with pytest.raises(OtherKey):
         alien.check_key(said, claim)
-    assert alien.claim(4, "x", "http://x") == 4, "a program that does so nevertheless"
-    alien.append(5, 4, b"of the alien")
-    assert seqs(ours) == [1, 2, 3]
-    ours.append(4, epoch, b"goes on")
-    assert seqs(place.open(keys=("ours",))) == [1, 2, 3, 6]
-    assert ours.strays == (2, 4, 5)
-    with pytest.raises(Fenced):
-        alien.append(6, 4, b"of the alien")
+
+
+def test_a_claim_of_a_node_whose_key_was_changed_too_early_is_not_passed_over(place: Place) -> None:
+    """It is one of ours, and what it has acknowledged is kept until both keys are known."""
+    ours, early = place.open(keys=("old",)), place.open(keys=("new", "old"))
+    epoch = filled(ours, 2)
+    assert seqs(early) == [1, 2]
+    assert early.claim(3, "b", "") == 3
+    early.append(4, 3, b"acknowledged")
+    with pytest.raises(OtherKey):
+        seqs(ours, 2)
+    for write in (lambda: ours.append(3, epoch, b""), lambda: ours.claim(3, "a", "")):
+        with pytest.raises(Fenced, match="another cluster"):
+            write()
+    assert list(place.open(keys=("old", "new")).read(3)) == [(4, 3, b"acknowledged")]
 
 
 def test_a_key_is_changed_while_both_are_known(place: Place) -> None:
