@@ -58,6 +58,29 @@ def test_a_slow_log(cluster: Cluster, load: Load, nats_servers: Nats, record_pro
     check(load, record_property)
 
 
+def test_somebody_else_publishes_into_the_log(
+    cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record
+) -> None:
+    """All pass over it, and say so; and a batch larger than a message of the servers goes through."""
+    leader = cluster.leader()
+    said = nats_servers.publish(f"{cluster.name}.log", b"hello")
+    load.acked(ACKS)
+    assert cluster.leader() is leader
+    told = f"1 from record {said['seq']} to {said['seq']}: passed over"
+    for node in cluster.nodes.values():
+        cluster.until(lambda node=node: told in (node.status() or {})["why"], "it does not say so", READY_S)
+    body = json.dumps([{"topic": "large", "payload": "x" * 200_000, "deliver_in": "1h"}] * 20).encode()
+    asked = urllib.request.Request(
+        f"{leader.url}/v1/messages:batch", body, headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 201
+    leader.kill()
+    cluster.leader(READY_S, but=leader)
+    load.acked(ACKS)
+    check(load, record_property)
+
+
 def test_rows_that_were_there_before_the_log(nats_servers: Nats, tmp_path: Path) -> None:
     """A server alone becomes the first of three: the others take a copy, and its messages are delivered."""
     http, mqtt = free_ports(2)
