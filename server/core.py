@@ -13,6 +13,7 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
+from .delivery.awaited import Awaited
 from .delivery.burials import Burials
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
@@ -108,6 +109,7 @@ class Core:
             self.held.errand,
             self.schedules.errand,
             self.quarantine.errand,
+            self.awaited.errand,
         )
         """Requests to the writer in steps."""
         self._build_protocols(wake, auth)
@@ -163,8 +165,10 @@ class Core:
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
-        self.owners = Owners(auth.may_send, auth.binds_anonymous)
+        self.owners = Owners(auth.may_send, auth.binds_anonymous, auth.is_absent, auth.is_revoked)
         self.ready = Ready(wake)
+        kept_ms = config.slices.kept_behind_ms
+        self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
         self.leases = Leases(clock, self.horizon.seq)
         store, writer = self.opened.store, self.writer
         self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=self.node)
@@ -215,6 +219,7 @@ class Core:
             self.retained,
             self.url_groups,
             self.owners,
+            self.awaited,
             writer,
             clock,
             self.traces,
@@ -297,6 +302,7 @@ class Core:
             self.retries,
             self.sent,
             self.owners,
+            self.awaited,
             self.endpoint_rows,
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
@@ -310,6 +316,7 @@ class Core:
             self.burials,
             self.undone,
             self.replay,
+            self.awaited,
         )
 
     def _build_protocols(self, wake: Callable[[], None], auth: Auth) -> None:
@@ -383,6 +390,7 @@ class Core:
         self.undone.step()
         self.siblings.step()
         self.quarantine.step()
+        self.awaited.step()
         for errand in self.errands:
             errand.step()
 
@@ -396,6 +404,7 @@ class Core:
         self.sessions.review()
         self.groups.review()
         self.owners.forget()
+        self.awaited.review()
 
     def can_advance(self) -> bool:
         horizon = self.horizon

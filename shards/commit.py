@@ -208,14 +208,17 @@ class Commit:
         row = self.rehome(wanted, value, due_ms, reserved[0], taken)
         return Control(Outcome.DONE, found, row)
 
-    def revive(self, found: Found) -> None:
-        """Place a message again at T, late: dispatch could not read it at its time. Raises Refused."""
+    def revive(self, found: Found, *, was_passed: bool = False) -> None:
+        """Place a message again at T, late: dispatch could not read it at its time, or gave it to nobody
+        (`was_passed`). Raises Refused."""
         reserved = self.open_batch.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        self._waiting.placed(1)  # its owner has had it pending all the time: nothing has passed it
+        self._waiting.placed(1)
+        if was_passed:  # else its owner has had it pending all the time
+            self._owned.placed(owner_of(found.value), 1, len(found.value))
         self._resized(found.value, value)
         self.rehome(found.id, value, due_ms, reserved[0], taken)
 

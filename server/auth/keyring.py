@@ -297,6 +297,15 @@ class Keyring:
             principal.revoke()
         return Rights(principal, client_id)
 
+    def is_absent(self, name: str) -> bool:
+        """Whether the files have no key or user of that name, nor a revoked one."""
+        is_known = self.is_open or name == OWN_NAME or name in self._entries or name in self._revoked
+        return not is_known and self.unproven(name) is None
+
+    def is_revoked(self, name: str) -> bool:
+        """Whether the files have a revoked key of that name, and no other."""
+        return not self.is_open and name in self._revoked and name not in self._entries
+
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
         """Whether the client may publish to the topic, and the number of rules checked."""
         if self.is_open:
@@ -383,6 +392,7 @@ class Keyring:
                 self._principals[name] = Principal(name, entry.grant, self._clock.mono)
         self.anonymous.replace(read.anonymous)
         self._acl = read.acl if self._takes_names else None
+        self._revoked = read.revoked
         self._unavailable = read.revoked | self._entries.keys() | {OWN_NAME}
         for name, principal in list(self._unproven.items()):
             if self._acl is None or name in self._unavailable:

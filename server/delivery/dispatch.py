@@ -19,7 +19,8 @@ is made here, with the first message for its origin (url_groups.py).
 A message that no session, group or endpoint asks for is counted as unclaimed. A place that is away, paused or
 full still asks for it.
 
-What its owner may no longer send goes to nobody and is not retained (owners.py). An unstored plain publish
+What its owner may no longer send goes to nobody and is not retained (owners.py); what an absent owner has
+sent waits (awaited.py). An unstored plain publish
 was checked when it came.
 
 An unreadable row is passed over. A session to which nothing can be sent loses its connection.
@@ -48,6 +49,7 @@ from ..engine.writer import Entry, Writer, entry
 from ..fair import Part
 from ..observe.trace_context import PARENT
 from ..observe.tracing import DISPATCH_COST, Traces
+from .awaited import Awaited
 from .message import Message
 from .owners import Owners
 from .ready import Ready
@@ -110,6 +112,7 @@ class Dispatch(CommitHook):
         retained: Retained,
         url_groups: UrlGroups,
         owners: Owners,
+        awaited: Awaited,
         writer: Writer,
         clock: Clock,
         traces: Traces | None,
@@ -131,6 +134,7 @@ class Dispatch(CommitHook):
         self._retained = retained
         self._url_groups = url_groups
         self._owners = owners
+        self._awaited = awaited
         self._writer = writer
         self._clock = clock
         self._traces = traces
@@ -387,7 +391,10 @@ class Dispatch(CommitHook):
         return len(targets) + MADE_COST * made
 
     def _withhold(self, message: Message, size: int) -> None:
-        """Nobody gets the message now. Places that are behind read it, as its owner may be allowed again."""
+        """Nobody gets the message now. It waits for its owner, or places that are behind read it, as that may
+        be allowed again."""
+        if self._awaited.note(message):
+            return
         self._tail.append(message.position, message, size)
         if message.is_usual:
             return

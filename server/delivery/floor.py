@@ -25,6 +25,7 @@ from timeline.horizon import Horizon
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
 
+from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, SESSIONS, Burials
 from .membership import Membership
 from .replay import Replay
@@ -57,6 +58,7 @@ class Floor:
         burials: Burials,
         undone: Undone,
         replay: Replay,
+        awaited: Awaited,
     ) -> None:
         self._reader = reader
         self._horizon = horizon
@@ -67,6 +69,7 @@ class Floor:
         self._burials = burials
         self._undone = undone
         self._replay = replay
+        self._awaited = awaited
         self.settled = START
         """No session has anything undone before it."""
         self._walk: tuple[Position, deque[Subscriber]] = (START, deque())
@@ -79,8 +82,8 @@ class Floor:
 
     @property
     def needed(self) -> Position:
-        """No group or endpoint needs what is before, nor what is left of any place."""
-        return min([self._burials.floor, *map(self._needs, self._groups)])
+        """No group or endpoint needs what is before, nor what is left of any place, nor what waits."""
+        return min([self._burials.floor, self._awaited.floor, *map(self._needs, self._groups)])
 
     def holders(self, before: Position) -> list[Group]:
         """The groups and endpoints that need something before that position, the furthest behind first."""

@@ -7,6 +7,8 @@ that published it. A key that no longer exists may do nothing. A new key of the 
 messages of the old one. A message with `deliver_to` also needs the right to `$deliver/{endpoint}`, or
 `$deliver/*` for a URL.
 
+A key that the files do not even have as revoked is *absent*: its messages wait (awaited.py).
+
 What is not handed out is *withheld*: nobody gets it, it is not retained, read positions pass it. Its row
 stays, for readers that come to it when the owner may send again.
 
@@ -25,6 +27,7 @@ from typing import Protocol
 
 from shards.fields import Record
 from shards.owned import Quota
+from timeline.position import RETRY_SHARD, Position
 
 from ..fair import Bounds
 from ..observe.logs import by, shown
@@ -67,6 +70,12 @@ class Auth(Bounds, Protocol):
     def binds_anonymous(self) -> bool:
         """Whether clients without a name may not publish everything."""
 
+    def is_absent(self, name: str) -> bool:
+        """Whether the files have no key or user of that name, nor a revoked one."""
+
+    def is_revoked(self, name: str) -> bool:
+        """Whether the files have a revoked key of that name, and no other."""
+
     def quota_of(self, owner: bytes) -> Quota: ...
 
 
@@ -90,6 +99,12 @@ class Open:
     def is_proven(self, owner: str) -> bool:  # noqa: ARG002
         return True
 
+    def is_absent(self, name: str) -> bool:  # noqa: ARG002
+        return False
+
+    def is_revoked(self, name: str) -> bool:  # noqa: ARG002
+        return False
+
     def quota_of(self, owner: bytes) -> Quota:  # noqa: ARG002
         return Quota()
 
@@ -100,9 +115,20 @@ OPEN = Open()
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 
-    def __init__(self, may_send: MaySend, binds_anonymous: Callable[[], bool]) -> None:
-        """`binds_anonymous`: as `Auth` has it."""
+    def __init__(
+        self,
+        may_send: MaySend,
+        binds_anonymous: Callable[[], bool],
+        is_absent: Callable[[str], bool],
+        is_revoked: Callable[[str], bool],
+    ) -> None:
+        """`binds_anonymous`, `is_absent`, `is_revoked`: as `Auth` has them."""
         self._may_send = may_send
+        self._is_absent = is_absent
+        self._is_revoked = is_revoked
+        self.held: dict[bytes, tuple[Position, Position]] = {}
+        """Owners that are there again, and between which positions nobody gets what they have sent: it is
+        being moved to now. Only server/delivery/awaited.py writes it."""
         self._binds_anonymous = binds_anonymous
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """By owner, publisher and topic."""
@@ -118,7 +144,26 @@ class Owners:
 
     def allow(self, message: Message) -> bool:
         """Whether a message may be handed out; if not, that is counted."""
+        if self.held and self._is_held(message):
+            self.withheld += 1
+            return False
         return not message.is_judged or self.is_known(message) or self.allow_record(message.record)
+
+    def is_absent(self, owner: bytes) -> bool:
+        """Whether no key of that name exists, and none was revoked: a keys file may lack it by mistake."""
+        return bool(owner) and self._is_absent(owner.decode(errors="replace"))
+
+    def is_revoked(self, owner: bytes) -> bool:
+        """Whether the key of that name was revoked."""
+        return self._is_revoked(owner.decode(errors="replace"))
+
+    def _is_held(self, message: Message) -> bool:
+        between = self.held.get(message.sender[0]) if message.is_judged else None
+        return (
+            between is not None
+            and between[0] <= message.position <= between[1]
+            and 0 <= message.shard < RETRY_SHARD
+        )
 
     def is_known(self, message: Message) -> bool:
         """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""
@@ -163,12 +208,11 @@ class Owners:
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
             name = shown(owner) or "a client without a name"
-            log.warning(
-                "message withheld: %s may not send to %s",
-                name,
-                shown(topic),
-                extra=by(name, key=name, topic=topic),
-            )
+            cause = by(name, key=name, topic=topic)
+            if self.is_absent(owner):
+                log.warning("message waits: there is no key %s", name, extra=cause)
+            else:
+                log.warning("message withheld: %s may not send to %s", name, shown(topic), extra=cause)
         self._known[owner, publisher, topic] = answer
         self._bytes += size
         return answer

@@ -30,6 +30,7 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..observe.logs import by, shown
+from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
@@ -60,6 +61,8 @@ TURN_OWNERS = 2_000
 """Cost of new answers about owners in a turn (owners.py)."""
 NOT_WANTED = "no subscription matches any more"
 WITHHELD = "its sender may not send there any more"
+WAIT_MS = 60_000
+"""Delay of a retry whose owner is absent."""
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -103,6 +106,7 @@ class Replay:
         retries: Retries,
         sent: Sent,
         owners: Owners,
+        awaited: Awaited,
         endpoint_rows: EndpointRows,
         *,
         wall_ms: Callable[[], int],
@@ -122,6 +126,9 @@ class Replay:
         self._retries = retries
         self._sent = sent
         self._owners = owners
+        self._awaited = awaited
+        self._is_blocked = False
+        """Whether the last stretch ended before a message whose owner is absent."""
         self._endpoint_rows = endpoint_rows
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
@@ -216,6 +223,8 @@ class Replay:
             self._undone.lose(subscriber, flight, UNREADABLE, delay_ms=NEVER)
         elif subscriber.is_group and message is not None and self._is_over(message, flight):
             self._undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
+        elif message is not None and flight.is_stored and not may_have and self._awaited.waits(message):
+            self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
         elif message is None or not may_have or self._is_over(message, flight):
             self._groups.give_up(subscriber, flight)
         elif (
@@ -300,11 +309,12 @@ class Replay:
             return self._take_turns(subscriber, horizon)
         has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
         self._spill.passed(subscriber, session.read)
-        return has_room and not self._join(subscriber)
+        return has_room and not self._is_blocked and not self._join(subscriber)
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
         """Send some due retries and some unread messages; True if there may be more. The order is kept
         between calls, so that with room for one message at a time they alternate."""
+        self._is_blocked = False
         for _ in range(2):
             before = subscriber.delivered
             if subscriber.reads_next:
@@ -316,7 +326,7 @@ class Replay:
                 subscriber.reads_next = not subscriber.reads_next
             if not has_room:
                 return False
-        return self._retries.is_due(subscriber) or not self._join(subscriber)
+        return self._retries.is_due(subscriber) or not (self._is_blocked or self._join(subscriber))
 
     def _give_retries(self, subscriber: Subscriber) -> bool:
         """Send some due retries; False if there was no room for one."""
@@ -328,7 +338,8 @@ class Replay:
             why = self._why_not(message, asked, wall_ms)
             if why:
                 flight = subscriber.session.launch(place, message.shard, 1)
-                self._undone.fail(subscriber, flight, why, delay_ms=NEVER, is_attempt=False)
+                delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
+                self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
             elif subscriber.offer(message, asked):
                 subscriber.dirty.add(subscriber)
                 if subscriber.reread:  # it has still to be read again: it comes once
@@ -358,6 +369,7 @@ class Replay:
         """Read on and send at most `left` messages; False if there was no room for one. Usual messages that
         come by the same subscriptions are sent as a run."""
         session = subscriber.session
+        self._is_blocked = False
         rows, read = TURN_ROWS, session.read
         self._owners.take_cost()  # what others have spent
         owners = self._owners
@@ -365,6 +377,8 @@ class Replay:
         by: tuple[Subscription, ...] = ()
         size, most = 0, _most(subscriber)
         for place, messages, found in self._stretch(subscriber, read, horizon, left):
+            if self._is_blocked:
+                break
             read = place
             rows -= len(messages) or 1
             if messages and messages[0].position <= subscriber.reread:
@@ -448,7 +462,7 @@ class Replay:
                         found
                         and not _is_missed(subscriber, message)
                         and (message.is_usual or not self._is_dropped(message, wall_ms))
-                        and self._owners.allow(message)
+                        and self._may_have(subscriber, message)
                     )
                     if is_wanted:
                         left -= 1
@@ -462,7 +476,7 @@ class Replay:
                 if not subscriber.is_endpoint:
                     found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
                 whole = Message(place, shard, None, wall_ms, value, layout) if found else None
-                if whole is None or (whole.is_judged and not self._owners.allow(whole)):
+                if whole is None or (whole.is_judged and not self._may_have(subscriber, whole)):
                     yield place, (), ()
                 else:
                     yield place, (whole,), found
@@ -478,10 +492,17 @@ class Replay:
             except Corrupt as error:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
                 whole = None
-            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole):
+            if whole is None or self._is_dropped(whole, wall_ms) or not self._may_have(subscriber, whole):
                 yield place, (), ()
             else:
                 yield place, (whole,), found
+
+    def _may_have(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""
+        if self._owners.allow(message):
+            return True
+        self._is_blocked = self._awaited.blocks(subscriber, message)
+        return False
 
     def _run(
         self, subscriber: Subscriber, rows: Sequence[tuple[Position, Message]], wall_ms: int

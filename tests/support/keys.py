@@ -64,6 +64,16 @@ class KeysFile:
         self._blocks[name] += "revoked = 2026-11-22T00:00:00Z\n"
         self.write()
 
+    def remove(self, name: str) -> str:
+        """Its lines, which `put_back` takes: the file has never had the name."""
+        lines = self._blocks.pop(name)
+        self.write()
+        return lines
+
+    def put_back(self, name: str, lines: str) -> None:
+        self._blocks[name] = lines
+        self.write()
+
     def write(self, text: str | None = None) -> None:
         self.path.unlink(missing_ok=True)
         self.path.touch(0o600)

@@ -50,7 +50,7 @@ def config(**keys: Any) -> Config:
     """The defaults with some keys set: `max_in_flight=5`, wherever the key lives."""
     made = Config()
     for name, value in keys.items():
-        for section in ("mqtt", "sessions", "limits", "replay", "tail"):
+        for section in ("mqtt", "sessions", "limits", "replay", "tail", "slices"):
             if hasattr(getattr(made, section), name):
                 made = replace(made, **{section: replace(getattr(made, section), **{name: value})})
                 break

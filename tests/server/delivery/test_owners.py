@@ -393,7 +393,7 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
         asked.append((name, client_id, topic))
         return topic != b"no", COST_RULES
 
-    owners = Owners(may_send, lambda: False)
+    owners = Owners(may_send, lambda: False, lambda _: False, lambda _: False)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))

@@ -1,0 +1,251 @@
+"""Messages of an owner that does not exist: they wait, and go out when the owner is there again.
+
+A keys file may lack a name by mistake: an older copy of it on the node that takes the lead, say. What such an
+owner has sent is not given out, and must not be lost either. So each owner that is absent has a *note*: the
+first message that dispatch has passed without giving it to anybody. The note is stored with the horizon.
+
+    dispatch    passes the message, and notes it if it is the first
+    replay      a session or group that is behind stands still before a message that others have had already:
+                only this place still needs it. What is noted it passes over
+    release     the owner is there: what is noted is moved to now in steps, as new messages under their ids.
+                Until it is moved, no place that is behind gets it from its old row
+    give up     what is older than `slices.kept_behind` is withheld for good; so is all of it if the keys file
+                has the name with a `revoked` line
+
+    meta    "awaited/" · owner, UTF-8  ->  position of the first (12)
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from shards import keys
+from shards.commit import Commit
+from shards.errors import Corrupt, StoreFailed
+from shards.read import Found
+from shards.record import decode, id_at, is_stub, owner_of
+from shards.recover import Opened
+from shards.store import Table
+from timeline.position import END, RETRY_SHARD, MessageId, Position, at_of, before, id_position
+
+from ..engine.clock import Clock
+from ..engine.commit_hook import CommitHook, Done
+from ..engine.errand import RETRY_S, Errand
+from ..engine.writer import Writer
+from ..observe.logs import by, shown
+from .message import Message
+from .owners import Owners
+from .ready import Ready
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+NOTE = b"awaited/"
+NOTE_END = b"awaited0"
+STEP_ROWS = 200
+"""Messages moved in one request, ..."""
+LOOK_ROWS = 2_000
+"""... and rows that are looked at: some 5 ms each."""
+LOOK_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Note:
+    """Withheld messages of an owner, from the first on."""
+
+    owner: bytes
+    first: Position
+    upto: Position | None = None
+    """The last of them, once the owner is there again."""
+    is_stored: bool = False
+
+
+class Awaited(CommitHook):
+    """Notes of absent owners; usually there are none."""
+
+    def __init__(
+        self, opened: Opened, owners: Owners, ready: Ready, writer: Writer, clock: Clock, *, kept_ms: int
+    ) -> None:
+        """`kept_ms`: how long a message waits at most. Raises StoreFailed, Corrupt."""
+        self._opened = opened
+        self._owners = owners
+        self._ready = ready
+        self._clock = clock
+        self._kept_ms = kept_ms
+        self._gone: set[bytes] = set()
+        """Owners whose stored notes must go."""
+        self._blocked: set[Subscriber] = set()
+        """Places that stand still."""
+        self._look_at = self._release_from = 0.0
+        self._notes = {owner: Note(owner, first, is_stored=True) for owner, first in self._stored().items()}
+        self.errand: Errand[Note, bool] = Errand(
+            writer, clock, self._release, self._released, self._not_released, most=1, source=self._releasing
+        )
+        writer.add_hook(self)
+        self.review()
+
+    def _stored(self) -> dict[bytes, Position]:
+        """The first message of each owner that has a note."""
+        rows = self._opened.store.scan(Table.META, NOTE, NOTE_END)
+        return {key.removeprefix(NOTE): keys.place_of(value) for key, value in rows}
+
+    @property
+    def floor(self) -> Position:
+        """Nothing before it waits."""
+        return min((note.first for note in self._notes.values()), default=END)
+
+    # -- what comes
+
+    def note(self, message: Message) -> bool:
+        """Dispatch passes a message that its owner may not send: whether it waits."""
+        owner = message.sender[0]
+        if not self._owners.is_absent(owner):
+            return False
+        if owner not in self._notes:
+            self._notes[owner] = Note(owner, message.position)
+            self._gone.discard(owner)
+        return True
+
+    def blocks(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether a place that is behind stands still before a message that its owner may not send."""
+        note = self._notes.get(message.record.owner)
+        if (
+            not subscriber.session.is_persistent
+            or not self.waits(message)
+            or (note is not None and message.position >= note.first)
+        ):
+            return False
+        self._blocked.add(subscriber)
+        return True
+
+    def waits(self, message: Message) -> bool:
+        """Whether the message's owner is absent, and the message not too old to wait."""
+        record = message.record
+        place = message.position
+        if message.shard == RETRY_SHARD:
+            place = id_position(MessageId(record.id))
+        return self._owners.is_absent(record.owner) and at_of(place) >= self._oldest_ms
+
+    # -- the owner is there again, or never
+
+    def review(self) -> None:
+        """The keys file has changed."""
+        position = self._opened.horizon.position
+        self._owners.held = {}
+        for owner, note in list(self._notes.items()):
+            if self._owners.is_absent(owner):
+                note.upto = None
+            elif self._owners.is_revoked(owner):
+                self._forget(note, "the key was revoked")
+            else:
+                note.upto = position if note.upto is None else note.upto
+                self._owners.held[owner] = note.first, note.upto
+        self._wake()
+
+    def step(self) -> None:
+        """Give up what is too old."""
+        if self._clock.mono() < self._look_at:
+            return
+        self._look_at = self._clock.mono() + LOOK_S
+        oldest = before(max(0, self._oldest_ms))
+        for note in list(self._notes.values()):
+            if note.first < oldest and note.upto is None:
+                name = shown(note.owner)
+                log.warning("messages given up: key %s has not come back", name, extra=by(name))
+                note.first, note.is_stored = oldest, False
+                if oldest > self._opened.horizon.position:
+                    self._forget(note, "they are too old")
+        self._wake()
+
+    @property
+    def _oldest_ms(self) -> int:
+        return self._clock.wall_ms() - self._kept_ms
+
+    def _wake(self) -> None:
+        blocked, self._blocked = self._blocked, set()
+        for subscriber in blocked:
+            self._ready.wake(subscriber)
+
+    def _forget(self, note: Note, why: str) -> None:
+        name = shown(note.owner)
+        log.warning("messages of key %s wait no longer: %s", name, why, extra=by(name))
+        del self._notes[note.owner]
+        self._gone.add(note.owner)
+
+    # -- rows
+
+    def write(self, commit: Commit) -> Done | None:
+        fresh = [note for note in self._notes.values() if not note.is_stored]
+        for note in fresh:
+            commit.row(Table.META, NOTE + note.owner, keys.place(note.first))
+            note.is_stored = True
+        for owner in self._gone:
+            commit.row(Table.META, NOTE + owner, None)
+        self._gone = set()
+        return None
+
+    def recover(self) -> None:
+        """What was decided last may not have been written: what is stored counts, and the rest is written
+        again."""
+        stored = self._stored()
+        self._gone |= stored.keys() - self._notes.keys()
+        for owner, note in self._notes.items():
+            note.is_stored = owner in stored
+            note.first = stored.get(owner, note.first)
+        self.review()
+
+    # -- release
+
+    def _releasing(self) -> Iterator[Note]:
+        if self._notes and self._clock.mono() >= self._release_from:
+            yield from islice((note for note in self._notes.values() if note.upto is not None), 1)
+
+    def _release(self, commit: Commit, note: Note) -> bool:
+        """In the writer: move a stretch of what waits to now. Whether that was the last."""
+        if self._notes.get(note.owner) is not note or note.upto is None:
+            return False
+        # All is read before anything is changed: reading may fail.
+        found, first = self._some(note, note.upto)
+        for one in found:
+            commit.revive(one, was_passed=True)
+        is_last = first > note.upto
+        note.first, note.is_stored = first, False
+        self._owners.held[note.owner] = note.first, note.upto
+        return is_last
+
+    def _some(self, note: Note, upto: Position) -> tuple[list[Found], Position]:
+        """Some of what waits, and where the rest begins."""
+        found: list[Found] = []
+        rows = self._opened.reader.read(note.first, Position(upto + 1))
+        for looked, (place, number, value) in enumerate(rows, 1):
+            if owner_of(value) == note.owner and not is_stub(value):
+                one = self._found(place, number, value)
+                if one is not None:
+                    found.append(one)
+            if looked == LOOK_ROWS or len(found) == STEP_ROWS:
+                return found, Position(place + 1)
+        return found, Position(upto + 1)
+
+    def _released(self, note: Note, is_last: bool) -> None:
+        if is_last and self._notes.get(note.owner) is note and note.upto is not None:
+            log.info("messages of key %s have been released", shown(note.owner))
+            del self._notes[note.owner]
+            self._gone.add(note.owner)
+            self._owners.held.pop(note.owner, None)
+
+    def _not_released(self, note: Note, error: Exception) -> None:
+        if not isinstance(error, StoreFailed):
+            log.warning("messages of key %s: release postponed: %s", shown(note.owner), error)
+        self._release_from = self._clock.mono() + RETRY_S
+
+    def _found(self, place: Position, number: int, value: bytes) -> Found | None:
+        try:
+            piece = self._opened.directory.find(at_of(place))
+            shard = None if piece is None else piece.shard(number)
+            if shard is None:
+                return None
+            return Found(id_at(place, number, self._opened.node, decode(value).id), place, shard, value)
+        except Corrupt as error:
+            log.error("%024x: message skipped: %s", place, error)
+            return None
