@@ -24,6 +24,7 @@ from aiohttp import web
 
 import fasti
 from fasti.testing import FastiServer, until
+from tests.support.sdk_forked import forked  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 COMING = sorted((ROOT / "docs").glob("coming-from-*.md"))
@@ -78,9 +79,10 @@ async def run(code: str, name: str, line: int, names: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 async def test_our_code_on_the_page_does_what_it_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    forked: None,  # noqa: F811
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     tasks: list[asyncio.Task[Any]] = []
 
     def beside(work: Coroutine[Any, Any, Any]) -> None:

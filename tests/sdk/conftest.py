@@ -8,18 +8,16 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO
 
 import pytest
 from aiohttp import web
 
 import fasti
 from tests.sdk.fake import Fake
-from tests.support.forked import Forked
+from tests.support.sdk_forked import forked  # noqa: F401
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin")
 QUICK = fasti.Retry(attempts=4, first_s=0.01, cap_s=0.05)
@@ -35,18 +33,6 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where FastiServer starts a process, it is forked: what starts there is for test_testing.py."""
-
-    def popen(command: list[str], *, env: Mapping[str, str], stdout: IO[bytes], **_: object) -> Forked:
-        assert command[1:3] == ["-m", "server"]
-        return Forked(command[3:], Path.cwd(), env, Path(stdout.name))
-
-    its = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("fasti.testing.subprocess", its)
 
 
 @pytest.fixture
