@@ -87,7 +87,7 @@ soak: .venv/tested .venv/spark
 	$(MAKE) --no-print-directory build/tools/installed || echo 'SKIPPED: not all generators of clients install here'
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/clients/test_generators.py
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis.py \
-	    tests/server/http/test_schemathesis_stateful.py tests/spark/test_cluster.py
+	    tests/server/http/test_schemathesis_stateful.py tests/spark/test_cluster.py tests/spark/test_benchmarks.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
 	nice -n 10 $(BIN)/python -m tests.mutation
 

@@ -7,8 +7,10 @@ from pyspark.sql import SparkSession
 
 from tests.bench.__main__ import run
 from tests.bench.results import TINY
+from tests.support.soak import SOAK
 
 
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1: two other benchmarks run each time")
 @pytest.mark.usefixtures("spark")
 def test_the_benchmark_of_spark_runs(tmp_path: Path) -> None:
     results = run("spark", TINY, tmp_path)
