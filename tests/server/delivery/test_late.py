@@ -8,7 +8,6 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.codec.reasons import Reason
-from server.core import NODE
 from server.delivery.settling import late
 from server.engine.writer import Busy
 from shards.errors import Corrupt
@@ -406,7 +405,7 @@ def test_what_is_not_ones_own_to_finish() -> None:
     (row,) = [value for _, _, value in rig.core.reader.read(rig.core.horizon.position, END)]
     assert decode(row).payload == b"later"
     (place,) = [place for place, _, _ in rig.core.reader.read(rig.core.horizon.position, END)]
-    later = id_text(message_id(place, 0, NODE))
+    later = id_text(message_id(place, 0, 0))
     assert done(stranger, packet) == NOTHING_LEFT
     assert done(stranger, packet, "$share/h/else") == NOTHING_LEFT
     assert done(a, later) == NOTHING_LEFT
