@@ -42,7 +42,7 @@ export function instant(value) {
 export function both(value) {
   const ms = typeof value === "number" ? value : Date.parse(value);
   const utc = new Date(ms).toISOString();
-  return zone.isUtc ? `${instant(ms)} UTC` : `${instant(ms)} ${zone.local} (${utc.slice(0, 10) === day(ms) ? "" : `${utc.slice(0, 10)} `}${utc.slice(11, 19)} UTC)`;
+  return zone.isUtc || zone.local === "UTC" ? `${instant(ms)} UTC` : `${instant(ms)} ${zone.local} (${utc.slice(0, 10) === day(ms) ? "" : `${utc.slice(0, 10)} `}${utc.slice(11, 19)} UTC)`;
 }
 
 /** The beginning of the day (ms) in the chosen zone. */
