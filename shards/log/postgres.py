@@ -17,7 +17,9 @@ being emptied.
 restart of the primary. Then it is visible, on the primary alone. So nothing here ever cancels a statement or
 sets a timeout in the server. A commit that returns with a warning did not wait, and counts as unanswered. A
 record that was found, not acknowledged, is confirmed by a small commit of its own, which cannot reach the
-standbys before everything earlier has.
+standbys before everything earlier has. Each new connection begins with one: so nothing is read that only a
+primary has which came back from a crash, and which a standby may replace without it. A lock lets one at a
+time wait for it, since an abandoned one goes on waiting.
 
 **Abandoned connections.** psycopg returns when its socket is shut; the server notices at its next check of
 the client, each second (`client_connection_check_interval`). One backend may stay in a commit that no standby
@@ -62,6 +64,7 @@ WHERE (SELECT coalesce(max(seq), 0) FROM {table}) = %(seq)s - 1
 FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
 BOUNDS = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM {table}"
 DROP = "DELETE FROM {table} WHERE seq <= %s"
+ALONE = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
 CONFIRM = "SELECT pg_logical_emit_message(true, 'fasti', '')"
 STANDBYS = "SHOW synchronous_standby_names"
 
@@ -129,6 +132,8 @@ class Postgres:
             self._judge(connection)
             if not self._is_made:
                 self._make(connection)
+            if self._must_replicate:
+                self._confirm(connection)
         except BaseException:
             connection.close()
             raise
@@ -154,6 +159,16 @@ class Postgres:
             self._committed(connection, MAKE, ())
         except psycopg.errors.UniqueViolation as error:
             raise NoAnswer(f"another node makes the table: {error}") from error
+
+    def _confirm(self, connection: Connection) -> None:
+        """Return once all that this connection can see is on a standby. Raises NoAnswer."""
+        self._warnings.clear()
+        with connection.transaction():
+            if self._rows(connection, ALONE, (self._table,)) != [(True,)]:
+                raise NoAnswer("another connection waits until the standbys have all that the primary has")
+            connection.execute(CONFIRM)
+        if self._warnings:
+            raise NoAnswer(self._warnings[0])
 
     def _put(self, connection: Connection, seq: int, frame: bytes) -> None:
         said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
