@@ -2,7 +2,8 @@
 
 import { parse, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
-import { entries, field, fill, h } from "./dom.js";
+import { copy, curl } from "./copy.js";
+import { button, entries, field, fill, h } from "./dom.js";
 import { instant } from "./format.js";
 
 /** Draws it; true. */
@@ -26,8 +27,7 @@ export function openFirst(root, { api, go }) {
     }
   }
 
-  const secret = api.key ? ` -H "Authorization: Bearer $FASTI_KEY"` : "";
-  const url = location.origin;
+  const hasKey = Boolean(api.key);
   fill(root, h("h1", {}, "Overview"),
     h("p", {}, "This server holds nothing yet. Give it a message and a time: it delivers the message at that time to whoever asks for its topic."),
     h("div", { class: "columns" },
@@ -40,16 +40,16 @@ export function openFirst(root, { api, go }) {
           h("li", {}, "The tutorial: ", h("code", {}, "docs/tutorial.md"), " in the repository.")))),
       h("div", {},
         h("section", {}, h("h2", {}, "The same by curl"),
-          secret ? h("p", { class: "faint" }, "Set FASTI_KEY to the key that you gave this page.") : null,
-          code(`curl ${url}/v1/messages${secret} \\`, "  -H 'Content-Type: application/json' \\", `  -d '{"topic":"orders/17/remind","payload":{"order":17},"deliver_in":"5s"}'`)),
+          hasKey ? h("p", { class: "faint" }, "Set FASTI_KEY to the key that you gave this page.") : null,
+          code("the curl line", curl("/v1/messages", { topic: "orders/17/remind", payload: { order: 17 }, deliver_in: "5s" }, hasKey))),
         h("section", {}, h("h2", {}, "Send and receive in Python"),
-          h("p", { class: "faint" }, "After ", h("code", {}, "pip install fasti-client"), secret ? ". It reads FASTI_KEY, too." : "."),
-          code("import fasti", "", `with fasti.sync.Client("${url}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',
+          h("p", { class: "faint" }, "After ", h("code", {}, "pip install fasti-client"), hasKey ? ". It reads FASTI_KEY, too." : "."),
+          code("the program", "import fasti", "", `with fasti.sync.Client("${location.origin}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',
             '    for d in c.subscribe("orders/+/remind", session="shop"):', '        print(d.json(), "late by", d.lateness, "acked:", d.ack())')))));
   return true;
 }
 
-const code = (...lines) => h("pre", { class: "code", tabindex: "0" }, lines.join("\n"));
+const code = (what, ...lines) => [h("pre", { tabindex: "0" }, lines.join("\n")), button("Copy", () => copy(lines.join("\n"), what))];
 
 /** A payload as JSON, if it is that. */
 function payload(text) {

@@ -54,7 +54,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   }
 
   async function drawLag() {
-    const past = kind === "session" ? null : await history(api).catch(denied);
+    const past = await history(api).catch(denied);
     fill(chart, past && h("h2", {}, "Lag"), past && lines({ title: "Last hour", series: [["messages", lagSeries(past.points, place)]], say: count, from: past.from, to: past.to }));
   }
 

@@ -1,12 +1,14 @@
 // The first page: what is wrong, then the figures of the last hour or day, and who is behind.
 
 import { denied } from "./api.js";
-import { fill, h, spark, table, tabs } from "./dom.js";
+import { fill, h, table, tabs } from "./dom.js";
 import { bytes, clock, count, day, percent, server, span, zone, DAY, HOUR, MINUTE } from "./format.js";
 import { openFirst } from "./first.js";
-import { addressOf, history, lagSeries, placesOf, rate, rateOf, series } from "./history.js";
+import { addressOf, history, placesOf, rate, rateOf, series } from "./history.js";
 import { lines } from "./lines.js";
 import { Metrics } from "./metrics.js";
+import { behind, lagOf, placed } from "./place.js";
+import { lagLine } from "./places.js";
 import { OTHERS, deadOf, drawn, troubles } from "./wrong.js";
 
 const REFRESH_MS = 10_000, LISTED = 200, TOP = 10, SHORTEST = 10 * MINUTE;
@@ -26,7 +28,7 @@ export async function open(root, context) {
     ]);
     const metrics = text === null ? null : new Metrics(text);
     const known = {
-      figures, metrics, points: hour?.points ?? null, endpoints: endpoints?.endpoints ?? null, groups: groups?.groups ?? null, sessions: sessions?.sessions ?? null,
+      figures, metrics, points: hour?.points ?? null, endpoints: rows("endpoint", endpoints), groups: rows("group", groups), sessions: rows("session", sessions),
       cluster: metrics?.has("fasti_cluster_") ? await ask("/v1/cluster") : null,
     };
     if (isEmpty(metrics)) {
@@ -45,6 +47,9 @@ export async function open(root, context) {
   every(REFRESH_MS, load);
   return end;
 }
+
+/** The places of a list; null where the key may not see it. */
+const rows = (kind, page) => page && page[`${kind}s`].map((one) => placed(kind, one));
 
 /** `get` of what a key may be denied: then null, and it is not asked for again here. */
 function asker(api) {
@@ -84,29 +89,18 @@ function charts({ points, since, from: wanted, to }, metrics) {
   ];
 }
 
-const KINDS = { group: "group", endpoint: "endpoint", session: "client" };
-
 /** Who is behind: what the lists say now, and those of the last point that are not in them. */
 function lag({ endpoints, groups, sessions }, points) {
-  const places = new Map(), add = (place, row) => places.set(addressOf(place), { ...row, place });
-  for (const [place, row] of points.length ? placesOf(points.at(-1)) : []) add(place, row);
-  for (const row of endpoints ?? []) if (row.undone) add({ kind: "endpoint", name: row.name }, { ...row, retries: row.undone.retries });
-  for (const row of groups ?? []) add({ kind: "group", name: row.name, filter: row.filter }, { ...row, retries: row.undone.retries });
-  for (const row of sessions ?? []) add({ kind: "session", name: row.client_id }, { ...row, retries: row.undone.retries });
-  const rows = [...places.values()].filter((one) => one.lag_messages).sort((a, b) => b.lag_messages - a.lag_messages).slice(0, TOP);
-  return h("section", {}, h("h2", {}, "Lag by place"), rows.length ? table([
-    ["Place", ({ place }) => [h("a", { href: addressOf(place) }, place.name), h("div", { class: "faint" }, place.filter || KINDS[place.kind])], "text"],
-    ["Messages", (one) => `${count(one.lag_messages)}${one.lag_messages_is_exact ? "" : " or more"}`, "number"],
-    ["Oldest", (one) => span(one.lag_seconds * 1_000), "nowrap"],
-    ["Retries", (one) => count(one.retries), "number"],
-    ["Course", ({ place }) => course(points, place)],
-  ], rows, "Lag by place") : h("p", { class: "empty" }, "Nobody is behind: each group, endpoint and client has read what was due."));
-}
-
-/** The lag of the last hour or day in messages. */
-function course(points, place) {
-  const values = lagSeries(points, place).map(([, value]) => value);
-  return values.length > 1 ? spark(values, `lag in messages: largest ${count(Math.max(...values))}, now ${count(values.at(-1))}`) : "–";
+  const known = points.length ? placesOf(points.at(-1)).map(([place, one]) => ({ ...place, href: addressOf(place), one: { ...one, undone: one } })) : [];
+  const places = new Map([known, endpoints, groups, sessions].flatMap((each) => each ?? []).map((row) => [row.href, row]));
+  const found = [...places.values()].filter(({ one }) => one.lag_messages).sort((a, b) => b.one.lag_messages - a.one.lag_messages).slice(0, TOP);
+  return h("section", {}, h("h2", {}, "Lag by place"), found.length ? table([
+    ["Place", (row) => [h("a", { href: row.href }, row.name), h("div", { class: "faint" }, row.filter || row.kind)], "text"],
+    ["Messages", ({ one }) => lagOf(one), "number"],
+    ["Oldest", ({ one }) => behind(one), "number"],
+    ["Retries", ({ one }) => count(one.undone?.retries), "number"],
+    ["Course", (row) => lagLine(points, row)],
+  ], found, "Lag by place") : h("p", { class: "empty" }, "Nobody is behind: each group, endpoint and session has read what was due."));
 }
 
 /** Why messages wait for another try, and why they were given up. */
@@ -123,12 +117,12 @@ function reasons(points, name) {
 
 /** Endpoints of whose last posts some failed; a key that does not see endpoints sees their share. */
 function failing({ endpoints, points }) {
-  const seen = endpoints ?? Object.entries(points?.at(-1)?.failing_endpoints ?? {}).map(([name, share]) => ({ name, failing: { share } }));
-  const rows = seen.filter((one) => one.failing.share).sort((a, b) => b.failing.share - a.failing.share).slice(0, TOP);
-  return h("section", {}, h("h2", {}, "Failing endpoints"), rows.length ? table([
-    ["Endpoint", (one) => h("a", { href: addressOf({ kind: "endpoint", name: one.name }) }, one.name), "text"],
-    ["Failed", ({ failing: { share, of } }) => `${percent(share)}${of ? ` of ${count(of)}` : ""}`, "nowrap"],
-    ["Last reason", (one) => one.failing.last_reason ?? "–", "text"],
-    ["Retries", (one) => count(one.undone?.retries), "number"],
-  ], rows, "Failing endpoints") : h("p", { class: "empty" }, "No post has failed."));
+  const seen = endpoints ?? Object.entries(points?.at(-1)?.failing_endpoints ?? {}).map(([name, share]) => ({ name, href: addressOf({ kind: "endpoint", name }), one: { failing: { share } } }));
+  const found = seen.filter(({ one }) => one.failing.share).sort((a, b) => b.one.failing.share - a.one.failing.share).slice(0, TOP);
+  return h("section", {}, h("h2", {}, "Failing endpoints"), found.length ? table([
+    ["Endpoint", (row) => h("a", { href: row.href }, row.name), "text"],
+    ["Failed", ({ one: { failing: { share, of } } }) => `${percent(share)}${of ? ` of ${count(of)}` : ""}`, "nowrap"],
+    ["Last reason", ({ one }) => one.failing.last_reason ?? "–", "text"],
+    ["Retries", ({ one }) => count(one.undone?.retries), "number"],
+  ], found, "Failing endpoints") : h("p", { class: "empty" }, "No post has failed."));
 }

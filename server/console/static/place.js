@@ -3,7 +3,7 @@
 import { part } from "./api.js";
 import { h } from "./dom.js";
 import { count, percent, server, span } from "./format.js";
-import { addressOf } from "./history.js";
+import { addressOf, placeOf } from "./history.js";
 
 export const KINDS = ["group", "endpoint", "session"];
 /** A worker that leases is there as long as its call: nobody is missed before. */
@@ -21,10 +21,7 @@ export function placed(kind, one) {
 
 /** The page of the place that keeps a retry or dead letter. All posts to full URLs are found as sessions are. */
 export function keeperOf({ group, subscription }) {
-  if (group.startsWith(ENDPOINT)) {
-    const name = group.slice(ENDPOINT.length), isUrl = /:\/\/|\*$/.test(name);
-    return h("a", { href: addressOf(isUrl ? { kind: "session", name: group } : { kind: "endpoint", name }) }, name);
-  }
+  if (group.startsWith(ENDPOINT)) return h("a", { href: addressOf(placeOf(group)) }, group.slice(ENDPOINT.length));
   const filter = subscription?.slice(SHARE.length + group.length + 1);
   return h("a", { href: addressOf({ kind: filter ? "group" : "session", name: group, filter }) }, group);
 }

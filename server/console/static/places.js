@@ -52,10 +52,10 @@ export function columns(points) {
 
 const nextTry = ({ undone }) => undone?.next_retry_at ? (Date.parse(undone.next_retry_at) > server.now() ? away(undone.next_retry_at, server.now()) : "due") : null;
 
-function lagLine(points, row) {
-  if (row.kind === "session") return null;
+/** The course of a place's lag in these points. */
+export function lagLine(points, row) {
   const values = lagSeries(points, row).map(([, value]) => value);
-  return values.length > 1 ? spark(values, `Lag in the last hour: ${count(values.at(-1))} messages now, ${count(Math.max(...values))} at most`, 110, 24) : null;
+  return values.length > 1 ? spark(values, `Lag: ${count(values.at(-1))} messages now, ${count(Math.max(...values))} at most`, 110, 24) : null;
 }
 
 async function openList(root, { api, query, go, every }) {

@@ -4,28 +4,29 @@
 // project's alerts (docs/alerts.yml), without their times of waiting.
 
 import { h, tag } from "./dom.js";
-import { away, bytes, clock, count, percent, server, span, DAY, HOUR, MINUTE } from "./format.js";
+import { away, bytes, clock, count, percent, server, span, DAY, HOUR } from "./format.js";
 import { addressOf, placeOf } from "./history.js";
+import { behind, lagOf, stateOf } from "./place.js";
 
-const BEHIND_MS = 1_000, ALONE_MS = MINUTE, LAG_S = HOUR / 1_000, AWAY_MS = HOUR, FREE_BYTES = 1 << 30, NEAR = 0.9;
+const BEHIND_MS = 1_000, LAG_S = HOUR / 1_000, AWAY_MS = HOUR, FREE_BYTES = 1 << 30, NEAR = 0.9;
 const EACH = 8;
 /** What the server says of reasons beyond the most frequent ones. */
 export const OTHERS = "other reasons";
 
-const link = (place, text = place.name) => h("a", { href: addressOf(place) }, text);
-const messages = (n, isExact = true) => `${count(n)}${isExact ? "" : " or more"} ${n === 1 && isExact ? "message" : "messages"}`;
-const since = (ms) => server.now() - ms < DAY / 2 ? `since ${clock(ms)}` : `for ${span(server.now() - ms)}`;
+const link = (place) => h("a", { href: addressOf(place) }, place.name);
+const countOf = (n) => `${count(n)} ${n === 1 ? "message" : "messages"}`;
+const messages = (one) => `${lagOf(one)} ${one.lag_messages === 1 ? "message" : "messages"}`;
+const gap = (one) => server.now() - Date.parse(one.left_at);
+const since = (one) => gap(one) < DAY / 2 ? `since ${clock(Date.parse(one.left_at))}` : `for ${span(gap(one))}`;
 
 /** What waits for its next try at a place, with the way there. */
-function retriesOf(group, { retries, next_retry_at: next }) {
-  if (!retries) return null;
-  return [" ", h("a", { href: `#/retries?${new URLSearchParams({ group })}` }, `${count(retries)} ${retries === 1 ? "retry waits" : "retries wait"}`), Date.parse(next) > server.now() ? `, the next ${away(next, server.now())}.` : "."];
+function retriesOf({ called, one: { undone } }) {
+  if (!undone?.retries) return null;
+  return [" ", h("a", { href: `#/retries?${new URLSearchParams({ group: called })}` }, `${count(undone.retries)} ${undone.retries === 1 ? "retry waits" : "retries wait"}`),
+    Date.parse(undone.next_retry_at) > server.now() ? `, the next ${away(undone.next_retry_at, server.now())}.` : "."];
 }
 
-function waiting(one) {
-  if (!one.lag_messages) return null;
-  return ` ${messages(one.lag_messages, one.lag_messages_is_exact)} ${one.lag_messages === 1 ? "waits" : "wait"}, the oldest for ${span(one.lag_seconds * 1_000)}.`;
-}
+const waiting = ({ one }) => one.lag_messages ? ` ${messages(one)} ${one.lag_messages === 1 ? "waits" : "wait"}${one.lag_seconds ? `, the oldest for ${behind(one)}` : ""}.` : null;
 
 /** Counts by reason, the most frequent first, each with the way to its messages. */
 export const byReason = (page, reasons) => Object.entries(reasons).sort((a, b) => b[1] - a[1]).map(([reason, n], index) =>
@@ -52,44 +53,44 @@ function* serverOf(figures, metrics, cluster) {
   const node = h("a", { href: "#/node" }, "Node");
   if (figures?.store_writable === false) yield ["bad", "read only", "The store takes no writes: nothing is accepted. The server's log says why, mostly a full or failing disk. It goes on by itself. ", node];
   if (figures?.behind_ms > BEHIND_MS) yield ["bad", "behind", `Dispatch is ${span(figures.behind_ms)} behind what is due. `, node.cloneNode(true)];
-  if (figures?.held) yield ["warn", "held", `${messages(figures.held)} ${figures.held === 1 ? "waits" : "wait"} because the server's clock was set back.`];
+  if (figures?.held) yield ["warn", "held", `${countOf(figures.held)} ${figures.held === 1 ? "waits" : "wait"} because the server's clock was set back.`];
   if (cluster?.why) yield ["bad", "cluster", `${cluster.why}. `, node.cloneNode(true)];
   if (metrics?.value("fasti_unreadable_stretches") || metrics?.value("fasti_unreadable_rows")) yield ["bad", "damaged", "A part of the data cannot be read. ", h("a", { href: "#/slices" }, "Slices"), " says which."];
 }
 
-function endpoint(one) {
-  const place = { kind: "endpoint", name: one.name }, { share, of, last_reason: reason } = one.failing;
-  const rest = [waiting(one), one.undone && retriesOf(`$endpoint/${one.name}`, one.undone)];
-  if (one.state === "paused" && (one.reason || one.lag_messages || one.undone?.retries)) {
-    return [one.reason ? "bad" : "warn", "paused", link(place), ` is paused${one.left_at ? ` ${since(Date.parse(one.left_at))}` : ""}${one.reason ? `: ${one.reason}` : " by hand"}.`, rest];
+function endpoint(place) {
+  const { one } = place, [, kind] = stateOf(place), rest = [waiting(place), retriesOf(place)];
+  if (one.state === "paused") {
+    return one.reason || one.lag_messages || one.undone?.retries ? [kind, "paused", link(place), ` is paused${one.left_at ? ` ${since(one)}` : ""}${one.reason ? `: ${one.reason}` : " by hand"}.`, rest] : null;
   }
-  if (!share || one.state === "paused") return null;
-  const isOver = one.last_answers?.[0]?.reason === null;
-  if (isOver) return share < 0.5 && !one.undone?.retries ? null : ["warn", "failing", link(place), `: ${percent(share)} of the last ${count(of)} posts failed (${reason}); the newest one went well.`, rest];
-  return [share === 1 ? "bad" : "warn", "failing", link(place), `: ${of === 1 ? "the last post" : `${percent(share)} of the last ${count(of)} posts`} failed: ${reason}.`, rest];
+  const { share, of, last_reason: reason } = one.failing;
+  if (!share) return null;
+  const isOver = one.last_answers[0].reason === null;
+  if (isOver && share < 0.5 && !one.undone?.retries) return null;
+  return [kind, "failing", link(place), `: ${of === 1 ? "the last post" : `${percent(share)} of the last ${count(of)} posts`} failed: ${reason}${isOver ? "; the newest one went well" : ""}.`, rest];
 }
 
-function group(one) {
-  const place = { kind: "group", name: one.name, filter: one.filter };
+function group(place) {
+  const { one } = place, [, kind] = stateOf(place);
   if (!one.lag_messages && !one.undone.retries) return null;
-  const named = [link(place), ` (${one.filter})`], rest = [waiting(one), retriesOf(one.name, one.undone)];
-  if (one.state === "paused") return ["warn", "paused", "Group ", named, " is paused.", rest];
-  if (one.left_at && server.now() - Date.parse(one.left_at) > ALONE_MS) return ["bad", "no worker", "Nobody takes the messages of group ", named, ` ${since(Date.parse(one.left_at))}.`, rest];
+  const named = [link(place), ` (${one.filter})`], rest = [waiting(place), retriesOf(place)];
+  if (one.state === "paused") return [kind, "paused", "Group ", named, " is paused.", rest];
+  if (kind === "bad") return [kind, "no worker", "Nobody takes the messages of group ", named, ` ${since(one)}.`, rest];
   return one.lag_seconds > LAG_S ? ["warn", "behind", "Group ", named, " does not keep up.", rest] : null;
 }
 
 function* gone(sessions) {
-  const found = (sessions ?? []).filter((one) => one.left_at && one.lag_messages && server.now() - Date.parse(one.left_at) > AWAY_MS).sort((a, b) => Date.parse(a.left_at) - Date.parse(b.left_at));
+  const found = (sessions ?? []).filter(({ one }) => one.left_at && one.lag_messages && gap(one) > AWAY_MS).sort((a, b) => gap(b.one) - gap(a.one));
   if (!found.length) return;
   yield ["warn", "away", found.length === 1 ? "A client is away with messages waiting: " : `${count(found.length)} clients are away with messages waiting: `,
-    found.slice(0, 3).map((one, index) => [index ? "; " : "", link({ kind: "session", name: one.client_id }), ` (${messages(one.lag_messages, one.lag_messages_is_exact)}, ${since(Date.parse(one.left_at))})`]), found.length > 3 ? "; …" : "."];
+    found.slice(0, 3).map((place, index) => [index ? "; " : "", link(place), ` (${messages(place.one)}, ${since(place.one)})`]), found.length > 3 ? "; …" : "."];
 }
 
 /** Who is so far behind that slices stay for it alone. */
 function* floor(metrics) {
   for (const [{ group: name }, seconds] of metrics?.all("fasti_floor_kept_seconds") ?? []) {
     const place = placeOf(name);
-    yield ["warn", "kept", "Old messages stay on the disk for ", place.kind === "endpoint" ? link(place) : h("a", { href: `#/places?${new URLSearchParams({ name })}` }, name), `, which is behind: ${span(seconds * 1_000)} longer than their retention.`];
+    yield ["warn", "kept", "Old messages stay on the disk for ", link(place), `, which is behind: ${span(seconds * 1_000)} longer than their retention.`];
   }
 }
 
@@ -105,20 +106,20 @@ const sumOf = (points, name) => (points ?? []).reduce((sum, one) => sum + (one[n
 
 function* nobody(points) {
   const unclaimed = sumOf(points, "unclaimed"), dropped = sumOf(points, "dropped");
-  if (unclaimed) yield ["warn", "unclaimed", `${messages(unclaimed)} of the last hour ${unclaimed === 1 ? "has" : "have"} reached nobody: no group, endpoint or client asked for ${unclaimed === 1 ? "it" : "them"}. `, h("a", { href: "#/messages?state=dispatched" }, "Dispatched messages"), "."];
-  if (dropped) yield ["warn", "dropped", `${messages(dropped)} ${dropped === 1 ? "was" : "were"} dropped in the last hour before anybody had finished ${dropped === 1 ? "it" : "them"}: with a deleted place, or for lack of room for dead letters. The server's log names the place.`];
+  if (unclaimed) yield ["warn", "unclaimed", `${countOf(unclaimed)} of the last hour ${unclaimed === 1 ? "has" : "have"} reached nobody: no group, endpoint or client asked for ${unclaimed === 1 ? "it" : "them"}. `, h("a", { href: "#/messages?state=dispatched" }, "Dispatched messages"), "."];
+  if (dropped) yield ["warn", "dropped", `${countOf(dropped)} ${dropped === 1 ? "was" : "were"} dropped in the last hour before anybody had finished ${dropped === 1 ? "it" : "them"}: with a deleted place, or for lack of room for dead letters. The server's log names the place.`];
 }
 
 const total = (reasons) => Object.values(reasons).reduce((sum, n) => sum + n, 0);
 
 function* deaths(points) {
   const reasons = deadOf(points), n = total(reasons);
-  if (n) yield ["warn", "dead", `${messages(n)} became ${n === 1 ? "a dead letter" : "dead letters"} in the last hour: `, byReason("dead", reasons), "."];
+  if (n) yield ["warn", "dead", `${countOf(n)} became ${n === 1 ? "a dead letter" : "dead letters"} in the last hour: `, byReason("dead", reasons), "."];
 }
 
 function* retries(points) {
   const reasons = points?.at(-1)?.retries_by_reason ?? {}, n = total(reasons);
-  if (n) yield ["warn", "retries", `${messages(n)} ${n === 1 ? "waits" : "wait"} for another try: `, byReason("retries", reasons), "."];
+  if (n) yield ["warn", "retries", `${countOf(n)} ${n === 1 ? "waits" : "wait"} for another try: `, byReason("retries", reasons), "."];
 }
 
 function* bounds(metrics) {
