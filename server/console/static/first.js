@@ -39,17 +39,17 @@ export function openFirst(root, { api, go }) {
           h("li", {}, h("a", { href: "/docs" }, "The API"), " of this server, call by call."),
           h("li", {}, "The tutorial: ", h("code", {}, "docs/tutorial.md"), " in the repository.")))),
       h("div", {},
-        h("section", {}, h("h2", {}, "The same by curl"),
-          hasKey ? h("p", { class: "faint" }, "Set FASTI_KEY to the key that you gave this page.") : null,
-          code("the curl line", curl("/v1/messages", { topic: "orders/17/remind", payload: { order: 17 }, deliver_in: "5s" }, hasKey))),
-        h("section", {}, h("h2", {}, "Send and receive in Python"),
-          h("p", { class: "faint" }, "After ", h("code", {}, "pip install fasti-client"), hasKey ? ". It reads FASTI_KEY, too." : "."),
-          code("the program", "import fasti", "", `with fasti.sync.Client("${location.origin}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',
-            '    for d in c.subscribe("orders/+/remind", session="shop"):', '        print(d.json(), "late by", d.lateness, "acked:", d.ack())')))));
+        code("The same by curl", hasKey && "Set FASTI_KEY to the key that you gave this page.",
+          curl("/v1/messages", { topic: "orders/17/remind", payload: { order: 17 }, deliver_in: "5s" }, hasKey)),
+        code("Send and receive in Python", `After: pip install fasti-client.${hasKey ? " It reads FASTI_KEY, too." : ""}`,
+          "import fasti", "", `with fasti.sync.Client("${location.origin}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',
+          '    for d in c.subscribe("orders/+/remind", session="shop"):', '        print(d.json(), "late by", d.lateness, "acked:", d.ack())'))));
   return true;
 }
 
-const code = (what, ...lines) => [h("pre", { tabindex: "0" }, lines.join("\n")), button("Copy", () => copy(lines.join("\n"), what))];
+/** Lines to be copied, and what to do before. */
+const code = (title, before, ...lines) => h("section", {}, h("h2", {}, title), before && h("p", { class: "faint" }, before), h("pre", { tabindex: "0" }, lines.join("\n")),
+  h("p", {}, button("Copy", () => copy(lines.join("\n"), title.toLowerCase()), null, { "aria-label": `Copy: ${title}` })));
 
 /** A payload as JSON, if it is that. */
 function payload(text) {
