@@ -8,15 +8,13 @@ import { button, entries, field, fill, h, moment, table, tabs } from "./dom.js";
 import { count, span, toApi } from "./format.js";
 import { glimpse } from "./payload.js";
 import { keeperOf } from "./place.js";
+import { OUTCOMES, person } from "./story.js";
 
 const PAGE = 200;
 const REASONS = 8, REASON_CHARS = 70;
 const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key: "key", since: "from", until: "to" };
 const EVERYTHING = { topic: "#" };
-const PULLED = "(pull)";
 const LATE = "Nothing has changed: it is not here any more";
-/** What became of a try, by the API's word. */
-const OUTCOMES = { failed: "failed", lapsed: "no answer in time", lost: "connection lost", returned: "returned too often" };
 
 /** The `open` of a page with all places. `kind`: { path, member, page, title, many, when: [heading, row -> time], empty,
  *  actions }; an action: { verb, name, many: its name for many, would, done, kind, ask: fields of the body for who changes many, sure: what its
@@ -149,5 +147,5 @@ function tries(row) {
   if (!row.tries.length) return count(row.attempts);
   return h("details", {}, h("summary", {}, `${count(row.attempts)} ${row.attempts === 1 ? "try" : "tries"}`),
     h("ol", { class: "tries", reversed: true, start: row.attempts }, row.tries.toReversed().map((one) => h("li", {}, moment(one.at), ` ${OUTCOMES[one.outcome] ?? one.outcome}`,
-      one.by && one.by !== row.group ? ` with ${one.by === PULLED ? "a worker that leased it" : one.by}` : "", one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, one.reason ? `: ${one.reason}` : ""))));
+      one.by && one.by !== row.group ? ` with ${person(one.by)}` : "", one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, one.reason ? `: ${one.reason}` : ""))));
 }

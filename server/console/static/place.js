@@ -8,6 +8,8 @@ import { addressOf, placeOf } from "./history.js";
 export const KINDS = ["group", "endpoint", "session"];
 /** A worker that leases is there as long as its call: nobody is missed before. */
 const SOON_MS = 60_000;
+/** How far dead letters are counted, in a list and for one place. */
+const COUNTED_TO = [1_000, 10_000];
 export const ENDPOINT = "$endpoint/";
 const SHARE = "$share/";
 
@@ -21,14 +23,14 @@ export function placed(kind, one) {
 
 /** The page of the place that keeps a retry or dead letter. All posts to full URLs are found as sessions are. */
 export function keeperOf({ group, subscription }) {
-  if (group.startsWith(ENDPOINT)) return h("a", { href: addressOf(placeOf(group)) }, group.slice(ENDPOINT.length));
-  const filter = subscription?.slice(SHARE.length + group.length + 1);
-  return h("a", { href: addressOf({ kind: filter ? "group" : "session", name: group, filter }) }, group);
+  const isSession = subscription === null && !group.startsWith(ENDPOINT);
+  const place = isSession ? { kind: "session", name: group } : placeOf(group, subscription?.slice(SHARE.length + group.length + 1));
+  return h("a", { href: addressOf(place) }, group.replace(ENDPOINT, ""));
 }
 
 export const lagOf = (one) => one.lag_messages === undefined ? "–" : `${count(one.lag_messages)}${one.lag_messages_is_exact ? "" : " or more"}`;
 export const behind = (one) => one.lag_seconds ? span(one.lag_seconds * 1_000).replaceAll(" ", "\u00a0") : null;
-export const deadOf = ({ dead_letters: dead }) => dead !== undefined && dead >= 1_000 && !(dead % 1_000) ? `${count(dead)} or more` : count(dead);
+export const deadOf = ({ dead_letters: dead }) => COUNTED_TO.includes(dead) ? `${count(dead)} or more` : count(dead);
 
 /** How many tries failed: of an endpoint's last posts, else since the server started. */
 export function failed(one) {

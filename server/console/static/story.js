@@ -7,7 +7,8 @@ import { button, h, moment, tag } from "./dom.js";
 import { away, count, instant, server, span } from "./format.js";
 
 const ENDPOINT = "$endpoint/";
-const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "given back too often" };
+/** What became of a try, by the API's word. */
+export const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "given back too often" };
 const STATES = { in_flight: ["in flight"], waiting: ["waiting"], retry: ["waits for its next try", "warn"], dead: ["dead letter", "bad"], dropped: ["dropped", "warn"], done: ["done", "good"] };
 
 /** `place`: as explain tells it, or null. `acts`: { post(path, group, done), change }. */
@@ -60,4 +61,5 @@ const failedOf = ({ attempts = 0, state }) => attempts - (state === "in_flight" 
 
 const failed = (one) => event(one.at, [h("span", { class: "bad" }, OUTCOMES[one.outcome] ?? one.outcome), one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, `, ${person(one.by)}: ${one.reason}`], "bad");
 
-const person = (by) => (by === "" ? "unknown who" : by === "(pull)" ? "a worker over HTTP" : by.startsWith(ENDPOINT) ? `endpoint ${by.slice(ENDPOINT.length)}` : by);
+/** Who had a message in hand. */
+export const person = (by) => (by === "" ? "unknown who" : by === "(pull)" ? "a worker over HTTP" : by.startsWith(ENDPOINT) ? `endpoint ${by.slice(ENDPOINT.length)}` : by);
