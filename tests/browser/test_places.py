@@ -75,7 +75,7 @@ async def test_a_session_is_found_replayed_and_deleted(console: Console) -> None
     await console.press("Replay…")
     await console.write("From a time, or so long ago", "1h")
     await console.press("Count")
-    await page.get_by_text("1 messages were dispatched since then").wait_for()
+    await page.get_by_text("1 message was dispatched since then").wait_for()
     await console.press("Replay")
     await console.says("Messages are delivered again from there")
     read = (await console.get("/v1/sessions/till-3"))["position"]["at"]

@@ -102,7 +102,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     const [n, figures] = await Promise.all([counted(from).catch(() => null), concerned()]).catch(told) ?? [];
     if (!figures) return;
     const sure = await dialog("Replay", [
-      h("p", {}, n === null ? `What was delivered since ${from} is delivered again.` : [h("strong", {}, count(n)), ` messages were dispatched since then and are delivered again. Nothing has changed yet.`]), figures,
+      h("p", {}, n === null ? `What was delivered since ${from} would be delivered again. Nothing has changed yet.` : [h("strong", {}, count(n)), ` ${n === 1 ? "message was" : "messages were"} dispatched since then and would be delivered again. Nothing has changed yet.`]), figures,
     ], { act: "Replay", kind: "danger", answer: async () => { await api.post(`${path}:replay`, { from }, query); return true; } });
     if (sure) { notice("Messages are delivered again from there"); await attempt(loadAll, null); }
   }

@@ -57,4 +57,4 @@ export function stateOf({ kind, one }) {
 }
 
 /** How long a place stays with nobody there. */
-export const kept = (expiry) => expiry === "never" ? "until it is deleted" : expiry ? `${span(expiry * 1_000)} after nobody is there` : "only while it is connected";
+export const kept = (expiry) => expiry === "never" ? "until it is deleted" : expiry ? `for ${span(expiry * 1_000)} with nobody there` : "only while it is connected";
