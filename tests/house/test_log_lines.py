@@ -2,19 +2,22 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+
+import pytest
 
 from server.observe.logs import OURS
 
+Sources = list[tuple[str, ast.Module]]
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 EACH_IN = {"server/__main__.py", "server/schedules/retime.py"}
 """Files with lines that no client can cause, and that are written however many there are."""
 
 
-@cache
-def sources() -> list[tuple[str, ast.Module]]:
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """Path and tree of each of our files. Kept no longer: the garbage collector walks all their nodes."""
     paths = [path for room in OURS for path in sorted((ROOT / room).rglob("*.py"))]
     return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in paths]
 
@@ -53,8 +56,8 @@ def loose_lines(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
-def test_format_texts_are_fixed() -> None:
-    loose = [f"{path}:{line}" for path, tree in sources() for line in loose_lines(tree)]
+def test_format_texts_are_fixed(sources: Sources) -> None:
+    loose = [f"{path}:{line}" for path, tree in sources for line in loose_lines(tree)]
     assert not loose, "the values belong into the arguments"
 
 
@@ -64,19 +67,19 @@ def test_the_check_finds_what_is_made_while_the_program_runs() -> None:
     assert list(loose_lines(ast.parse("def f(text): log.info(text)"))) == [1]
 
 
-def test_few_lines_are_not_limited() -> None:
+def test_few_lines_are_not_limited(sources: Sources) -> None:
     users = {
         path
-        for path, tree in sources()
+        for path, tree in sources
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id == "EACH" and isinstance(node.ctx, ast.Load)
     }
     assert users == EACH_IN
 
 
-def test_a_logger_has_the_name_of_its_module() -> None:
+def test_a_logger_has_the_name_of_its_module(sources: Sources) -> None:
     """By it a line counts as ours."""
-    for path, tree in sources():
+    for path, tree in sources:
         for node in tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "log":
                 assert ast.unparse(node.value) == "logging.getLogger(__name__)", path
