@@ -51,7 +51,7 @@ def is_there(name: str, ends: set[str]) -> bool:
 
 
 def lost_in(path: Path, ends: set[str]) -> list[str]:
-    """What a page names, or a module in its docstrings and comments. These are told from code only if need be."""
+    """What a page names, or a module in its docstrings and comments. These are read out only if need be."""
     text = path.read_text(encoding="utf-8")
     lost = [name for name in named(text) if not is_there(name, ends)]
     if lost and path.suffix == ".py":
