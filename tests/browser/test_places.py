@@ -204,7 +204,7 @@ async def test_dead_letters_are_requeued_and_dropped(console: Console) -> None:
     await console.open("dead")
     await console.press("Tick all")
     await console.press("Requeue the 1 ticked…")
-    await page.get_by_text("1 dead letters would be sent again").wait_for()
+    await page.get_by_text("1 dead letter would be sent again").wait_for()
     await console.write("To another group or endpoint", "others")
     await console.press("Requeue")
     await console.says("1 of 1 changed")

@@ -63,12 +63,12 @@ export async function attempt(action, done, undo = null) {
 
 /** Change many: first what it would change, then, if its user means it, the change. `run(fields)` calls the API and
  *  gives { matched, changed }; the first time with `dry_run`, then with what the dry run answered in `after`.
- *  `what`: what matches, in words; `would`: what happens to them; `ask`: fields of the dialog. Gives the result, or null. */
+ *  `what`: what matches, in words, of one and of many; `would`: what happens to them; `ask`: fields of the dialog. Gives the result, or null. */
 export async function dryRun({ what, would, act, kind = "act", ask = null, run }) {
   let tried;
   try { tried = await run({ dry_run: true }); } catch (error) { notice(reasons(error), "bad"); return null; }
   const result = await dialog(tried.matched ? act : "Nothing matches", [
-    h("p", {}, h("strong", {}, count(tried.matched)), ` ${what} ${tried.matched ? `would ${would}. Nothing has changed yet.` : "match."}`),
+    h("p", {}, h("strong", {}, count(tried.matched)), ` ${what[tried.matched === 1 ? 0 : 1]} ${tried.matched ? `would ${would}. Nothing has changed yet.` : "match."}`),
     tried.matched ? ask : null,
   ], { act: tried.matched ? act : null, kind, answer: (form) => run({ ...entries(form), after: tried }) });
   if (result) {

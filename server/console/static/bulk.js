@@ -16,7 +16,7 @@ export function changeAll(api, verb, filter) {
   const run = ({ dry_run, shift, after }) => (dry_run
     ? api.post("/v1/messages:cancel", { filter, dry_run })
     : api.post(`/v1/messages:${verb}`, { filter, shift, as_of: after.as_of }));
-  return dryRun({ ...terms(verb, "pending messages"), run });
+  return dryRun({ ...terms(verb, ["pending message", "pending messages"]), run });
 }
 
 /** These messages, one by one. A shift can be undone. */
@@ -31,7 +31,7 @@ export async function changeTicked(api, verb, rows, again) {
     undo = () => attempt(() => each(rows, move((one) => Date.parse(one.deliver_at))), ({ changed }) => `${count(changed)} moved back`).then(again);
     return each(rows, move((one) => Date.parse(one.deliver_at) + by));
   }
-  const result = await dryRun({ ...terms(verb, "ticked messages"), run });
+  const result = await dryRun({ ...terms(verb, ["ticked message", "ticked messages"]), run });
   if (result?.changed && undo) notice(`Moved: ${count(result.changed)}`, "good", undo);
   return result;
 }

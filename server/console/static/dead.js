@@ -4,7 +4,7 @@ import { field } from "./dom.js";
 import { opener } from "./kept.js";
 
 export const dead = {
-  path: "/v1/dead", member: "messages", page: "dead", title: "Dead letters", many: "dead letters",
+  path: "/v1/dead", member: "messages", page: "dead", title: "Dead letters", one: "dead letter", many: "dead letters",
   empty: "No dead letters. A message that a place has given up, after its last try or because it was rejected, is kept here.",
   when: ["Given up", (one) => one.died_at],
   actions: [

@@ -1,6 +1,6 @@
 // Values as people read them. Times are shown in the zone of the browser or in UTC, as its user has chosen.
 
-const MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000;
+const MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000, YEAR = 365 * DAY;
 export { MINUTE, HOUR, DAY };
 
 export const zone = {
@@ -60,13 +60,13 @@ export function away(value, nowMs) {
 /** A length of time (ms), its two largest units. */
 export function span(ms) {
   if (ms < 1_000) return `${Math.round(ms)} ms`;
-  const units = [[DAY, "d"], [HOUR, "h"], [MINUTE, "min"], [1_000, "s"]];
+  const units = [[YEAR, "years"], [DAY, "d"], [HOUR, "h"], [MINUTE, "min"], [1_000, "s"]];
   const first = units.findIndex(([size]) => ms >= size);
   let left = Math.round(ms / 1_000) * 1_000;
   const said = [];
   for (const [size, name] of units.slice(first, first + 2)) {
     const count = Math.floor(left / size);
-    if (count) said.push(`${count} ${name}`);
+    if (count) said.push(`${count} ${count === 1 && size === YEAR ? "year" : name}`);
     left -= count * size;
   }
   return said.join(" ") || "1 s";

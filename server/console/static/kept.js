@@ -16,7 +16,7 @@ const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key
 const EVERYTHING = { topic: "#" };
 const LATE = "Nothing has changed: it is not here any more";
 
-/** The `open` of a page with all places. `kind`: { path, member, page, title, many, when: [heading, row -> time], empty,
+/** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time], empty,
  *  actions }; an action: { verb, name, many: its name for many, would, done, kind, ask: fields of the body for who changes many, sure: what its
  *  user confirms for one, undo: row -> [path, body] }. */
 export const opener = (kind) => async (root, { api, query, go }) => {
@@ -130,7 +130,7 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
   }
 
   async function change({ verb, name, would, kind: how = "act", ask }, bodies) {
-    const result = await dryRun({ what: kind.many, would, act: name, kind: how, ask: ask?.(), run: ({ after: _, ...more }) => post(verb, bodies, more) });
+    const result = await dryRun({ what: [kind.one, kind.many], would, act: name, kind: how, ask: ask?.(), run: ({ after: _, ...more }) => post(verb, bodies, more) });
     if (result) await again();
   }
 

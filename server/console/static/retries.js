@@ -5,7 +5,7 @@ import { server } from "./format.js";
 import { opener, place } from "./kept.js";
 
 export const retries = {
-  path: "/v1/retries", member: "retries", page: "retries", title: "Retries", many: "retries",
+  path: "/v1/retries", member: "retries", page: "retries", title: "Retries", one: "retry", many: "retries",
   empty: "No retries. A message that a place failed to handle waits here for its next try.",
   when: ["Next try", (one) => one.retry_at],
   actions: [
