@@ -67,8 +67,9 @@ class Chain:
 
     def rewind(self) -> None:
         """Back to the end of the last whole record."""
-        self.link, self.next = self.last, self.last.seq + 1
-        self._parts = []
+        if self.next != self.last.seq + 1:
+            self.link, self.next = self.last, self.last.seq + 1
+            self._parts = []
 
     def judged(self, frame: bytes) -> Record | None:
         """The next record, if the frame at `next` is it; None: a stray. Raises Damaged, Unchained, OtherKey,

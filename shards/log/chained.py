@@ -123,7 +123,7 @@ class ChainedLog:
         through: Callable[[Callable[[], None]], None] = lambda put: put(),
     ) -> None:
         assert 0 < epoch < seq
-        chain = self._standing(seq - 1, self._timer(), must_be_known=True)
+        chain = self._standing(seq - 1, must_be_known=True)
         chain.rewind()
         version, size = chain.link.version, min(PART_BYTES, self._engine.largest - EXTRA_BYTES)
         if chain.link.epoch != epoch:
@@ -137,7 +137,7 @@ class ChainedLog:
             through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
 
     def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
-        chain = self._standing(seq - 1, self._timer(), must_be_known=True)
+        chain = self._standing(seq - 1, must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base))
         version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
         self._write(chain, 0, data, version)
@@ -151,8 +151,8 @@ class ChainedLog:
         return self._timer().ask(self._engine.bounds)
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
+        chain = self._standing(after, must_be_known=False)
         count, is_sure, timer = 1, False, self._timer()
-        chain = self._standing(after, timer, must_be_known=False)
         while True:
             frames = self._frames(chain.next, count, timer, is_sure=is_sure)
             if not frames:
@@ -190,10 +190,13 @@ class ChainedLog:
     def _timer(self) -> "_Timer":
         return _Timer(self._clock, self._deadline_s)
 
-    def _standing(self, seq: int, timer: "_Timer", *, must_be_known: bool) -> Chain:
+    def _standing(self, seq: int, *, must_be_known: bool) -> Chain:
         """The chain behind record `seq`. If its seal is unknown it is read; if it is trimmed, any record
         follows, unless it must be known. Raises Trimmed, Damaged."""
         chain = self._chain
+        if chain.last.seq == seq and chain.last.digest:
+            return chain
+        timer = self._timer()
         if chain.last.seq != seq:
             chain = Chain(Seal(seq, 0) if seq > 0 else ORIGIN, self._keys, chain.strays)
         while not chain.last.digest:
