@@ -2,7 +2,7 @@
 
     .venv/bin/python -m docs.screenshots
 
-Wants Debian's `chromium`, and the development packages. The pictures are 1,200 pixels wide.
+Wants Debian's `chromium`, and the development packages. Pictures are 1,200 pixels wide, of a phone 390.
 """
 
 import asyncio
@@ -14,31 +14,40 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, async_playwright
 
 from tests.support.mqtt import dial
+from tests.support.receiver import Receiver, answer, receiving
 from tests.support.server import ServerProcess, serving
 
 FOLDER = Path(__file__).parent / "console"
 PAGES = {
-    "timeline": "timeline",
-    "messages": "messages?topic=orders/%23",
-    "message": "",
+    "overview": "overview",
+    "timeline": "timeline?span=86400000",
+    "messages": "messages?q=orders/%23",
+    "message": "messages/{message}",
+    "new": "messages/new",
+    "tail": "tail?topic=ticks/%23",
+    "schedules": "schedules",
     "schedule": "schedules/nightly",
-    "sessions": "sessions",
-    "groups": "groups",
+    "places": "places",
+    "place": "places/group/workers?filter=orders/%23",
+    "endpoint": "endpoints/billing",
     "retries": "retries",
     "dead": "dead",
     "slices": "slices",
     "jobs": "jobs",
     "node": "node",
 }
-"""File -> address; that of the message is known when it is there."""
-WIDTH, HEIGHT = 1_200, 720
+"""File -> address."""
+ON_A_PHONE = {"phone-overview": "overview", "phone-timeline": "timeline?span=86400000"}
+WIDE, PHONE = (1_200, 720), (390, 720)
+WATCHED_S = 75
+"""The server looks at its places once a minute."""
 
 
-async def furnish(server: ServerProcess) -> str:
-    """Something for every page; the id of a message."""
+async def furnish(server: ServerProcess, receiver: Receiver) -> str:
+    """Something for every page; the id of a message whose posts fail."""
     chance = random.Random(7)
     async with aiohttp.ClientSession(server.url) as http:
 
@@ -50,7 +59,7 @@ async def furnish(server: ServerProcess) -> str:
 
         peer = await dial(server.mqtt)
         await peer.connect("audit", clean=False, session_expiry=3_600)
-        await peer.subscribe("orders/#")
+        await peer.subscribe("#")
         await call("PUT", "/v1/groups/workers", {"filter": "orders/#", "max_attempts": 3})
         for mean_s in (1_500, 20_000, 300_000):
             items = [
@@ -69,13 +78,18 @@ async def furnish(server: ServerProcess) -> str:
             "/v1/schedules/invoices",
             {"rrule": "FREQ=MONTHLY;BYMONTHDAY=1", "timezone": "UTC", "topic": "jobs/invoices"},
         )
+        await call("PUT", "/v1/schedules/ticks", {"every": "1s", "topic": "ticks/second", "payload": "tick"})
+        await call(
+            "PUT", "/v1/endpoints/billing", {"url": receiver.url(), "retry": {"backoff": ["2s", "1h"]}}
+        )
+        bill = {"order": 17, "amount": 4_200, "currency": "EUR"}
         made = await call(
             "POST",
             "/v1/messages",
             {
-                "topic": "orders/17/remind",
-                "payload": {"order": 17, "mail": "again"},
-                "deliver_in": "36h",
+                "topic": "orders/17/bill",
+                "payload": bill,
+                "deliver_to": "billing",
                 "headers": {"tenant": "blue"},
             },
         )
@@ -89,12 +103,17 @@ async def furnish(server: ServerProcess) -> str:
         return str(made["id"])
 
 
-async def shoot(page: Page, url: str, name: str, address: str) -> None:
-    """One picture."""
-    await page.goto(f"{url}/#/{address}")
-    await page.wait_for_selector(f"[data-ready={address.split('/')[0].split('?')[0]}]")
-    await asyncio.sleep(3.5)  # the lines of lag need two looks
-    await page.screenshot(path=FOLDER / f"{name}.png")
+async def shoot(
+    browser: Browser, url: str, size: tuple[int, int], pages: dict[str, str], message: str
+) -> None:
+    """A picture of each page."""
+    page = await browser.new_page(viewport={"width": size[0], "height": size[1]})
+    for name, address in pages.items():
+        await page.goto(f"{url}/#/{address.format(message=message)}")
+        await page.wait_for_selector(f"[data-ready={address.split('/')[0].split('?')[0]}]")
+        await asyncio.sleep(4 if name == "tail" else 1)
+        await page.screenshot(path=FOLDER / f"{name}.png")
+    await page.close()
 
 
 async def main() -> None:
@@ -103,12 +122,17 @@ async def main() -> None:
         sys.exit("no chromium: apt-get install chromium")
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        async with serving(Path(folder) / "data") as server, async_playwright() as playwright:
-            message = await furnish(server)
+        async with (
+            receiving() as receiver,
+            serving(Path(folder) / "data", settings={"webhook.allow_private": "true"}) as server,
+            async_playwright() as playwright,
+        ):
+            receiver.behave = answer(500)
+            message = await furnish(server, receiver)
+            await asyncio.sleep(WATCHED_S)
             browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = await browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            for name, address in PAGES.items():
-                await shoot(page, server.url, name, address or f"messages/{message}")
+            await shoot(browser, server.url, WIDE, PAGES, message)
+            await shoot(browser, server.url, PHONE, ON_A_PHONE, message)
             await browser.close()
 
 
