@@ -3,6 +3,7 @@
     .venv/bin/python -m docs.screenshots
 
 Wants Debian's `chromium`, and the development packages. Pictures are 1,200 pixels wide, of a phone 390.
+`pngquant --force --ext .png docs/console/*.png` makes them a third as large.
 """
 
 import asyncio
