@@ -77,7 +77,11 @@ async def furnish(server: ServerProcess, receiver: Receiver) -> str:
         await call(
             "PUT",
             "/v1/schedules/invoices",
-            {"rrule": "FREQ=MONTHLY;BYMONTHDAY=1", "timezone": "UTC", "topic": "jobs/invoices"},
+            {
+                "rrule": "FREQ=MONTHLY;BYMONTHDAY=1;BYHOUR=6;BYMINUTE=0;BYSECOND=0",
+                "timezone": "UTC",
+                "topic": "jobs/invoices",
+            },
         )
         await call("PUT", "/v1/schedules/ticks", {"every": "1s", "topic": "ticks/second", "payload": "tick"})
         await call(
@@ -101,6 +105,11 @@ async def furnish(server: ServerProcess, receiver: Receiver) -> str:
             nack = {"lease_ids": names, "delay": delay, "reason": "mail: 451 try again later"}
             await call("POST", "/v1/groups/workers/messages:nack", nack)
         await peer.close()
+        await asyncio.sleep(WATCHED_S)
+        async with http.get("/v1/slices", params={"limit": 20}) as found:
+            *_, far = (await found.json())["slices"]
+        job = await call("POST", "/v1/jobs", {"kind": "split", "slice": far["start"], "run": "caller"})
+        await call("POST", f"/v1/jobs/{job['id']}:renew", {"token": job["token"], "done": 3, "total": 8})
         return str(made["id"])
 
 
@@ -130,7 +139,6 @@ async def main() -> None:
         ):
             receiver.behave = answer(500)
             message = await furnish(server, receiver)
-            await asyncio.sleep(WATCHED_S)
             browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             await shoot(browser, server.url, WIDE, PAGES, message)
             await shoot(browser, server.url, PHONE, ON_A_PHONE, message)
