@@ -117,7 +117,9 @@ async def shoot(
     browser: Browser, url: str, size: tuple[int, int], pages: dict[str, str], message: str
 ) -> None:
     """A picture of each page."""
-    page = await browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page = await browser.new_page(
+        viewport={"width": size[0], "height": size[1]}, timezone_id="Europe/Bucharest"
+    )
     for name, address in pages.items():
         await page.goto(f"{url}/#/{address.format(message=message)}")
         await page.wait_for_selector(f"[data-ready={address.split('/')[0].split('?')[0]}]")
