@@ -55,3 +55,7 @@ async def test_it_shows_what_is_pending_and_is_found_as_it_was(console: Console)
     await page.set_viewport_size({"width": 844, "height": 390})
     await page.wait_for_function("() => document.querySelectorAll('.heat .hour').length === 24")
     assert await page.locator("svg.chart").evaluate(enlarged) == pytest.approx(1, abs=0.01)
+    # An address that somebody has cut short is no error.
+    for address in ("timeline?from=yesterday&to=5", "timeline?span=-1"):
+        await console.open(address)
+        await page.locator("svg.chart").wait_for()

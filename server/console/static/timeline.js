@@ -21,9 +21,10 @@ const BAR_PIXELS = 9;
 
 export async function open(root, { api, live, go, query, every }) {
   const { topic } = query;
+  const given = { from: Number(query.from), to: Number(query.to) }, isGiven = given.to - given.from >= SHORTEST;
   /** How long the span is that goes along with the time; null: it stays where it is. */
-  let length = query.from ? null : Number(query.span ?? HOUR);
-  let range = query.from ? { from: Number(query.from), to: Number(query.to) } : around(server.now(), length);
+  let length = isGiven ? null : clamped(Number(query.span) || HOUR);
+  let range = isGiven ? given : around(server.now(), length);
   let isLog = false, figures = null, hovered = null;
   let reading = null, isStale = false, restedMs = 0;
   let buckets = [], slices = [], hours = null;
@@ -135,7 +136,7 @@ export async function open(root, { api, live, go, query, every }) {
   }
 
   function zoom(factor, at = (range.from + range.to) / 2) {
-    const next = Math.min(LONGEST, Math.max(SHORTEST, (range.to - range.from) * factor));
+    const next = clamped((range.to - range.from) * factor);
     const share = (at - range.from) / (range.to - range.from);
     look({ from: Math.max(0, Math.round(at - next * share)), to: Math.round(at - next * share + next) });
   }
@@ -143,7 +144,7 @@ export async function open(root, { api, live, go, query, every }) {
   const pan = (ms) => look({ from: Math.max(0, Math.round(range.from + ms)), to: Math.round(range.to + ms) });
 
   const end = live.on((now) => { figures = now; });
-  await Promise.all([query.from || query.span ? load() : fit(), loadRest()]);
+  await Promise.all([isGiven || query.span ? load() : fit(), loadRest()]);
   every(REFRESH_MS, refresh);
   every(12 * REFRESH_MS, loadRest);
   let drawn = width();
@@ -151,6 +152,8 @@ export async function open(root, { api, live, go, query, every }) {
   resized.observe(place);
   return () => { end(); resized.disconnect(); };
 }
+
+const clamped = (ms) => Math.min(LONGEST, Math.max(SHORTEST, ms));
 
 /** The share of a view that is ahead of now. */
 const AHEAD = 0.8;
