@@ -1,5 +1,7 @@
 """Naive rules of nodes that share a log, planted like those of mutants.py; the walks over them find each."""
 
+from collections.abc import Callable
+
 import pytest
 
 from shards.changes import Changes
@@ -13,6 +15,8 @@ from shards.store import Table
 from shards.tables import META_APPLIED, META_SEAL, applied_value, seal_value
 
 from .mutants import Mutant, no_bound, no_refusal_after_a_start
+
+Through = Callable[[Callable[[], None]], None]
 
 
 def _drop(store: ReplicatedStore) -> Layer:
@@ -126,12 +130,12 @@ def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
     """A batch whose place is taken goes to the next one: the fence is for the place alone."""
     append, flush = ChainedLog.append, ReplicatedStore.flush
 
-    def anyhow(self: ChainedLog, seq: int, epoch: int, data: bytes) -> None:
+    def anyhow(self: ChainedLog, seq: int, epoch: int, data: bytes, *through: Through) -> None:
         before = self.seal_at(seq - 1)
         if before is not None:
             self.stand(before)
             epoch = before.epoch
-        append(self, seq, epoch, data)
+        append(self, seq, epoch, data, *through)
 
     def naive(self: ReplicatedStore) -> None:
         try:
