@@ -15,7 +15,8 @@ that reads groups as they come knows the distance between the two clocks. A node
 SKEW_MS does not take the lead: it would deliver early. A group may be old when it is read: the log did not
 answer, its append took long, this process hung. It was not there at the read before, so its age is assumed as
 the time since then; and of all groups of an epoch the one most in favour of this node counts. The first read
-has no such bound and is ignored.
+has no such bound and is ignored. Another node whose clock is as this one's counts for more: the last leader's
+was wrong then.
 """
 
 import logging
@@ -28,12 +29,12 @@ from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.horizon import BOUND_MS
 
+from .clocks import SKEW_MS
+
 log = logging.getLogger(__name__)
 
 MOMENT_S = 0.3
 """Maximum random wait before a claim when there is no leader to wait for."""
-SKEW_MS = 5_000
-"""A node whose clock is further ahead of the leader's does not take the lead."""
 
 
 class Follower:
@@ -50,9 +51,11 @@ class Follower:
         wall_ms: Callable[[], int],
         chance: Callable[[], float],
         unfit: Callable[[], str],
+        agrees: Callable[[], bool],
     ) -> None:
         """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1). `unfit`: why this
-        node cannot lead now, in words; empty: it can."""
+        node cannot lead now, in words; empty: it can. `agrees`: whether another node's clock is as this
+        one's."""
         self._store = store
         self._node = node
         self._urls = urls
@@ -60,6 +63,7 @@ class Follower:
         self._mono = mono
         self._wall_ms = wall_ms
         self._unfit = unfit
+        self._agrees = agrees
         self._moment_s = chance() * MOMENT_S
         self._quiet_since = mono()
         self._seen = float("-inf")
@@ -98,7 +102,7 @@ class Follower:
             self.why = ""
             return False
         ahead_ms = self._wall_ms() - self._mono() * 1000 - self._led_ms
-        if SKEW_MS < ahead_ms < float("inf"):
+        if SKEW_MS < ahead_ms < float("inf") and not self._agrees():
             self.why = f"its clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
         self.why = self._unfit()

@@ -1,7 +1,7 @@
 """Members as the nodes know each other, for display and for trimming the log.
 
-Each second a follower reports to the leader, which answers with all its reports. So every node can show the
-table, and a new leader begins with it. None of this decides who leads.
+Each second a node reports to each other, which answers with all its reports. So every node can show the
+table, and a new leader begins with it. Of this only the clocks have a say in who leads (clocks.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +32,16 @@ class Member(msgspec.Struct, frozen=True):
     version: str
     reads: int = FIRST_VERSION
     """The newest version of the log's records that it reads."""
+    clocks: dict[str, tuple[int, int]] = {}
+    """How far other nodes' clocks are ahead of its own, ms: at least, and at most."""
+    keys_digest: str = ""
+    settings_digest: str = ""
 
     @property
     def is_plausible(self) -> bool:
-        texts = (self.node, self.url, self.mqtt, self.state, self.version)
-        return bool(self.node) and all(len(text) <= TEXT_MAX for text in texts)
+        texts = [self.node, self.url, self.mqtt, self.state, self.version, *self.clocks]
+        texts += [self.keys_digest, self.settings_digest]
+        return bool(self.node) and len(self.clocks) <= MEMBERS_MAX and max(map(len, texts)) <= TEXT_MAX
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -37,7 +37,6 @@ from shards.store import Table
 from shards.tables import META_ZONES
 
 from ..core import timeline_of
-from ..engine.clock import SystemClock
 from ..engine.lease import Lease
 from ..http.routes.backups import Backups
 from ..net.tls import Certificates
@@ -48,8 +47,10 @@ from ..serving import Server, Term
 from ..settings.config import Config
 from ..settings.kinds import without_password
 from .beats import Beats
+from .clocks import SKEW_MS, Clocks, NodeClock
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
+from .digests import differing, keys_digest, settings_digest
 from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
@@ -100,7 +101,11 @@ class Node:
         self._tls = http_tls, mqtt_tls
         self._data = Path(config.store.dir)
         self._takeover_s = config.cluster.takeover_after_ms / 1000
-        self._clock = SystemClock()
+        self._clock = NodeClock()
+        self._clocks = Clocks(config.cluster.node, self._clock.mono)
+        self._clock_agrees, self._clock_fault = False, ""
+        """Whether another node's clock is as this one's, and why not to lead by it."""
+        self._keys_digest, self._settings_digest = "", settings_digest(config)
         self._lease = Lease(self._clock, self._takeover_s)
         self._state = "follower"
         self._why = ""
@@ -120,11 +125,14 @@ class Node:
         cluster = config.cluster
         self._members = Members(self._clock.mono)
         self._key = ClusterKey(cluster.keys, self._clock.mono)
-        self._reports = Reports(self._members, cluster.node, self._key, cluster.peers)
+        system_ms = self._clock.system_ms
+        self._reports = Reports(
+            self._members, cluster.node, self._key, cluster.peers, self._clocks, system_ms, self._clock.mono
+        )
         self._offsets = RetainedOffsets(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
         self._figures = ClusterFigures(self.view)
-        self._routes = ClusterRoutes(self.view, self._members, self._key)
+        self._routes = ClusterRoutes(self.view, self._members, self._key, cluster.node, system_ms)
         self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._leader)
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
@@ -205,7 +213,8 @@ class Node:
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,
-            unfit=standby.unfit,
+            unfit=lambda: self._clock_fault or standby.unfit(),
+            agrees=lambda: self._clock_agrees,
         )
         lease = None
         try:
@@ -294,7 +303,7 @@ class Node:
         """Replace this node's data by another node's."""
         self._state = "resync"
         self._fault(error)
-        await self._reports.tell(self._member(), "")
+        await self._reports.tell(self._member())
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
             self._why = f"the log ends before record {applied}: it lost records or is another log"
@@ -336,15 +345,23 @@ class Node:
             self.stopping.set()
 
     async def _report(self) -> None:
-        """Report to the leader now and then; a leader notes itself."""
+        """Report to the others now and then, and compare clocks."""
+        stepped_ms = 0
         while True:
-            leader, store = self._leader(), self._store
+            store = self._store
+            self._keys_digest = await _in_thread(partial(keys_digest, self._config))
+            self._clock.wall_ms()
+            if abs(self._clock.stepped_ms - stepped_ms) > SKEW_MS:
+                stepped_ms = self._clock.stepped_ms
+                log.warning("clock: set by %.1f s", stepped_ms / 1000)
+                self._clocks.forget()
             if store is not None:
                 store.is_raised = self._is_sure and self._members.all_read(VERSION, self._count)
-            if self._state == "leader":
-                self._members.hear(self._member())
-            else:
-                await self._reports.tell(self._member(), "" if leader is None else leader["url"])
+            leader = None if self._server is not None else self._leader()
+            await self._reports.tell(self._member(), "" if leader is None else leader["url"])
+            self._judge_clock()
+            if not self._clock.stepped_ms:
+                stepped_ms = 0
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -406,7 +423,33 @@ class Node:
             self._durable,
             server_version(),
             VERSION,
+            self._clocks.told(),
+            self._keys_digest,
+            self._settings_digest,
         )
+
+    def _judge_clock(self) -> None:
+        """After the others were asked: a step counts or not; a node with a wrong clock leads no longer."""
+        count = max(self._count, sum(row.is_alive for row in self._members))
+        self._clock_agrees = self._clocks.agree()
+        if self._clock.stepped_ms and (self._clock_agrees or count == 1):
+            log.warning("clock: the new time counts")
+            self._clock.confirm()
+        others = self._clocks.contradicting(self._members)
+        self._clock_fault = ""
+        if 2 * len(others) > count:
+            self._clock_fault = (
+                f"its clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
+            )
+        if self._clock_fault and self._state == "leader":
+            log.error("node: gives up the lead: %s", self._clock_fault)
+            self._over.set()
+
+    @property
+    def _is_fit(self) -> bool:
+        """Whether this node leads, or could."""
+        is_open = self._store is not None and self._state != "resync"
+        return is_open and not self._clock_fault and (self._server is not None or not self._why)
 
     @property
     def _count(self) -> int:
@@ -435,6 +478,14 @@ class Node:
                     f"records stay of version {store.applied.version} until {self._count} nodes are heard"
                     f" that all read version {VERSION}"
                 )
+        if self._clock.stepped_ms:
+            by_s = self._clock.stepped_ms / 1000
+            told.append(
+                f"its clock was set by {by_s:.1f} s, no other node confirms it: the former time counts"
+            )
+        if self._clock_fault and self._clock_fault not in told:
+            told.append(self._clock_fault)
+        told += differing(self._member(), self._members)
         return "; ".join(told)
 
     def view(self) -> View:
@@ -471,6 +522,9 @@ class Node:
             else {"url": without_password(cluster.log), "first": first, "last": last},
             "takeovers": self._takeovers,
             "why": self._told_why(),
+            "fit": self._is_fit,
+            "clock_offset_ms": self._clocks.offset_ms(),
+            "keys_digest": self._keys_digest,
             "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},
             "nodes": rows,
         }

@@ -2,20 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
+from urllib.parse import unquote
 
 import aiohttp
 import msgspec
 
+from .clocks import Clocks
 from .key import ClusterKey
 from .members import ALIVE_S, MEMBERS_MAX, Member, Members, Row
+from .routes import CLOCK, NODE
 
 log = logging.getLogger(__name__)
 
 CALL_S = 2.0
 """How long a node waits for another."""
 ANSWER_BYTES = 256 << 10
+SET_S = 0.5
+"""A call in which wall and monotonic time differ by more says nothing of the other's clock."""
 WARN_S = 60.0
 UNAUTHORIZED = 401
 
@@ -31,13 +36,18 @@ class Reports:
         node: str,
         key: ClusterKey,
         peers: Iterable[str],
+        clocks: Clocks,
+        wall_ms: Callable[[], int],
         mono: Callable[[], float] = monotonic,
     ) -> None:
-        """`peers`: URLs of nodes that have not been heard yet."""
+        """`peers`: URLs of nodes that have not been heard yet. `clocks`: told of others' clocks, as measured
+        by `wall_ms`."""
         self._members = members
         self._node = node
         self._key = key
         self._peers = tuple(peers)
+        self._clocks = clocks
+        self._wall_ms = wall_ms
         self._mono = mono
         self._warned: dict[tuple[str, int], float] = {}
         """Until when a warning is not repeated, by URL and status."""
@@ -54,10 +64,11 @@ class Reports:
         if self._session is not None:
             await self._session.close()
 
-    async def tell(self, member: Member, leader_url: str) -> None:
-        """Report to the leader, or to all nodes while none is known."""
+    async def tell(self, member: Member, leader_url: str = "") -> None:
+        """Report to all other nodes, and compare clocks. `leader_url`: of another node, as its claim has
+        it."""
         self._members.hear(member)
-        urls = [leader_url] if leader_url else list(self.others())
+        urls = dict.fromkeys(url for url in (leader_url, *self.others()) if url)
         await asyncio.gather(*(self._tell(url, member) for url in urls))
 
     def others(self) -> Iterator[str]:
@@ -77,6 +88,7 @@ class Reports:
         )
 
     async def _tell(self, url: str, member: Member) -> None:
+        asked_ms, asked = self._wall_ms(), self._mono()
         try:
             async with self.session.post(
                 f"{url}/v1/cluster/nodes",
@@ -87,11 +99,19 @@ class Reports:
             ) as answer:
                 body = await answer.content.read(ANSWER_BYTES)
                 if answer.status == 200:
+                    self._compare(answer.headers, asked_ms, asked)
                     self._members.hear_all(_ROWS.decode(body))
                 else:
                     self._warn(url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             log.debug("report: not sent to %s: %s", url, error)
+
+    def _compare(self, headers: Mapping[str, str], asked_ms: int, asked: float) -> None:
+        """The other's clock, unless ours was set meanwhile, or an older version answers."""
+        node, text, now_ms = unquote(headers.get(NODE, "")), headers.get(CLOCK, ""), self._wall_ms()
+        was_set = abs((now_ms - asked_ms) / 1000 - (self._mono() - asked)) > SET_S
+        if node and text.isascii() and text.isdigit() and not was_set:
+            self._clocks.measured(node, int(text) - now_ms, int(text) - asked_ms)
 
     def _warn(self, url: str, status: int) -> None:
         """Log a warning, once in `WARN_S` for each node and status."""

@@ -8,6 +8,7 @@ Nodes use the cluster's key, which is not in the keys file.
 """
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -20,6 +21,8 @@ from .members import Member, Members, Row
 from .view import View
 
 REPORT_BYTES = 16 << 10
+NODE, CLOCK = "Fasti-Node", "Fasti-Clock"
+"""Headers of the answer to a report: the node's name, quoted, and its wall time, ms."""
 
 _REPORT = msgspec.json.Decoder(Member)
 ROWS = msgspec.json.Decoder(list[Row])
@@ -29,10 +32,20 @@ ROWS = msgspec.json.Decoder(list[Row])
 class ClusterRoutes:
     """The routes that need no store."""
 
-    def __init__(self, view: Callable[[], View], members: Members, key: ClusterKey) -> None:
+    def __init__(
+        self,
+        view: Callable[[], View],
+        members: Members,
+        key: ClusterKey,
+        node: str,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`wall_ms`: the clock of this `node`, which its answers tell."""
         self._view = view
         self._members = members
         self._key = key
+        self._node = quote(node)
+        self._wall_ms = wall_ms
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -53,4 +66,8 @@ class ClusterRoutes:
             self._members.hear(_REPORT.decode(await request.read()))
         except msgspec.DecodeError as error:
             raise Problem("not-readable", f"The report cannot be read: {error}") from None
-        return web.Response(body=msgspec.json.encode(list(self._members)), content_type="application/json")
+        return web.Response(
+            body=msgspec.json.encode(list(self._members)),
+            content_type="application/json",
+            headers={NODE: self._node, CLOCK: str(self._wall_ms())},
+        )

@@ -45,7 +45,9 @@ class NodeRow(TypedDict):
 
 
 class View(TypedDict):
-    """The cluster as this node sees it. `why`: what keeps it from following or leading, if anything."""
+    """The cluster as this node sees it. `why`: what keeps it from following or leading, if anything, and what
+    is wrong beside. `fit`: whether it leads, or could. `clock_offset_ms`: how far its clock is ahead of the
+    others'; null: unknown."""
 
     name: str
     node: str
@@ -56,6 +58,9 @@ class View(TypedDict):
     log: LogBounds | None
     takeovers: int
     why: str
+    fit: bool
+    clock_offset_ms: int | None
+    keys_digest: str
     tzdata: Zones
     nodes: list[NodeRow]
 

@@ -38,7 +38,7 @@ class Node:
         self.clock = Elapsing()
         self.wall_ms = 1_000_000
         self.engine = Faulty(MemoryEngine(shelf))
-        self.unfit = ""
+        self.unfit, self.agrees = "", False
         self.below = MemoryStore() if below is None else below
         self.store = ReplicatedStore(self.below, open_engine(self.engine, self.clock, 2.0))
         self.follower = Follower(
@@ -50,6 +50,7 @@ class Node:
             wall_ms=lambda: self.wall_ms,
             chance=lambda: 0.5,
             unfit=lambda: self.unfit,
+            agrees=lambda: self.agrees,
         )
 
     def step(self, after_s: float = 0.0) -> bool:
@@ -181,6 +182,15 @@ def test_a_clock_that_is_ahead_does_not_lead(made: Callable[[str], Node]) -> Non
     leader.beat()
     other.step()
     assert other.step(TAKEOVER_S)
+
+
+def test_a_clock_that_is_ahead_of_a_wrong_one_leads(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.wall_ms += 3_600_000
+    other.agrees = True
+    leader.beat()
+    assert not other.step(1.0)
+    assert other.step(2 * TAKEOVER_S)
 
 
 def test_a_clock_that_is_behind_may(made: Callable[[str], Node]) -> None:

@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestServer
 from msgspec import convert, to_builtins
 from msgspec.structs import replace as replaced
 
+from server.cluster.clocks import Clocks
 from server.cluster.key import ClusterKey
 from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.offsets import RetainedOffsets
@@ -146,10 +147,18 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
     clock = Hand()
     async with TestServer(site) as other:
         url = f"http://127.0.0.1:{other.port}"
-        reports = Reports(Members(clock.mono), "a", ClusterKey(["k" * 16]), [url], clock.mono)
+        reports = Reports(
+            Members(clock.mono),
+            "a",
+            ClusterKey(["k" * 16]),
+            [url],
+            Clocks("a", clock.mono),
+            clock.wall_ms,
+            clock.mono,
+        )
         for passed_s in (0, 1, 1, WARN_S):
             clock.now += passed_s
-            await reports.tell(member("a", 1), "")
+            await reports.tell(member("a", 1))
         await reports.close()
     lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert lines == [f"report: refused by {url}: its cluster.key differs from this node's"] * 2

@@ -1,0 +1,56 @@
+"""Digests of what should be the same on all nodes: the keys, and the settings that decide about messages.
+
+A difference does not keep a node from leading: it is told, in `why`.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from ..settings.config import Config
+from .members import Member, Row
+
+DIGITS = 16
+NAMES: dict[str, Callable[[Member], str]] = {
+    "keys": lambda member: member.keys_digest,
+    "settings": lambda member: member.settings_digest,
+}
+
+
+def keys_digest(config: Config) -> str:
+    """Digest of the files with keys, passwords and rules; "none": there are none. Empty: one cannot be
+    read."""
+    texts = (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
+    if not any(texts):
+        return "none"
+    digest = sha256()
+    try:
+        for text in texts:
+            found = Path(text).read_bytes() if text else b""
+            digest.update(b"%d " % len(found) + found)
+    except OSError:
+        return ""
+    return digest.hexdigest()[:DIGITS]
+
+
+def settings_digest(config: Config) -> str:
+    """Digest of the settings that say what becomes of a message, and who leads when."""
+    sessions = config.sessions
+    deciding = (
+        *(config.cluster.takeover_after_ms, config.slices.retention_ms, config.slices.kept_behind_ms),
+        *(config.dead.retention_ms, config.replay.filters),
+        *(config.mqtt.deny_subscribe, sessions.expiry_max_ms, sessions.max_attempts, sessions.backoff_ms),
+        sessions.ack_timeout_ms,
+    )
+    return sha256(repr(deciding).encode()).hexdigest()[:DIGITS]
+
+
+def differing(mine: Member, rows: Iterable[Row]) -> list[str]:
+    """What differs, in words: one line for each kind."""
+    lines = []
+    alive = [row.member for row in rows if row.is_alive and row.member.node != mine.node]
+    for name, digest in NAMES.items():
+        others = sorted(one.node for one in alive if digest(one) and digest(one) != digest(mine))
+        if others and digest(mine):
+            lines.append(f"its {name} differ from those of {', '.join(others)}")
+    return lines

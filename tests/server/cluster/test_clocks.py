@@ -1,0 +1,170 @@
+"""Whose clock counts: steps of one's own, and what others say."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from server.cluster import digests
+from server.cluster.clocks import KEPT_S, SKEW_MS, Clocks, NodeClock
+from server.cluster.digests import differing, keys_digest
+from server.cluster.members import ALIVE_S, Member, Members, Row
+from server.cluster.node import Node
+from server.settings.config import Config
+from server.settings.reading import load
+
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class Machine:
+    """Wall and elapsed time, each set by hand."""
+
+    system_ms: int = 1_700_000_000_000
+    elapsed_s: float = 50.0
+
+    def clock(self) -> NodeClock:
+        return NodeClock(lambda: self.system_ms, lambda: self.elapsed_s)
+
+    def pass_s(self, seconds: float) -> None:
+        self.system_ms += int(seconds * 1000)
+        self.elapsed_s += seconds
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS, SKEW_MS + 1_000])
+def test_a_step_counts_once_it_is_confirmed(step_ms: int) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.pass_s(10)
+    before = clock.wall_ms()
+    assert before == machine.system_ms
+    machine.system_ms += step_ms
+    machine.pass_s(2)
+    assert clock.wall_ms() == before + 2_000, "dispatch goes on by the former time"
+    assert clock.until(before + 3_000) == 1.0
+    assert clock.stepped_ms == step_ms
+    clock.confirm()
+    assert clock.wall_ms() == machine.system_ms
+    assert not clock.stepped_ms
+
+
+def test_a_clock_that_is_set_back_right_needs_nobody() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.system_ms += HOUR_MS
+    clock.wall_ms()
+    machine.system_ms -= HOUR_MS
+    assert clock.wall_ms() == machine.system_ms
+    assert not clock.stepped_ms
+
+
+def test_a_clock_that_drifts_or_is_slewed_counts() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    for _ in range(20):
+        machine.pass_s(60)
+        machine.system_ms += SKEW_MS - 500
+        assert clock.wall_ms() == machine.system_ms
+
+
+def rows(*members: Member) -> list[Row]:
+    return [Row(member, 0) for member in members]
+
+
+def member(node: str, keys: str = "", settings: str = "", **clocks: tuple[int, int]) -> Member:
+    return Member(node, f"http://{node}", "", "follower", 1, 1, "1", 1, clocks, keys, settings)
+
+
+def test_only_what_is_certain_contradicts() -> None:
+    machine = Machine()
+    clocks = Clocks("a", lambda: machine.elapsed_s)
+    clocks.measured("b", SKEW_MS - 100, SKEW_MS + 4_000)
+    clocks.measured("c", -4_000 - SKEW_MS, 100 - SKEW_MS)
+    assert clocks.contradicting([]) == []
+    assert clocks.agree()
+    clocks.measured("b", SKEW_MS + 1, SKEW_MS + 4_000)
+    assert clocks.contradicting([]) == ["b"]
+    said = rows(member("c", a=(HOUR_MS, HOUR_MS + 5)), member("a", a=(HOUR_MS, HOUR_MS)))
+    assert clocks.contradicting(said) == ["b", "c"]
+    gone = [Row(said[0].member, int(ALIVE_S * 1000) + 1)]
+    assert clocks.contradicting(gone) == ["b"], "what one that is gone has said counts no more"
+    assert clocks.told().keys() == {"b", "c"}
+    machine.elapsed_s += KEPT_S - 1
+    assert clocks.contradicting([]) == ["b"], "who was right stays right for a while"
+    assert clocks.told() == {}
+    assert not clocks.agree()
+    machine.elapsed_s += 2
+    assert clocks.contradicting([]) == []
+    clocks.measured("a", HOUR_MS, HOUR_MS)
+    assert clocks.offset_ms() is None, "not itself"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    peers = '["http://a:1", "http://b:1", "http://c:1"]'
+    settings = {
+        "store.dir": str(tmp_path),
+        "http.public_url": "http://a:1",
+        "cluster.log": "nats://a",
+        "cluster.node": "a",
+        "cluster.key": "0123456789abcdef",
+        "cluster.peers": peers,
+    }
+    return Node(load(None, {}, settings)[0], None, None)
+
+
+async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
+    node._state = "leader"
+    node._clocks.measured("b", -HOUR_MS, -HOUR_MS)
+    node._judge_clock()
+    assert not node._over.is_set(), "one of three is no majority"
+    node._clocks.measured("c", -HOUR_MS, -HOUR_MS)
+    node._judge_clock()
+    assert node._over.is_set()
+    view = node.view()
+    assert "clock differs by more than 5 s from b, c" in view["why"]
+    assert not view["fit"]
+    assert view["clock_offset_ms"] == HOUR_MS
+    node._clocks.measured("c", 0, 0)
+    node._judge_clock()
+    assert node.view()["why"] == ""
+    await node._listeners.stop()
+
+
+async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
+    machine = Machine()
+    node._clock = machine.clock()
+    machine.system_ms += HOUR_MS
+    node._clock.wall_ms()
+    node._judge_clock()
+    assert "its clock was set by 3600.0 s" in node.view()["why"]
+    node._clocks.measured("b", -2, 3)
+    node._judge_clock()
+    assert node.view()["why"] == ""
+    assert node._clock.wall_ms() == machine.system_ms
+    await node._listeners.stop()
+
+
+def test_different_keys_and_settings_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one")
+    config, _ = load(None, {}, {"auth.keys_file": str(path)})
+    first = keys_digest(config)
+    path.write_text("two")
+    assert first != keys_digest(config)
+    assert len(first) == digests.DIGITS
+    path.unlink()
+    assert keys_digest(config) == ""
+    assert keys_digest(Config()) == "none"
+    mine = member("a", "1", "s")
+    others = rows(mine, member("b", "1", "s"), member("c", "2", "s"), member("d", "none", "t"), member("e"))
+    assert differing(mine, others) == [
+        "its keys differ from those of c, d",
+        "its settings differ from those of d",
+    ]
+
+
+def test_a_report_of_an_older_version_has_no_clocks() -> None:
+    assert member("a").is_plausible
+    assert not Member("a", "", "", "", 1, 1, "1", 1, {str(n): (0, 0) for n in range(17)}).is_plausible
+    assert not Members(lambda: 0.0).lowest()
