@@ -1,5 +1,6 @@
-"""Two checks for schemathesis: an answer's problem is one that the description names, and what the
-description allows is refused only for what it cannot say.
+"""Checks for schemathesis: an answer's problem is one that the description names, and what the description
+allows is refused only for what it cannot say. Two more hold where schemathesis's own cannot: a bad item of a
+batch, and a path that may be of two kinds.
 
 schemathesis also draws from schemas without the rules below `then`, which hold for several members at once.
 To it what breaks such a rule is allowed, so its own check takes every 422. The check here looks at the whole
@@ -67,6 +68,28 @@ def refusal_is_known(ctx: CheckContext, response: Response, case: Case) -> None:
         assert REFUSALS.match(said), f"the description allows what is refused: {said}"
 
 
+@schemathesis.check
+def bad_item_is_told(ctx: CheckContext, response: Response, case: Case) -> None:
+    """What is not allowed is answered with 200 for an item of a batch with each=true only, and told of."""
+    is_negative = case.meta is not None and case.meta.generation.mode.is_negative
+    if case.operation.label == "POST /v1/messages:batch" and is_negative and response.status_code == 200:
+        assert (case.query or {}).get("each") in (True, "true"), case.query
+        assert any("problem" in one for one in response.json()["results"]), case.body
+
+
+@schemathesis.check
+def allow_is_known(ctx: CheckContext, response: Response, case: Case) -> None:
+    """Of a path that may be a name's with `:pause` in it, Allow has the methods of both."""
+    if _NAMED.match(case.operation.path) and (response.status_code == 405 or case.method == "OPTIONS"):
+        paths = case.operation.schema.raw_schema["paths"]
+        either = (case.operation.path, case.operation.path.partition(":")[0])
+        known = {method.upper() for path in either for method in paths[path]} & _METHODS
+        allowed = {one.strip() for value in response.headers.get("allow", []) for one in value.split(",")}
+        assert allowed & _METHODS == known, f"{sorted(allowed)} in place of {sorted(known)}"
+
+
+_NAMED = re.compile(r"/v1/(sessions/\{client_id\}|groups/\{group\}):")
+_METHODS = {"GET", "PUT", "POST", "PATCH", "DELETE"}
 _VALIDATORS: dict[str, Any] = {}
 
 
