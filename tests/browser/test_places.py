@@ -267,7 +267,7 @@ async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None
     await page.locator("tr", has_text="orders/1").get_by_role("button", name="Bury").click()
     await console.says("It is a dead letter now")
     await console.press("Undo")
-    await console.says("It is as it was")
+    await console.says("It waits for its next try again, and has all its tries")
     (after,) = (await console.get("/v1/retries?topic=orders/1"))["retries"]
     assert after["retry_at"][:15] == before["retry_at"][:15]
     # The ticked ones, after a dry run.

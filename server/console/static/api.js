@@ -30,7 +30,7 @@ export class Api {
   get = (path, query) => this.call("GET", path, { query });
   post = (path, body, query) => this.call("POST", path, { body, query });
   put = (path, body) => this.call("PUT", path, { body });
-  patch = (path, body, headers) => this.call("PATCH", path, { body, headers });
+  patch = (path, body) => this.call("PATCH", path, { body });
   remove = (path, query) => this.call("DELETE", path, { query });
 
   /** All of a list: follows `next`, up to `most` rows. `each(rows, next)`: what has been read so far, after each page; an

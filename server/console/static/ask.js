@@ -1,33 +1,39 @@
 // Questions to the user: a dialog with a form, and notices of what came of it.
 
-import { button, entries, h } from "./dom.js";
+import { button, entries, fill, h } from "./dom.js";
 import { count } from "./format.js";
 
 const SHORT_MS = 6_000, LONG_MS = 12_000;
 
 /** Show a dialog; a promise of `answer(form)`, null if its user has closed it. `answer` may throw: what it says
- *  is shown in the dialog, which stays. `act` null: there is nothing to do but to close it. */
-export function dialog(title, children, { act = "OK", kind = "act", answer = () => true } = {}) {
+ *  is shown in the dialog, which stays. `act` null: there is nothing to do but to close it. It closes when its user goes
+ *  to another page, unless it `stays`. What has begun goes on when it is closed, and is told all the same. */
+export function dialog(title, children, { act = "OK", kind = "act", answer = () => true, stays = false } = {}) {
   return new Promise((resolve) => {
     const said = h("p", { class: "field-error", role: "alert" });
     const submit = act === null ? null : h("button", { class: kind }, act);
     const form = h("form", { method: "dialog" }, h("h1", { id: "dialog-title" }, title), children, said,
       h("div", { class: "row" }, button("Close", () => box.close()), submit));
     const box = h("dialog", { "aria-labelledby": "dialog-title" }, form);
-    let result = null;
+    const left = new AbortController();
+    let acting = null;
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (!submit) return;
+      if (!submit || submit.disabled) return;
       submit.disabled = true;
+      acting = (async () => answer(form))();
       try {
-        result = await answer(form);
+        await acting;
         box.close();
       } catch (error) {
-        said.textContent = reasons(error);
+        acting = null;
+        if (box.open) fill(said, reasons(error));
+        else notice(reasons(error), "bad");
       }
       submit.disabled = false;
     });
-    box.addEventListener("close", () => { box.remove(); resolve(result); });
+    box.addEventListener("close", () => { left.abort(); box.remove(); resolve(acting?.catch(() => null) ?? null); });
+    if (!stays) addEventListener("hashchange", () => box.close(), { signal: left.signal });
     document.body.append(box);
     box.showModal();
   });

@@ -19,17 +19,22 @@ export function changeAll(api, verb, filter) {
   return dryRun({ ...terms(verb, ["pending message", "pending messages"]), run });
 }
 
-/** These messages, one by one. A shift can be undone. */
+/** These messages, one by one. A shift can be undone, but of those that somebody has moved since. */
 export async function changeTicked(api, verb, rows, again) {
-  const move = (to) => (one) => api.patch(`/v1/messages/${part(one.id)}`, { deliver_at: new Date(to(one)).toISOString() });
+  const tags = new Map();
+  const move = (to) => async (one) => {
+    const tag = tags.get(one);
+    const moved = await api.fetch("PATCH", `/v1/messages/${part(one.id)}`, { body: { deliver_at: to(one) }, headers: tag ? { "If-Match": tag } : {} });
+    tags.set(one, moved.headers.get("ETag"));
+  };
   let undo = null;
   async function run({ dry_run, shift }) {
     if (dry_run) return { matched: rows.length, changed: rows.length };
     if (verb === "cancel") return each(rows, (one) => api.remove(`/v1/messages/${part(one.id)}`));
     const by = delayMs(shift);
     if (!Number.isFinite(by)) throw new Error(`${shift} is not a delay such as 2h or -15m`);
-    undo = () => attempt(() => each(rows, move((one) => Date.parse(one.deliver_at))), ({ changed }) => `${count(changed)} moved back`).then(again);
-    return each(rows, move((one) => Date.parse(one.deliver_at) + by));
+    undo = () => attempt(() => each([...tags.keys()], move((one) => one.local ?? one.deliver_at)), ({ matched, changed }) => `${count(changed)} of ${count(matched)} moved back`).then(again);
+    return each(rows, move((one) => new Date(Date.parse(one.deliver_at) + by).toISOString()));
   }
   const result = await dryRun({ ...terms(verb, ["ticked message", "ticked messages"]), run });
   if (result?.changed && undo) notice(`Moved: ${count(result.changed)}`, "good", undo);
@@ -46,7 +51,7 @@ async function each(rows, change) {
         await change(one);
         changed += 1;
       } catch (error) {
-        if (![404, 409].includes(error.status)) { left.length = 0; throw error; }
+        if (![404, 409, 412].includes(error.status)) { left.length = 0; throw error; }
       }
     }
   }));

@@ -1,10 +1,12 @@
 // Dead letters: what was given up, why, and the ways on: sent again to the place that gave it up or to another, or forgotten.
 
 import { field } from "./dom.js";
+import { server } from "./format.js";
 import { opener } from "./kept.js";
 
 export const dead = {
   path: "/v1/dead", member: "messages", page: "dead", title: "Dead letters", one: "dead letter", many: "dead letters",
+  untilNow: () => ({ to: new Date(server.now()).toISOString() }),
   empty: "No dead letters. A message that a place has given up, after its last try or because it was rejected, is kept here.",
   when: ["Given up", (one) => one.died_at],
   actions: [

@@ -31,10 +31,13 @@ export function h(tag, attributes = {}, ...children) {
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 
 /** Put these in the place of what is there. Where the focus was in it, it goes to what is the same now: a page
- *  that is drawn anew must not lose who works by keyboard, nor put him on the button of another row. */
+ *  that is drawn anew must not lose who works by keyboard, nor put him on the button of another row. Tables stay
+ *  scrolled as they were. */
 export function fill(node, ...children) {
   const before = node.contains(document.activeElement) ? place(node, document.activeElement) : null;
-  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  const scrolled = new Map([...node.querySelectorAll(".scroll")].map((one) => [one.ariaLabel, one.scrollLeft]));
+  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : plain(String(child)))));
+  for (const one of node.querySelectorAll(".scroll")) if (scrolled.get(one.ariaLabel)) one.scrollLeft = scrolled.get(one.ariaLabel);
   // Long texts scroll: by keyboard, too.
   for (const one of node.querySelectorAll("h1, td.text > div, dt, dd")) if (one.scrollHeight > one.clientHeight + 1) one.tabIndex = 0;
   if (before === null) return;
@@ -121,8 +124,25 @@ export function entries(form) {
   return Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== ""));
 }
 
-export function button(text, onclick, kind = null, more = {}) {
-  return h("button", { type: "button", class: kind, onclick, ...more }, text);
+/** A button. While what it began is under way, it takes no second click. */
+export function button(text, action, kind = null, more = {}) {
+  return h("button", { type: "button", class: kind, onclick: once(action), ...more }, text);
+}
+
+/** A listener of a form: `action` instead of what the browser does, one at a time. */
+export function submitted(action) {
+  const act = once(action);
+  return (event) => { event.preventDefault(); act(event); };
+}
+
+/** Calls that come while one is under way are left out: of two clicks the second is mostly meant for the first. */
+function once(action) {
+  let isBusy = false;
+  return async (event) => {
+    if (isBusy) return;
+    isBusy = true;
+    try { await action(event); } finally { isBusy = false; }
+  };
 }
 
 /** A line of values, the newest at the right. */

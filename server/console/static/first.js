@@ -3,13 +3,13 @@
 import { parse, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
 import { copy, curl } from "./copy.js";
-import { button, entries, field, fill, h } from "./dom.js";
+import { button, entries, field, fill, h, submitted } from "./dom.js";
 import { instant } from "./format.js";
 
 /** Draws it; true. */
 export function openFirst(root, { api, go }) {
   const said = h("p", { class: "field-error", role: "alert" });
-  const form = h("form", { class: "grid", onsubmit: (event) => { event.preventDefault(); send(); } },
+  const form = h("form", { class: "grid", onsubmit: submitted(send) },
     field("Topic", "topic", { required: true, value: "orders/17/remind" }),
     field("Deliver in", "deliver_in", { required: true, value: "5s" }),
     field("Payload", "payload", { value: '{"order": 17}' }),
@@ -23,7 +23,7 @@ export function openFirst(root, { api, go }) {
       notice(`Due at ${instant(at)}. ${places ? `${places} would get it.` : "Nobody would get it: nobody subscribes to its topic yet."}`);
       go(`/messages/${part(id)}`);
     } catch (error) {
-      said.textContent = reasons(error);
+      fill(said, reasons(error));
     }
   }
 

@@ -4,23 +4,24 @@
 // The same message may be kept for two places: its id and its place name one.
 
 import { attempt, confirm, dryRun, notice, reasons as reasonsOf } from "./ask.js";
-import { button, entries, field, fill, h, moment, table, tabs } from "./dom.js";
+import { button, entries, field, fill, h, moment, submitted, table, tabs } from "./dom.js";
 import { count, span, toApi } from "./format.js";
 import { glimpse } from "./payload.js";
 import { keeperOf } from "./place.js";
 import { OUTCOMES, person } from "./story.js";
 
-const PAGE = 200;
+const PAGE = 200, IDS = 1_000;
 const REASONS = 8, REASON_CHARS = 70;
 const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key: "key", since: "from", until: "to" };
 const EVERYTHING = { topic: "#" };
 const LATE = "Nothing has changed: it is not here any more";
 
-/** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time], empty,
+/** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time], empty, untilNow: a filter of
+ *  what is there by now,
  *  actions }; an action: { verb, name, many: its name for many, would, done, kind, ask: fields of the body for who changes many, sure: what its
  *  user confirms for one, undo: row -> [path, body] }. */
 export const opener = (kind) => async (root, { api, query, go }) => {
-  const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: (event) => { event.preventDefault(); go(`/${kind.page}?${new URLSearchParams(entries(form))}`); } },
+  const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: submitted(() => go(`/${kind.page}?${new URLSearchParams(entries(form))}`)) },
     field("Place", "group", { value: query.group, placeholder: "group, endpoint or client id" }), field("Topic filter", "topic", { value: query.topic, placeholder: "orders/#" }),
     field("Part of the reason", "reason", { value: query.reason }), field("Message id", "id", { value: query.id }), field("Idempotency key", "key", { value: query.key }),
     field(`${kind.when[0]} from`, "since", { value: query.since, placeholder: "2026-12-24 09:00" }), field(`${kind.when[0]} before`, "until", { value: query.until, placeholder: "2026-12-25" }),
@@ -36,17 +37,17 @@ export const opener = (kind) => async (root, { api, query, go }) => {
 export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {} } = {}) {
   const filter = Object.fromEntries(Object.entries(chosen).map(([name, value]) => [CHOSEN[name], name === "since" || name === "until" ? toApi(value) : value]));
   const node = h("div"), tools = h("div"), rows = [], ticked = new Set(), order = {};
-  let cursor = null, total = 0;
+  let cursor = null, total = 0, reading = 0;
 
-  async function load() {
-    rows.length = 0;
-    ticked.clear();
-    cursor = null;
-    await more();
-  }
+  const load = () => read(null);
+  const more = () => read(cursor);
 
-  async function more() {
-    const page = await api.get(kind.path, { ...filter, limit: PAGE, cursor, count: cursor === null });
+  /** The page behind `after`, or all anew; of several readings at once the last one counts. */
+  async function read(after) {
+    const turn = ++reading;
+    const page = await api.get(kind.path, { ...filter, limit: PAGE, cursor: after, count: after === null });
+    if (turn !== reading) return;
+    if (after === null) { rows.length = 0; ticked.clear(); }
     rows.push(...page[kind.member]);
     total = page.count ?? total;
     cursor = page.next;
@@ -77,8 +78,8 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
     const buttons = (which, bodies) => kind.actions.map((one) => button(`${one.many?.(which) ?? `${one.name} ${which}`}…`, () => change(one, bodies()), one.kind));
     fill(tools, rows.length ? h("div", { class: "row" },
       button(isAll ? "Tick none" : "Tick all", () => { for (const row of rows) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
-      ticked.size ? buttons(`the ${count(ticked.size)} ticked`, named)
-        : buttons(total === 1 ? "it" : `all ${count(total)}`, () => [{ filter: Object.keys(filter).length ? filter : EVERYTHING }])) : null);
+      ticked.size ? buttons(`the ${count(ticked.size)} ticked`, () => named(ticked))
+        : buttons(total === 1 ? "it" : `all ${count(total)}`, () => (cursor === null ? named(rows) : [{ filter: { ...kind.untilNow?.(), ...(Object.keys(filter).length ? filter : EVERYTHING) } }]))) : null);
   }
 
   const drawn = () => table([
@@ -92,10 +93,10 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
     ["Actions", (row) => kind.actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
   ], rows, kind.title, order);
 
-  /** What names the ticked ones: ids, a body for each place. */
-  function named() {
-    const ids = Map.groupBy(ticked, place);
-    return [...ids].map(([group, of]) => ({ ids: of.map((row) => row.id), group }));
+  /** What names these: ids, a body for each place and each IDS of them. */
+  function named(these) {
+    return [...Map.groupBy(these, place)].flatMap(([group, of]) => Array.from({ length: Math.ceil(of.length / IDS) },
+      (_, index) => ({ ids: of.slice(index * IDS, (index + 1) * IDS).map((row) => row.id), group })));
   }
 
   async function post(verb, bodies, more) {
@@ -125,13 +126,13 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
   }
 
   async function back([path, body]) {
-    await attempt(() => api.post(path, body), ({ changed: n }) => (n ? "It is as it was" : LATE));
+    await attempt(() => api.post(path, body), ({ changed: n }) => (n ? "It waits for its next try again, and has all its tries" : LATE));
     await again();
   }
 
   async function change({ verb, name, would, kind: how = "act", ask }, bodies) {
-    const result = await dryRun({ what: [kind.one, kind.many], would, act: name, kind: how, ask: ask?.(), run: ({ after: _, ...more }) => post(verb, bodies, more) });
-    if (result) await again();
+    await dryRun({ what: [kind.one, kind.many], would, act: name, kind: how, ask: ask?.(), run: ({ after: _, ...more }) => post(verb, bodies, more) });
+    await again();
   }
 
   return { node, load };

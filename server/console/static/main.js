@@ -9,7 +9,7 @@ import { Api } from "./api.js";
 import { dialog, reasons } from "./ask.js";
 import { button, entries, field, fill, h } from "./dom.js";
 import { listen } from "./keys.js";
-import { count, instant, span, zone } from "./format.js";
+import { clock, count, instant, server, span, zone } from "./format.js";
 import { Live } from "./live.js";
 
 /** Name in the address, title, and the key that follows `g`. */
@@ -42,7 +42,7 @@ let shown = 0;
 async function show() {
   const [address, tail = ""] = location.hash.replace(/^#/, "").split("?", 2);
   const [name = "", ...path] = address.replace(/^\//, "").split("/").map(decoded);
-  if (MOVED[name]) {
+  if (Object.hasOwn(MOVED, name)) {
     location.replace(path[0] ? `#/places/${MOVED[name]}${location.hash.slice(name.length + 2)}` : `#/places?kind=${MOVED[name]}`);
     return;
   }
@@ -60,7 +60,18 @@ async function show() {
   unfold(false);
   const root = h("div", {}, h("p", { class: "faint" }, "…"));
   fill(content, root);
-  const context = { api, live, path, query: Object.fromEntries(new URLSearchParams(tail)), go, every: (ms, action) => ends.push(every(ms, action)) };
+  const failing = new Map(), late = h("p", { class: "warn", role: "status" });
+  const stale = (action, error) => {
+    error ? failing.set(action, error) : failing.delete(action);
+    if (failing.size && !late.isConnected) { late.dataset.since = clock(server.now()); root.before(late); }
+    failing.size ? fill(late, `Not up to date since ${late.dataset.since}: ${reasons([...failing.values()].at(-1))}`) : late.remove();
+  };
+  const context = {
+    api, live, path, query: Object.fromEntries(new URLSearchParams(tail)),
+    // One who has gone on to another page stays there.
+    go: (to) => { if (turn === shown || location.hash === `#${to}`) go(to); },
+    every: (ms, action) => { if (turn === shown) ends.push(every(ms, action, (error) => stale(action, error))); },
+  };
   try {
     const module = await import(`./${name}.js`);
     if (turn !== shown) return;
@@ -84,12 +95,15 @@ function go(address) {
   else location.hash = next;
 }
 
-/** Again and again until it is ended; what an action throws is for the page to say. */
-function every(ms, action) {
+/** Again and again until it is ended. `told(error)`: what an action throws, null if it went well. */
+function every(ms, action, told) {
   let timer = null;
   let over = false;
   const turn = async () => {
-    if (!document.hidden && document.getSelection().isCollapsed) await action().catch(() => {});
+    if (!document.hidden && document.getSelection().isCollapsed) {
+      const error = await action().then(() => null, (problem) => problem);
+      if (!over) told(error);
+    }
     if (!over) timer = setTimeout(turn, ms);
   };
   timer = setTimeout(turn, ms);
@@ -108,7 +122,7 @@ async function askKey(why) {
   return dialog("This server asks for a key", [
     h("p", { class: "faint" }, why),
     field("Key", "key", { type: "password", required: true }),
-  ], { act: "Use it", answer: (form) => form.elements.key.value.trim() || null });
+  ], { act: "Use it", stays: true, answer: (form) => form.elements.key.value.trim() || null });
 }
 
 /** Where the header is folded, a button shows the pages. */

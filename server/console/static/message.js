@@ -63,15 +63,16 @@ export async function openMessage(root, { api, every }, id) {
   }
 
   async function move({ deliver_at: before, local }) {
-    const back = async () => {
+    const moveTo = (body, tag) => api.fetch("PATCH", path, { body, headers: tag ? { "If-Match": tag } : {} });
+    const back = async (tag) => {
       if (Date.parse(before) <= server.now()) throw new Error("It is too late to move it back: its first time has passed");
-      await api.patch(path, { deliver_at: local ?? before });
+      await moveTo({ deliver_at: local ?? before }, tag);
     };
     await dialog("Move", [h("p", { class: "faint" }, `It is due ${both(before)}.`), whenFields()], {
       act: "Move it",
       answer: async (form) => {
-        const moved = await api.patch(path, whenOf(entries(form)), etag ? { "If-Match": etag } : {});
-        notice(`Moved to ${instant(moved.deliver_at)}`, "good", () => change(back, `Moved back to ${instant(before)}`));
+        const moved = await moveTo(whenOf(entries(form)), etag), tag = moved.headers.get("ETag");
+        notice(`Moved to ${instant((await moved.json()).deliver_at)}`, "good", () => change(() => back(tag), `Moved back to ${instant(before)}`));
         await load();
         return true;
       },

@@ -3,7 +3,7 @@
 import { denied, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
 import { changeAll, changeTicked } from "./bulk.js";
-import { button, entries, field, fill, h, moment, table, tag } from "./dom.js";
+import { button, entries, field, fill, h, moment, submitted, table, tag } from "./dom.js";
 import { count, instant, server } from "./format.js";
 import { openMessage } from "./message.js";
 import { openNew } from "./new_message.js";
@@ -32,7 +32,7 @@ async function openList(root, { api, query, go }) {
   const state = query.state ?? (q ? "all" : "pending");
   const more = [field("Header", "header", { value: header, placeholder: "tenant=blue" }), field("Text in the payload", "text", { value: text }),
     field("Schedule", "schedule", { value: schedule, placeholder: "nightly" })];
-  const form = h("form", { role: "search", "aria-label": "Messages", onsubmit: (event) => { event.preventDefault(); go(`/messages?${new URLSearchParams(entries(form))}`); } },
+  const form = h("form", { role: "search", "aria-label": "Messages", onsubmit: submitted(() => go(`/messages?${new URLSearchParams(entries(form))}`)) },
     h("div", { class: "row" },
       field("Topic, words, id or key", "q", { type: "search", value: q ?? topic, placeholder: "orders/+/bill, or: order 17", size: "32" }),
       field("State", "state", { value: state, options: STATES }),

@@ -2,7 +2,7 @@
 
 import { denied, parse, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
-import { button, entries, field, fill, h } from "./dom.js";
+import { button, entries, field, fill, h, submitted } from "./dom.js";
 import { instant } from "./format.js";
 import { whenFields, whenOf } from "./when.js";
 
@@ -15,7 +15,7 @@ export function openNew(root, { api, query, go }) {
     const node = h("div", { class: "row header" }, input("Name", name), input("Value", value), button("Remove", () => node.remove(), null, { "aria-label": "Remove this header" }));
     return node;
   };
-  const form = h("form", { class: "grid", onsubmit: (event) => { event.preventDefault(); send(); } },
+  const form = h("form", { class: "grid", onsubmit: submitted(send) },
     h("h2", { class: "wide" }, "Where to"),
     field("Topic", "topic", { value: query.topic, placeholder: "orders/17/remind" }),
     field("Post it to (endpoint or URL)", "deliver_to", { value: query.deliver_to, list: "endpoints", placeholder: "billing" }), known,
@@ -67,7 +67,7 @@ function mark(form, said, errors) {
     if (fold) fold.open = true;
   }
   form.querySelector(".invalid")?.focus();
-  said.textContent = others.length ? others.join("; ") : errors.length ? "Not scheduled: see the marked fields." : "";
+  fill(said, others.length ? others.join("; ") : errors.length ? "Not scheduled: see the marked fields." : "");
 }
 
 /** The request: an empty payload is an empty text; what is empty else is left out. Throws SyntaxError. */

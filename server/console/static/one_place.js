@@ -131,7 +131,8 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
 
   /** It has ended meanwhile. */
   function gone(error) {
-    if (error.status === 404) fill(head, h("h1", {}, name), h("p", { class: "bad", role: "alert" }, "It is not there any more: somebody has deleted it, or its time was over."));
+    if (error.status !== 404) throw error;
+    fill(head, h("h1", {}, name), h("p", { class: "bad", role: "alert" }, "It is not there any more: somebody has deleted it, or its time was over."));
   }
 
   const told = (error) => { notice(reasons(error), "bad"); return null; };

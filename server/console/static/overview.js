@@ -105,7 +105,7 @@ function lag({ endpoints, groups, sessions }, points) {
 
 /** Why messages wait for another try, and why they were given up. */
 function reasons(points, name) {
-  const waiting = points.at(-1)?.retries_by_reason ?? {}, dead = deadOf(points);
+  const waiting = { __proto__: null, ...points.at(-1)?.retries_by_reason }, dead = deadOf(points);
   const rows = [...new Set([...Object.keys(waiting), ...Object.keys(dead)])];
   const cell = (page, of) => (reason) => !of[reason] ? "–" : reason === OTHERS ? count(of[reason]) : h("a", { href: `#/${page}?${new URLSearchParams({ reason })}` }, count(of[reason]));
   return h("section", {}, h("h2", {}, "Failed by reason"), rows.length ? table([

@@ -1,7 +1,7 @@
 // Places: who receives messages, how far behind each is, and what it has not finished. Endpoints have a page of their own.
 
 import { denied, part } from "./api.js";
-import { button, entries, field, fill, h, moment, spark, table, tabs, tag } from "./dom.js";
+import { button, entries, field, fill, h, moment, spark, submitted, table, tabs, tag } from "./dom.js";
 import { away, count, server, span } from "./format.js";
 import { history, lagSeries } from "./history.js";
 import { openPlace } from "./one_place.js";
@@ -62,7 +62,7 @@ async function openList(root, { api, query, go, every }) {
   const kinds = TITLES[query.kind] ? [query.kind] : Object.keys(TITLES);
   const body = h("div"), order = { sort: "Lag", down: true };
   let shown = { rows: [], cut: [] }, turn = 0;
-  const form = h("form", { class: "row", role: "search", onsubmit: (event) => { event.preventDefault(); find(entries(form).name ?? ""); } },
+  const form = h("form", { class: "row", role: "search", onsubmit: submitted(() => find(entries(form).name ?? "")) },
     field("Name, or a part of it", "name", { value: query.name }), h("button", {}, "Find"));
   fill(root, h("h1", {}, "Places"), tabs(VIEWS, TITLES[query.kind] ?? "All"), form, body);
 

@@ -2,7 +2,7 @@
 
 import { parse, part } from "./api.js";
 import { attempt, confirm, notice, reasons } from "./ask.js";
-import { button, entries, facts, field, fill, h, moment, table, tag } from "./dom.js";
+import { button, entries, facts, field, fill, h, moment, submitted, table, tag } from "./dom.js";
 import { away, both, count, instant, server, toApi } from "./format.js";
 
 const FIRES = 20;
@@ -100,7 +100,7 @@ async function openOne(root, { api, go }, name) {
   const isText = typeof (known.payload ?? "") === "string" && known.encoding !== "json";
   const kept = Object.fromEntries(Object.entries(known).filter(([key]) => ![...STANDING, ...SHOWN_OF_IT].includes(key)));
   const said = h("p", { class: "field-error", role: "alert" }), preview = h("div", { "aria-live": "polite" });
-  const form = h("form", { class: "grid", onsubmit: (event) => { event.preventDefault(); save(); }, oninput: soon },
+  const form = h("form", { class: "grid", onsubmit: submitted(save), oninput: soon },
     field("Name", "name", { value: name ?? "", required: true, readonly: name !== null, placeholder: "nightly" }),
     two(field("Kind of rule", "kind", { value: kindOf(known), options: KINDS.map(([kind, what]) => [kind, what]) })),
     field("Rule", "when", { value: known[kindOf(known)] ?? "", required: true }),
@@ -172,7 +172,7 @@ async function openOne(root, { api, go }, name) {
       notice(`${to} is saved`);
       go(`/schedules/${part(to)}`);
     } catch (error) {
-      said.textContent = reasons(error);
+      fill(said, reasons(error));
     }
   }
 

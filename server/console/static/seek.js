@@ -59,7 +59,7 @@ export function fitsOf({ words, header, text, schedule }) {
   }
   if (header) {
     const [name, ...value] = header.split("=");
-    tests.push((one) => one.headers?.[name.trim()]?.includes(value.join("=").trim()) ?? false);
+    tests.push((one) => Object.hasOwn(one.headers ?? {}, name.trim()) && one.headers[name.trim()].includes(value.join("=").trim()));
   }
   if (text) tests.push((one) => textOf(one).toLowerCase().includes(text.toLowerCase()));
   if (schedule) tests.push((one) => one.schedule === schedule);

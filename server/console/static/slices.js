@@ -28,12 +28,15 @@ function holder({ group, seconds }) {
 
 async function openList(root, { api, every }) {
   const body = h("div"), rows = [], order = { sort: "From" };
-  let cursor = null;
+  let cursor = null, reading = 0;
   fill(root, h("h1", {}, "Slices"), body);
 
-  async function more() {
-    const page = await api.get("/v1/slices", { limit: PAGE, cursor });
-    const { jobs } = await api.get("/v1/jobs", { limit: 100 }).catch(() => ({ jobs: [] }));
+  /** The page behind `after`, or all anew; of several readings at once the last one counts. */
+  async function read(after) {
+    const turn = ++reading;
+    const [page, { jobs }] = await Promise.all([api.get("/v1/slices", { limit: PAGE, cursor: after }), api.get("/v1/jobs", { limit: 100 }).catch(() => ({ jobs: [] }))]);
+    if (turn !== reading) return;
+    if (after === null) rows.length = 0;
     const cut = new Set(jobs.filter((job) => job.kind === "split" && !job.ended_at).map((job) => job.slice?.start));
     rows.push(...page.slices);
     cursor = page.next;
@@ -46,7 +49,7 @@ async function openList(root, { api, every }) {
         h("p", {}, `Slices: ${count(rows.length)} · messages: ${count(sum("live"))} · ${bytes(sum("bytes"))} · from ${instant(rows[0].start)} to ${instant(rows.at(-1).end)}`),
         drawn(page.split_above, cut),
       ] : h("p", { class: "empty" }, "Nothing is stored yet. The first scheduled message opens the first slice."),
-      cursor ? button("Load more", () => attempt(more, null)) : null);
+      cursor ? button("Load more", () => attempt(() => read(cursor), null)) : null);
   }
 
   const sum = (name) => rows.reduce((all, one) => all + one[name], 0);
@@ -66,8 +69,8 @@ async function openList(root, { api, every }) {
     ]],
   ], rows, "Slices", order);
 
-  await more();
-  every(10_000, async () => { if (rows.length <= PAGE) { rows.length = 0; cursor = null; await more(); } });
+  await read(null);
+  every(10_000, async () => { if (rows.length <= PAGE) await read(null); });
 }
 
 const address = (one) => `#/slices/${part(one.start)}`;

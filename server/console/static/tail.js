@@ -2,7 +2,7 @@
 
 import { part } from "./api.js";
 import { attempt, reasons } from "./ask.js";
-import { button, entries, field, fill, h, table } from "./dom.js";
+import { button, entries, field, fill, h, submitted, table } from "./dom.js";
 import { count, instant, server, span } from "./format.js";
 import { events } from "./live.js";
 import { glimpse } from "./payload.js";
@@ -12,9 +12,9 @@ const ROWS = 200, DRAW_MS = 250, RETRY_MS = 2_000, RETRY_MS_MAX = 60_000;
 export function open(root, { api, live, query }) {
   let rows = [], topic = null, stream = null, isPaused = false, missed = 0, timer = null, isSilent = false;
   const said = h("p", { class: "faint", role: "status" }), body = h("div"), tools = h("span", { class: "row" });
-  const form = h("form", { class: "row", role: "search", "aria-label": "Live", onsubmit: (event) => { event.preventDefault(); start(entries(form).topic ?? "#"); } },
+  const form = h("form", { class: "row", role: "search", "aria-label": "Live", onsubmit: submitted(() => start(entries(form).topic ?? "#")) },
     field("Topic filter", "topic", { value: query.topic ?? "#", placeholder: "orders/#" }), h("button", { class: "act" }, "Start"), tools);
-  const box = h("form", { class: "row", "aria-label": "Publish", onsubmit: (event) => { event.preventDefault(); publish(); } },
+  const box = h("form", { class: "row", "aria-label": "Publish", onsubmit: submitted(publish) },
     field("Topic", "to", { required: true, placeholder: "orders/17" }), field("Payload", "payload"), field("In (empty: now)", "deliver_in", { placeholder: "10s" }), h("button", {}, "Publish"));
   fill(root, h("h1", {}, "Live"), form, said, h("details", { open: true }, h("summary", {}, "Publish a message"), box), body);
 
@@ -62,7 +62,7 @@ export function open(root, { api, live, query }) {
     draw();
   }
 
-  const say = (text) => { said.textContent = text; };
+  const say = (text) => fill(said, text);
 
   function hear(event, data) {
     if (event !== "message" && event !== "skipped") return;

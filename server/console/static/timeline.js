@@ -7,7 +7,7 @@
 import { bucketOf, chart, said } from "./chart.js";
 import { denied, search } from "./api.js";
 import { attempt } from "./ask.js";
-import { button, entries, field, fill, h, table } from "./dom.js";
+import { button, entries, field, fill, h, submitted, table } from "./dom.js";
 import { count, instant, midnight, span, server, DAY, HOUR, MINUTE } from "./format.js";
 import { heatMap } from "./heat.js";
 
@@ -34,7 +34,7 @@ export async function open(root, { api, live, go, query, every }) {
   const filter = (wanted) => go(`/timeline${address({ topic: wanted })}`);
   fill(root,
     h("div", { class: "row spread" }, h("h1", {}, "Timeline"),
-      h("form", { class: "row inline", role: "search", onsubmit: (event) => { event.preventDefault(); filter(entries(event.target).topic); } },
+      h("form", { class: "row inline", role: "search", onsubmit: submitted((event) => filter(entries(event.target).topic)) },
         field("Topic filter", "topic", { value: topic ?? "", placeholder: "orders/#" }), h("button", {}, "Show"), topic ? button("All topics", () => filter()) : null)),
     h("div", { class: "row spread" },
       h("div", { class: "row tight", role: "toolbar", "aria-label": "Span" }, views,
@@ -128,6 +128,7 @@ export async function open(root, { api, live, go, query, every }) {
 
   /** Show another span; `along`: its length if it goes along with the time. */
   function look(next, along = null) {
+    if (!root.isConnected) return undefined;  // its user has gone on, and the address is that of another page
     range = next;
     length = along;
     history.replaceState(null, "", `#/timeline${address()}`);

@@ -96,7 +96,7 @@ function* floor(metrics) {
 
 /** Dead letters of these points by reason. */
 export function deadOf(points) {
-  const sum = {};
+  const sum = Object.create(null);
   for (const one of points ?? []) for (const [reason, n] of Object.entries(one.died_by_reason ?? {})) sum[reason] = (sum[reason] ?? 0) + n;
   return sum;
 }
