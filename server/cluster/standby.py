@@ -53,4 +53,4 @@ class Standby:
 
     def _note(self) -> None:
         for table, key in self._store.take_touched():
-            self.sessions.touch(table, key)
+            self.sessions.changed(table, key)

@@ -5,7 +5,7 @@ them, so that it takes the lead without reading them: 100,000 sessions with ten 
 read, and a lease lasts 3 s.
 
     step, step, ...      rows in the order of their keys, a stretch each time
-    touch                a row has changed: it is read again in one of the next steps, if it was read before
+    changed              a row has changed: it is read again in one of the next steps, if it was read before
     Sessions.load        the rest at once; then they have a writer, a horizon and rights, and rows follow them
 
 A session that changes often is read once in a while, however often its rows change.
@@ -101,7 +101,7 @@ class StoredSessions:
         """Whether all is as the rows are."""
         return self._received_from is None and not self._touched
 
-    def touch(self, table: Table, key: bytes) -> None:
+    def changed(self, table: Table, key: bytes) -> None:
         """A row of sessions, cursors or received, or a range that begins there, has changed."""
         name = key.partition(_AFTER)[0] if table is Table.RECEIVED else key
         is_read = self._sessions_from is None or name < self._sessions_from

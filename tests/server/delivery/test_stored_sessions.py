@@ -140,12 +140,12 @@ def test_read_in_steps_and_again_it_is_as_read_at_once(seed: int) -> None:
         rows.change()
         if chance.random() < 0.5:
             for table, key in rows.touched:
-                kept.touch(table, key)
+                kept.changed(table, key)
             rows.touched.clear()
         if chance.random() < 0.2:
             kept.step(lambda: 0.0, 0.0)
     for table, key in rows.touched:
-        kept.touch(table, key)
+        kept.changed(table, key)
     while not kept.is_current:
         kept.step(lambda: 0.0, 0.0)
     anew = StoredSessions(CONFIG, rows.store)
@@ -172,7 +172,7 @@ def test_a_row_that_is_still_to_be_read_is_read_once(monkeypatch: pytest.MonkeyP
     stored.step(lambda: 0.0, 0.0)
     assert 0 < len(taken) < 1_000, "a step is bounded"
     for n in range(1_000):
-        stored.touch(Table.SESSIONS, b"%04d" % n)
+        stored.changed(Table.SESSIONS, b"%04d" % n)
     read = len(taken)
     stored.step(lambda: 0.0, 1.0)
     assert stored.is_current
