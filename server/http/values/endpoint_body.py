@@ -17,7 +17,7 @@ from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
-from .scalars import Backoff, Delay, Expiry
+from .scalars import Attempts, Backoff, Delay, Expiry, Rate
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -29,7 +29,7 @@ _BODY = msgspec.Meta(description="what is posted: the payload, or JSON with the 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
     """When, and how often, a message is tried again; types only."""
 
-    max_attempts: int | None = None
+    max_attempts: Attempts | None = None
     backoff: Backoff | None = None
 
 
@@ -40,7 +40,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
     headers: dict[str, str] | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
-    rate: float | None = None
+    rate: Rate | None = None
     timeout: Delay | None = None
     body: Annotated[Literal["raw", "envelope"], _BODY] | None = None
     retry: RetryRequest | None = None

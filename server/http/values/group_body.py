@@ -5,8 +5,6 @@
 Absent members get the server's defaults. Without `expiry` the group stays until it is deleted.
 """
 
-from typing import Annotated
-
 import msgspec
 
 from timeline.filters import FilterError, levels_of, share_text
@@ -15,7 +13,7 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Backoff, Delay, Expiry, Filter
+from .scalars import Attempts, Backoff, Delay, Expiry, Filter, Rate
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,10 +21,10 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     filter: Filter
     ack_timeout: Delay | None = None
-    max_attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_attempts: Attempts | None = None
     backoff: Backoff | None = None
     expiry: Expiry | None = None
-    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    rate: Rate | None = None
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:

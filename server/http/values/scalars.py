@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from ...delivery.terms import ATTEMPTS_MAX, RATE_MAX
 from ...settings.kinds import BACKOFF_STEPS_MAX
 
 LIMIT_MAX = 1_000
@@ -62,6 +63,8 @@ _Part = Annotated[float, _meta(**_SECONDS)]
 Delay = Annotated[
     _DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds"), named("Delay")
 ]
+Attempts = Annotated[int, _meta(minimum=0, maximum=ATTEMPTS_MAX)]
+Rate = Annotated[float, _meta("messages a second; 0: any number", minimum=0, maximum=RATE_MAX)]
 Backoff = Annotated[list[Delay], _meta(minItems=1, maxItems=BACKOFF_STEPS_MAX)]
 _ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]
 Expiry = Annotated[

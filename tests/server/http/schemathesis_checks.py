@@ -27,6 +27,8 @@ REFUSALS = re.compile(
             r"\S+: must be (at most|from|above|longer than|at least) .*\b(s|seconds|never)\b",
             r"\S*backoff: must have no step above",
             r"bucket: must be long enough",
+            # A rate above 0 that is hardly one.
+            r"rate: must be a number, 0 or from",
             # Text with a grammar of its own.
             r"(key|content_type): must not hold control characters",
             r"cron: '", r"rrule: ", r"\S+: unknown time zone", r"timezone: is required",
