@@ -53,7 +53,7 @@ async def test_wild_work_has_no_fault(number: int, tmp_path: Path, record_proper
     assert not ledger.faults, f"seed {SEED + number}: {report(ledger)}"
 
 
-@pytest.mark.parametrize(("seed", "names"), RUNS if SOAK else RUNS[:2])
+@pytest.mark.parametrize(("seed", "names"), RUNS)
 async def test_planted_faults_are_found(seed: int, names: tuple[str, ...], tmp_path: Path) -> None:
     weights = SOLO if any("key" in name for name in names) else CALM
     await plant(names, seed, 70, weights, tmp_path)
