@@ -37,7 +37,7 @@ REFUSALS = re.compile(
             r"cursor: (was not issued|is not one that)", r"lease_ids: .* is (not a lease_id|of the group)",
             r"payload: is not base64", r"secret: ", r"url: ", r"slice: not an RFC 3339 time", r"headers: ",
             # A whole number with a fraction of 0.
-            r"\S+: Expected `int`, got `float`",
+            r"\S+: Expected `int( \| null)?`, got `float`",
             # What is there, and what the settings allow.
             r"deliver_to: ",
             r"to: names (no|several)", r"dir: ",
