@@ -72,7 +72,7 @@ async def test_a_silent_schedule_says_why_and_goes_on(console: Console) -> None:
     assert (await asked.value).post_data_json == {"from": "now"}
     await console.says("nightly continues from now")
     await console.press("Skip next")
-    await console.says("is left out")
+    await console.says("is skipped")
     assert (await console.get("/v1/schedules/nightly"))["next"]["at"] > first
     # To bring it back would end the silence as well.
     assert await console.page.get_by_role("button", name="Undo").count() == 0
@@ -100,7 +100,7 @@ async def test_what_is_done_to_a_schedule_is_undone_or_asked(console: Console) -
         await page.locator("#notices .notice").nth(n - 1).wait_for()
         fires.append((await now())["next"]["at"])
     await page.get_by_role("button", name="Undo").last.click()
-    await console.says("Taken back")
+    await console.says("Undone")
     assert (await now())["next"]["at"] == fires[1]
     await row.get_by_role("button", name="Pause").click()
     await console.says("hourly is paused")
@@ -178,7 +178,7 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, tmp_pat
     async with looking(browser, tmp_path / "data", auth__keys_file=file.path) as console:
         page = console.page
         await page.goto(f"{console.server.url}/#/messages")
-        asked = page.get_by_role("heading", name="This server asks for a key")
+        asked = page.get_by_role("heading", name="This server requires a key")
         await asked.wait_for()
         await console.press("Close")
         await page.get_by_role("alert").get_by_text("A key is required").wait_for()

@@ -70,7 +70,7 @@ async def test_schedule_find_move_undo_cancel(console: Console) -> None:
     await console.write("In", "2h")
     await console.press("Move it")
     await console.says("Moved to")
-    await page.get_by_text("First time at which it was due").wait_for()
+    await page.get_by_text("First due time").wait_for()
     assert (await console.get(f"/v1/messages/{name}"))["deliver_at"] > stored["deliver_at"]
     await console.press("Undo")
     await console.says("Moved back")
@@ -88,7 +88,7 @@ async def test_what_the_server_refuses_is_said_at_its_field(console: Console) ->
     await console.open("messages/new?topic=a")
     await console.write("Payload", "kept")
     await page.get_by_text("More: QoS").click()
-    await console.write("Expires so long after it is due", "soon")
+    await console.write("Expires after (counted from due)", "soon")
     await page.get_by_text("More: QoS").click()
     await console.write("In", "1 fortnight")
     await console.press("Schedule")
@@ -111,7 +111,7 @@ async def test_too_late_is_said_as_the_api_says_it(console: Console) -> None:
     await console.press("Cancel it")
     await console.says("has been dispatched")
     await console.page.locator("#state", has_text="dispatched").wait_for()
-    await console.page.get_by_text("No group or endpoint was to get it").wait_for()
+    await console.page.get_by_text("No group or endpoint asked for it").wait_for()
     console.faults.clear()  # the browser notes each 409
 
 
@@ -122,10 +122,10 @@ async def test_many_after_a_dry_run(console: Console) -> None:
     await console.http.call("POST", "/v1/messages:batch", items, status=201)
     await console.open("messages?topic=orders/%23")
     await page.get_by_text("5 of 5 shown").wait_for()
-    await console.press("Shift all of these…")
+    await console.press("Shift all matching…")
     await page.get_by_text("5 pending messages would").wait_for()
     before = await console.get("/v1/messages?topic=orders/%23")
-    await console.write("By", "PT1H")
+    await console.write("Shift by", "PT1H")
     await console.press("Shift them")
     await console.says("5 of 5 changed")
     after = await console.get("/v1/messages?topic=orders/%23")
@@ -133,12 +133,12 @@ async def test_many_after_a_dry_run(console: Console) -> None:
     assert after["messages"][0]["deliver_at"] > before["messages"][-1]["deliver_at"]
     await console.shown("messages")
 
-    # The ticked ones, by an hour back; and that is undone.
+    # The selected ones, by an hour back; and that is undone.
     for n in (1, 3):
         await page.locator("tr", has_text=f"orders/{n}").get_by_role("checkbox").check()
-    await console.press("Shift the ticked…")
-    await page.get_by_text("2 ticked messages would").wait_for()
-    await console.write("By", "-30m")
+    await console.press("Shift selected…")
+    await page.get_by_text("2 selected messages would").wait_for()
+    await console.write("Shift by", "-30m")
     await console.press("Shift them")
     await console.says("2 of 2 changed")
     moved = await console.get("/v1/messages?topic=orders/%23")
@@ -149,16 +149,16 @@ async def test_many_after_a_dry_run(console: Console) -> None:
     assert [one["deliver_at"] for one in back["messages"]] == [one["deliver_at"] for one in after["messages"]]
 
     await console.shown("messages")
-    await console.press("Cancel all of these…")
+    await console.press("Cancel all matching…")
     await page.get_by_text("5 pending messages would").wait_for()
     await console.press("Close")
     assert len((await console.get("/v1/messages?topic=orders/%23"))["messages"]) == 5
     await page.locator("tr", has_text="orders/4").get_by_role("checkbox").check()
-    await console.press("Cancel the ticked…")
+    await console.press("Cancel selected…")
     await console.press("Cancel them")
     await console.says("1 of 1 changed")
     await page.locator("tr", has_text="orders/4").wait_for(state="detached")
-    await console.press("Cancel all of these…")
+    await console.press("Cancel all matching…")
     await page.get_by_text("4 pending messages would").wait_for()
     await console.press("Cancel them")
     await console.says("4 of 4 changed")
@@ -187,7 +187,7 @@ async def test_a_search_tells_how_far_it_is_and_stops(console: Console) -> None:
     await console.press("Stop")
     go.set()
     await page.get_by_text(re.compile(r"2,000 read, 1 found, up to \d{4}-.*: stopped")).wait_for()
-    await console.press("Go on")
+    await console.press("Continue")
     await page.get_by_text("3,000 read, 2 found: that is all").wait_for()
     assert await page.locator("tbody tr").count() == 2
     await console.open("messages?text=TEXT%2029&state=pending")
@@ -251,7 +251,7 @@ async def test_a_copied_curl_line_schedules_the_same_again(console: Console) -> 
     await console.says("Copied: the id")
     assert await page.evaluate("navigator.clipboard.readText()") == name
     await console.press("Copy as curl")
-    await console.says("Copied: a curl line")
+    await console.says("Copied: a curl command")
     line = await page.evaluate("navigator.clipboard.readText()")
     ran = await asyncio.create_subprocess_exec("sh", "-c", f"{line} -s", stdout=asyncio.subprocess.PIPE)
     out, _ = await ran.communicate()
@@ -279,7 +279,7 @@ async def test_messages_are_seen_as_they_are_dispatched(browser: Browser, tmp_pa
         await console.press("Pause")
         await console.write("Topic", "orders/2")
         await console.press("Publish")
-        await page.get_by_role("button", name="Go on (1 new)").click()
+        await page.get_by_role("button", name="Resume (1 new)").click()
         assert await topics.all_inner_texts() == ["orders/2", "orders/1", "orders/0"]
         await page.get_by_role("link", name="orders/2").click()
         await page.locator("#state", has_text="dispatched").wait_for()
@@ -293,7 +293,7 @@ async def test_messages_are_seen_as_they_are_dispatched(browser: Browser, tmp_pa
         events = {"body": told, "content_type": "text/event-stream"}
         await page.route("**/v1/tail?*", lambda route: route.fulfill(**events), times=1)
         await console.press("Start")
-        await page.get_by_text("1,234 messages of all topics came too fast").wait_for()
-        await page.get_by_text("Some messages of all topics came too fast").wait_for()
+        await page.get_by_text("1,234 messages were too fast").wait_for()
+        await page.get_by_text("Some messages were too fast").wait_for()
         await console.server.stopped()
         await page.get_by_text(re.compile("trying again|No answer from the server")).wait_for()

@@ -48,7 +48,7 @@ async def leased(console: Console, group: str) -> list[tuple[str, int]]:
 async def test_a_session_is_found_replayed_and_deleted(console: Console) -> None:
     page, call = console.page, console.http.call
     await console.open("places")
-    await page.get_by_text("Nobody receives messages yet").wait_for()
+    await page.get_by_text("There are no places yet").wait_for()
     for name in ("!first", "till-3"):
         peer = await dial(console.server.mqtt)
         await peer.connect(name, clean=False, session_expiry=3_600)
@@ -66,18 +66,18 @@ async def test_a_session_is_found_replayed_and_deleted(console: Console) -> None
     await console.write("Name, or a part of it", "till-3")
     await console.press("Find")
     await (
-        page.get_by_text("No place has such a name")
+        page.get_by_text("No place has this in its name")
         .or_(page.get_by_role("heading", name="till-3"))
         .wait_for()
     )
     await console.open("places/session/till-3")
-    await page.get_by_role("heading", name="till-3 session away").wait_for()
+    await page.get_by_role("heading", name="till-3 session offline").wait_for()
     await console.press("Replay…")
-    await console.write("From a time, or so long ago", "1h")
+    await console.write("Since (a time, or a duration back)", "1h")
     await console.press("Count")
     await page.get_by_text("1 message was dispatched since then").wait_for()
     await console.press("Replay")
-    await console.says("Messages are delivered again from there")
+    await console.says("The replay has begun")
     read = (await console.get("/v1/sessions/till-3"))["position"]["at"]
     assert read < (await console.get("/v1/info"))["now"]
     await console.press("Delete…")
@@ -86,7 +86,7 @@ async def test_a_session_is_found_replayed_and_deleted(console: Console) -> None
     assert [one["name"] for one in (await console.get("/v1/sessions"))["sessions"]] == ["!first"]
     await console.open("places/session/!first")
     await call("DELETE", "/v1/sessions/!first", status=204)
-    await page.get_by_role("alert").get_by_text("It is not there any more").wait_for()
+    await page.get_by_role("alert").get_by_text("This place no longer exists").wait_for()
     console.faults.clear()  # the browser notes each 404
 
 
@@ -118,7 +118,7 @@ async def test_an_endpoint_that_fails_is_found_and_mended(browser: Browser, tmp_
         await page.get_by_text("1 try", exact=True).nth(1).wait_for()
         await page.get_by_text("1 try", exact=True).first.click()
         await page.locator("ol.tries", has_text=re.compile("failed after .*: HTTP 500")).first.wait_for()
-        await page.get_by_text("When, how long it took, and why").click()
+        await page.get_by_text("Details").click()
         table = page.get_by_label("Last answers")
         await table.get_by_text("HTTP 500 Internal Server Error").nth(1).wait_for()
         await page.wait_for_timeout(3_500)  # it is drawn anew meanwhile, and stays open
@@ -137,7 +137,7 @@ async def test_an_endpoint_that_fails_is_found_and_mended(browser: Browser, tmp_
         await page.get_by_text("2 retries would be tried").wait_for()
         await console.press("Try now")
         await console.says("2 of 2 changed")
-        await page.get_by_text("answers again").wait_for()
+        await page.get_by_text("works again").wait_for()
         await page.get_by_text("No retries.").or_(page.get_by_text("No retries match.")).wait_for()
         # A receiver that is gone pauses it, and the page says why.
         receiver.behave = answer(410)
@@ -200,10 +200,10 @@ async def test_dead_letters_are_requeued_and_dropped(console: Console) -> None:
     await console.press("Drop")
     await console.says("2 of 2 changed")
     await page.get_by_text("No dead letters match").wait_for()
-    # The ticked ones, to another group.
+    # The selected ones, to another group.
     await console.open("dead")
-    await console.press("Tick all")
-    await console.press("Requeue the 1 ticked…")
+    await console.press("Select all")
+    await console.press("Requeue 1 selected…")
     await page.get_by_text("1 dead letter would be sent again").wait_for()
     await console.write("To another group or endpoint", "others")
     await console.press("Requeue")
@@ -238,13 +238,13 @@ async def test_a_group_is_skipped_and_deleted_with_what_is_left(console: Console
     await page.locator("tr", has_text="orders/unread1").get_by_text("skipped").wait_for()
     assert (await console.get("/v1/groups/workers"))["groups"][0]["dead_letters"] == 2
     await console.press("Undo")
-    await console.says("Its read position is as it was")
+    await console.says("Its read position is restored")
     await page.get_by_text("2 messages, the oldest due").wait_for()
     after = await console.get("/v1/groups/workers")
     assert after["groups"][0]["position"]["at"] <= before["groups"][0]["position"]["at"]
     await console.press("Delete…")
     await page.locator("dialog dd", has_text="2 messages").wait_for()
-    await page.get_by_label("What it has not finished").select_option("dead")
+    await page.get_by_label("Unfinished messages").select_option("dead")
     await console.press("Delete")
     await console.says("workers is deleted")
     await console.open("dead?group=workers")
@@ -270,11 +270,11 @@ async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None
     await console.says("It waits for its next try again, and has all its tries")
     (after,) = (await console.get("/v1/retries?topic=orders/1"))["retries"]
     assert after["retry_at"][:15] == before["retry_at"][:15]
-    # The ticked ones, after a dry run.
+    # The selected ones, after a dry run.
     await console.open("retries?group=workers")
     for n in (1, 2):
         await page.locator("tr", has_text=f"orders/{n}").get_by_role("checkbox").check()
-    await console.press("Bury the 2 ticked…")
+    await console.press("Bury 2 selected…")
     await page.get_by_text("2 retries would become dead letters").wait_for()
     assert (await console.get("/v1/dead"))["messages"] == []
     await console.press("Bury")
@@ -285,7 +285,7 @@ async def test_retries_are_hastened_buried_and_dropped(console: Console) -> None
     await page.locator("tbody tr").nth(2).wait_for(state="detached")
     waiting = (await console.get("/v1/retries"))["retries"]
     await console.press("Try all 2 now…")
-    await console.write("Not now but in", "PT5M")
+    await console.write("Delay", "PT5M")
     await console.press("Try now")
     await page.locator("dialog").wait_for(state="detached")
     sooner = (await console.get("/v1/retries"))["retries"]
@@ -313,7 +313,7 @@ async def test_a_key_that_only_reads_sees_its_places_and_changes_none(
         await console.open("places")
         assert await page.locator("tbody a").all_inner_texts() == ["mine"]
         await console.open("endpoints")
-        await page.get_by_text("keys with the scope admin").wait_for()
+        await page.get_by_text("a key with the scope admin").wait_for()
         for name in ("retries", "dead"):
             await console.open(name)
             await page.locator(".empty").wait_for()

@@ -39,7 +39,7 @@ async def test_it_shows_what_is_pending_and_is_found_as_it_was(console: Console)
     assert await pressed.inner_text() == "1 h"
     await legend.get_by_text("5 pending").wait_for()
     await console.press("All topics")
-    await page.get_by_text("The same as a table").click()
+    await page.get_by_text("As a table").click()
     await page.get_by_role("row").get_by_role("link").first.click()
     await console.shown("messages")
 

@@ -69,7 +69,7 @@ export class Api {
       });
       if (response.ok) return response;
       // Of a cluster's node that does not lead. No page may follow there, but its user's browser goes by itself.
-      if (response.type === "opaqueredirect") throw new Problem(307, { title: "Another node leads now", detail: "load this page again, and it is that one's" });
+      if (response.type === "opaqueredirect") throw new Problem(307, { title: "Another node leads now", detail: "reload this page to see it" });
       const problem = new Problem(response.status, await response.json().catch(() => ({})));
       if (response.status !== 401) throw problem;
       // Another call may have been given a key in the meantime: then that one is tried.

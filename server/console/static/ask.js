@@ -79,7 +79,7 @@ export async function dryRun({ what, would, act, kind = "act", ask = null, run }
   ], { act: tried.matched ? act : null, kind, answer: (form) => run({ ...entries(form), after: tried }) });
   if (result) {
     const late = result.matched - result.changed;
-    notice(`${count(result.changed)} of ${count(result.matched)} changed${late ? `; ${count(late)} came too late` : ""}`);
+    notice(`${count(result.changed)} of ${count(result.matched)} changed${late ? `; ${count(late)} ${late === 1 ? "was" : "were"} too late` : ""}`);
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// Many messages cancelled or shifted: the ticked ones, or all that are pending and match topic and time. A dry run comes first.
+// Many messages cancelled or shifted: the selected ones, or all that are pending and match topic and time. A dry run comes first.
 
 import { part } from "./api.js";
 import { attempt, dryRun, notice } from "./ask.js";
@@ -9,7 +9,7 @@ import { delayMs } from "./when.js";
 const AT_ONCE = 16;
 const terms = (verb, what) => (verb === "cancel"
   ? { what, would: "be cancelled: nobody gets them, and that cannot be undone", act: "Cancel them", kind: "danger" }
-  : { what, would: "be moved", act: "Shift them", ask: field("By", "shift", { placeholder: "2h, or -15m back", required: true }) });
+  : { what, would: "be moved", act: "Shift them", ask: field("Shift by", "shift", { placeholder: "2h, or -15m back", required: true }) });
 
 /** What a topic filter and a range of due times select: by one call. */
 export function changeAll(api, verb, filter) {
@@ -36,7 +36,7 @@ export async function changeTicked(api, verb, rows, again) {
     undo = () => attempt(() => each([...tags.keys()], move((one) => one.local ?? one.deliver_at)), ({ matched, changed }) => `${count(changed)} of ${count(matched)} moved back`).then(again);
     return each(rows, move((one) => new Date(Date.parse(one.deliver_at) + by).toISOString()));
   }
-  const result = await dryRun({ ...terms(verb, ["ticked message", "ticked messages"]), run });
+  const result = await dryRun({ ...terms(verb, ["selected message", "selected messages"]), run });
   if (result?.changed && undo) notice(`Moved: ${count(result.changed)}`, "good", undo);
   return result;
 }

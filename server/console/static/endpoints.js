@@ -23,7 +23,7 @@ async function openList(root, { api, every }) {
 
   async function load() {
     const [{ rows, cut, hidden }, past] = await Promise.all([placesOf(api, ["endpoint"]), history(api).catch(denied)]);
-    fill(body, hidden.length ? h("p", { class: "empty" }, "Endpoints are shown to keys with the scope admin.") : rows.length ? table([
+    fill(body, hidden.length ? h("p", { class: "empty" }, "Only a key with the scope admin may see endpoints.") : rows.length ? table([
       ["Endpoint", (row) => [h("div", {}, h("a", { href: row.href }, row.name)), h("code", { class: "faint" }, row.one.url)], "text", (row) => row.name],
       ["Last answers", ({ one }) => codes(one.last_answers), "nowrap"],
       ...columns(past?.points),
@@ -34,7 +34,7 @@ async function openList(root, { api, every }) {
   every(REFRESH_MS, load);
 }
 
-const nothing = () => h("div", { class: "empty" }, h("p", {}, "No endpoints. An endpoint is a URL with a name: messages with ", h("code", {}, "deliver_to"), " are posted there when they are due. This makes one:"),
+const nothing = () => h("div", { class: "empty" }, h("p", {}, "No endpoints. An endpoint is a URL with a name: messages with ", h("code", {}, "deliver_to"), " are posted there when they are due. This creates one:"),
   h("pre", { tabindex: "0" }, `curl -X PUT ${location.origin}/v1/endpoints/billing -H 'content-type: application/json' -d '{"url":"https://billing.example.com/hook"}'`));
 
 /** An answer's status; its title says the rest. */
@@ -76,7 +76,7 @@ const openOne = (root, context, name) => {
         return true;
       },
     });
-    if (done) { notice(one.secret ? "The new secret signs, the former one as well for a day" : "Posts are signed"); await attempt(load, null); }
+    if (done) { notice(one.secret ? "The new secret signs; for a day the former one signs too" : "Posts are signed"); await attempt(load, null); }
   }
 
   /** Codes, and on demand the rest. */
@@ -88,7 +88,7 @@ const openOne = (root, context, name) => {
       ["Reason", (each) => each.reason ?? "–", "text", (each) => each.reason],
       ["Message", (each) => h("a", { class: "mono", href: `#/messages/${each.id}` }, each.id), "nowrap"],
     ], last, "Last answers", order);
-    return [h("p", {}, codes(last)), h("details", { open: isOpen, ontoggle: (event) => { isOpen = event.target.open; } }, h("summary", {}, "When, how long it took, and why"), rest)];
+    return [h("p", {}, codes(last)), h("details", { open: isOpen, ontoggle: (event) => { isOpen = event.target.open; } }, h("summary", {}, "Details"), rest)];
   }
 
   return openPlace(root, context, {

@@ -4,7 +4,7 @@ import { parse, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
 import { copy, curl } from "./copy.js";
 import { button, entries, field, fill, h, submitted } from "./dom.js";
-import { instant } from "./format.js";
+import { count, instant } from "./format.js";
 
 /** Draws it; true. */
 export function openFirst(root, { api, go }) {
@@ -20,7 +20,7 @@ export function openFirst(root, { api, go }) {
     try {
       const { id, deliver_at: at, claims } = await api.post("/v1/messages", { ...entries(form), payload: payload(form.elements.payload.value) }, { claims: true });
       const places = claims.groups + claims.endpoints + claims.sessions;
-      notice(`Due at ${instant(at)}. ${places ? `${places} would get it.` : "Nobody would get it: nobody subscribes to its topic yet."}`);
+      notice(`Due at ${instant(at)}. ${places ? `${count(places)} ${places === 1 ? "place" : "places"} would get it.` : "Nobody would get it: its topic has no subscriber yet."}`);
       go(`/messages/${part(id)}`);
     } catch (error) {
       fill(said, reasons(error));
@@ -29,7 +29,7 @@ export function openFirst(root, { api, go }) {
 
   const hasKey = Boolean(api.key);
   fill(root, h("h1", {}, "Overview"),
-    h("p", {}, "This server holds nothing yet. Give it a message and a time: it delivers the message at that time to whoever asks for its topic."),
+    h("p", {}, "This server has no messages yet. Send it a message and a time: it delivers the message at that time to all subscribers of its topic."),
     h("div", { class: "columns" },
       h("div", {},
         h("section", {}, h("h2", {}, "Send a first message"), form),
@@ -39,7 +39,7 @@ export function openFirst(root, { api, go }) {
           h("li", {}, h("a", { href: "/docs" }, "The API"), " of this server, call by call."),
           h("li", {}, "The tutorial: ", h("code", {}, "docs/tutorial.md"), " in the repository.")))),
       h("div", {},
-        code("The same by curl", hasKey && "Set FASTI_KEY to the key that you gave this page.",
+        code("The same with curl", hasKey && "Set FASTI_KEY to the key that you gave this page.",
           curl("/v1/messages", { topic: "orders/17/remind", payload: { order: 17 }, deliver_in: "5s" }, hasKey)),
         code("Send and receive in Python", `After: pip install fasti-client.${hasKey ? " It reads FASTI_KEY, too." : ""}`,
           "import fasti", "", `with fasti.sync.Client("${location.origin}") as c:`, '    c.messages.schedule("orders/17/remind", {"order": 17}, delay=5)',

@@ -42,7 +42,7 @@ export async function open(root, { api, every, query }) {
     field("Slice (when it starts)", "slice", { value: slice, required: true, placeholder: "2026-12-24T09:00:00Z" }),
     field("Number of parts", "parts", { value: "4", inputmode: "numeric" }),
   ], "Split it", "act", (form) => ({ kind: "split", slice: form.elements.slice.value.trim(), parts: Number(form.elements.parts.value) }));
-  const expire = () => begin("Drop old slices?", h("p", {}, "Slices that are past their retention are archived, if an archive is set, and dropped. This cannot be taken back."), "Drop them", "danger", () => ({ kind: "expire" }));
+  const expire = () => begin("Drop old slices?", h("p", {}, "Slices that are past their retention are archived, if an archive is set, and dropped. This cannot be undone."), "Drop them", "danger", () => ({ kind: "expire" }));
 
   await load();
   every(2_000, load);

@@ -1,5 +1,5 @@
 // What is kept of messages for one place, retries and dead letters: found by place, topic, reason, id, key and time, and
-// changed: one at once; the ticked ones, or all that are found, after a dry run.
+// changed: one at once; the selected ones, or all that are found, after a dry run.
 //
 // The same message may be kept for two places: its id and its place name one.
 
@@ -14,7 +14,7 @@ const PAGE = 200, IDS = 1_000;
 const REASONS = 8, REASON_CHARS = 70;
 const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key: "key", since: "from", until: "to" };
 const EVERYTHING = { topic: "#" };
-const LATE = "Nothing has changed: it is not here any more";
+const LATE = "Nothing has changed: it is no longer in this list";
 
 /** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time], empty, untilNow: a filter of
  *  what is there by now,
@@ -77,13 +77,13 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
     const isAll = ticked.size === rows.length;
     const buttons = (which, bodies) => kind.actions.map((one) => button(`${one.many?.(which) ?? `${one.name} ${which}`}…`, () => change(one, bodies()), one.kind));
     fill(tools, rows.length ? h("div", { class: "row" },
-      button(isAll ? "Tick none" : "Tick all", () => { for (const row of rows) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
-      ticked.size ? buttons(`the ${count(ticked.size)} ticked`, () => named(ticked))
+      button(isAll ? "Select none" : "Select all", () => { for (const row of rows) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
+      ticked.size ? buttons(`${count(ticked.size)} selected`, () => named(ticked))
         : buttons(total === 1 ? "it" : `all ${count(total)}`, () => (cursor === null ? named(rows) : [{ filter: { ...kind.untilNow?.(), ...(Object.keys(filter).length ? filter : EVERYTHING) } }]))) : null);
   }
 
   const drawn = () => table([
-    ["Tick", (row) => h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Tick ${row.id} of ${row.group}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(); } })],
+    ["Select", (row) => h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Select ${row.id} of ${row.group}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(); } })],
     [kind.when[0], (row) => moment(kind.when[1](row)), "nowrap", kind.when[1]],
     ...(isOfOne ? [] : [["Place", keeperOf, "text", (row) => row.group]]),
     ["Message", (row) => [h("div", {}, row.topic), h("a", { class: "mono", href: `#/messages/${row.id}` }, row.id)], "text", (row) => row.topic],

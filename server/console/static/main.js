@@ -119,7 +119,7 @@ function mark([name, title]) {
 }
 
 async function askKey(why) {
-  return dialog("This server asks for a key", [
+  return dialog("This server requires a key", [
     h("p", { class: "faint" }, why),
     field("Key", "key", { type: "password", required: true }),
   ], { act: "Use it", stays: true, answer: (form) => form.elements.key.value.trim() || null });
@@ -156,7 +156,7 @@ function standing(figures) {
   if (figures.behind_ms > 1_000) parts.push(`dispatch is ${span(figures.behind_ms)} behind`);
   if (figures.held) say(figures.held, "held because the clock was set back");
   if (figures.dead_letters) say(figures.dead_letters, figures.dead_letters === 1 ? "dead letter" : "dead letters");
-  if (figures.store_writable === false) parts.push("the store takes no writes");
+  if (figures.store_writable === false) parts.push("the store cannot be written");
   parts.push(`${instant(figures.time.replace(/\.\d+/, ""))} ${zone.name}`);
   line.textContent = parts.join(" · ");
 }

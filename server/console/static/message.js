@@ -39,10 +39,10 @@ export async function openMessage(root, { api, every }, id) {
       h("div", { class: "row" },
         isPending ? [button("Move…", () => move(message)), button("Send now…", now), button("Cancel…", cancel, "danger")] : null,
         button("Copy id", () => copy(message.id, "the id")),
-        message.payload === undefined ? null : button("Copy as curl", () => copy(curl("/v1/messages", again(message), api.key !== null), "a curl line that schedules it once more")),
-        button("Load again", () => attempt(load, null))),
+        message.payload === undefined ? null : button("Copy as curl", () => copy(curl("/v1/messages", again(message), api.key !== null), "a curl command that schedules it again")),
+        button("Reload", () => attempt(load, null))),
       h("div", { class: "columns" },
-        h("section", { class: "story" }, h("h2", {}, "What has happened"), story(message, place, { post, change })),
+        h("section", { class: "story" }, h("h2", {}, "History"), story(message, place, { post, change })),
         h("section", {}, h("h2", {}, "Payload"), payload(message), headers(message.headers)),
         h("section", {}, h("h2", {}, "Message"), told(message)),
         place ? h("section", {}, h("h2", {}, "Where it is stored"), where(place)) : null));
@@ -51,7 +51,7 @@ export async function openMessage(root, { api, every }, id) {
   /** An act on its retry or dead letter at one place. */
   const post = (acts, group, done) => change(async () => {
     const { changed } = await api.post(acts, { ids: [id], group });
-    if (!changed) throw new Error("Too late: it is not there any more");
+    if (!changed) throw new Error("Too late: it has changed meanwhile");
   }, done);
 
   async function cancel() {
@@ -59,13 +59,13 @@ export async function openMessage(root, { api, every }, id) {
   }
 
   async function now() {
-    if (await confirm("Send it now?", "It is sent at once, and then it can be neither moved nor cancelled.", "Send it")) await change(() => api.patch(path, { deliver_in: 0 }), "It is on its way");
+    if (await confirm("Send it now?", "It is sent at once. After that it cannot be moved or cancelled.", "Send it")) await change(() => api.patch(path, { deliver_in: 0 }), "It was sent");
   }
 
   async function move({ deliver_at: before, local }) {
     const moveTo = (body, tag) => api.fetch("PATCH", path, { body, headers: tag ? { "If-Match": tag } : {} });
     const back = async (tag) => {
-      if (Date.parse(before) <= server.now()) throw new Error("It is too late to move it back: its first time has passed");
+      if (Date.parse(before) <= server.now()) throw new Error("It is too late to move it back: its former time has passed");
       await moveTo({ deliver_at: local ?? before }, tag);
     };
     await dialog("Move", [h("p", { class: "faint" }, `It is due ${both(before)}.`), whenFields()], {
@@ -108,12 +108,12 @@ function told(message) {
   return facts([
     ["Id", h("code", {}, message.id)],
     ["Due", `${both(message.deliver_at)}, ${away(message.deliver_at, server.now())}`],
-    ["As asked", message.local],
+    ["Requested time", message.local],
     ["Publisher", message.publisher],
     ["Schedule", message.schedule && h("a", { href: `#/schedules/${part(message.schedule)}` }, message.schedule)],
     ["Posted to", message.deliver_to],
     ["QoS", message.qos],
-    ["Retained", message.retain ? "yes: it stays the last message of its topic" : null],
+    ["Retained", message.retain ? "yes: new subscribers of its topic get it" : null],
     ["Expires", message.expires_in === undefined ? null : `${span(message.expires_in * 1_000)} after it is due`],
     ["If late", message.late === "drop" ? "it is dropped" : message.late],
     ["Content type", message.content_type],

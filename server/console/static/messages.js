@@ -161,10 +161,10 @@ function list({ api, title, step: most, fits, pages, signal, hasPending, count: 
     const shown = `${count(rows.length)}${total === null ? "" : ` of ${count(total)}`} shown${isReading ? where : ""}`;
     const figures = fits ? `${count(read)} read, ${count(found.length)} found${where}` : shown;
     const stand = isReading ? "" : isEnd ? (fits ? ": that is all" : "") : isStopped ? ": stopped" : found.length < wanted ? `: a search reads ${count(READ_MOST)} messages or ${READ_MS / 1_000} s` : "";
-    said.textContent = `${figures}${stand}${isCut ? "; of one second there are too many to show" : ""}`;
+    said.textContent = `${figures}${stand}${isCut ? "; one second has too many to show" : ""}`;
     fill(body, rows.length ? drawn(rows) : isReading ? null : empty());
     fill(foot, isReading ? [h("progress", { "aria-label": "Searching" }), button("Stop", () => { isStopped = true; })]
-      : isEnd && found.length <= wanted ? null : button(found.length > wanted || !fits ? "More" : "Go on", () => { if (found.length >= wanted) wanted += most; run(); }));
+      : isEnd && found.length <= wanted ? null : button(found.length > wanted || !fits ? "More" : "Continue", () => { if (found.length >= wanted) wanted += most; run(); }));
     drawTools(rows);
   }
 
@@ -177,14 +177,14 @@ function list({ api, title, step: most, fits, pages, signal, hasPending, count: 
     const act = async (change) => { if (await change) again(); };
     const chosen = can.filter((row) => ticked.has(row)), isAll = chosen.length === can.length;
     fill(tools,
-      button(isAll ? "Tick none" : "Tick all", () => { for (const row of can) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
-      chosen.length ? [button("Cancel the ticked…", () => act(changeTicked(api, "cancel", chosen, again)), "danger"), button("Shift the ticked…", () => act(changeTicked(api, "reschedule", chosen, again)))] : null,
-      filter ? [button("Cancel all of these…", () => act(changeAll(api, "cancel", filter)), "danger"), button("Shift all of these…", () => act(changeAll(api, "reschedule", filter)))] : null);
+      button(isAll ? "Select none" : "Select all", () => { for (const row of can) isAll ? ticked.delete(row) : ticked.add(row); draw(); }),
+      chosen.length ? [button("Cancel selected…", () => act(changeTicked(api, "cancel", chosen, again)), "danger"), button("Shift selected…", () => act(changeTicked(api, "reschedule", chosen, again)))] : null,
+      filter ? [button("Cancel all matching…", () => act(changeAll(api, "cancel", filter)), "danger"), button("Shift all matching…", () => act(changeAll(api, "reschedule", filter)))] : null);
   }
 
-  const tick = (row) => (row.state === "pending" ? h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Tick ${row.topic}, ${row.id}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(found.slice(0, wanted)); } }) : null);
+  const tick = (row) => (row.state === "pending" ? h("input", { type: "checkbox", checked: ticked.has(row), "aria-label": `Select ${row.topic}, ${row.id}`, onchange: (event) => { event.target.checked ? ticked.add(row) : ticked.delete(row); drawTools(found.slice(0, wanted)); } }) : null);
   const drawn = (rows) => table([
-    ...(hasPending ? [["Tick", tick]] : []),
+    ...(hasPending ? [["Select", tick]] : []),
     ["Due", (one) => moment(one.deliver_at), "nowrap", (one) => one.deliver_at],
     ["Topic", (one) => h("a", { href: `#/messages/${one.id}` }, one.topic), "text", (one) => one.topic],
     ["State", (one) => stateTag(one.state), "nowrap", (one) => one.state],

@@ -4,11 +4,11 @@ const labels = (text) => Object.fromEntries([...text.matchAll(/(\w+)="((?:[^"\\]
 
 /** What the bounds of the server are called on pages; a new one has its own name. */
 const LIMITS = {
-  "limits.memory": "Memory of the server", "limits.pool_bytes": "What connections have not read or sent yet", "http.buffered_bytes": "Answers that are being made",
-  "limits.sessions": "Sessions", "limits.groups": "Groups", "limits.subscriptions": "Subscriptions", "limits.subscription_bytes": "Names of subscriptions",
+  "limits.memory": "Memory of the server", "limits.pool_bytes": "Unread and unsent bytes of connections", "http.buffered_bytes": "HTTP answers in preparation",
+  "limits.sessions": "Sessions", "limits.groups": "Groups", "limits.subscriptions": "Subscriptions", "limits.subscription_bytes": "Filters of subscriptions, in bytes",
   "limits.pending": "Pending messages and retries", "limits.schedules": "Schedules", "limits.endpoints": "Endpoints", "limits.retained": "Retained messages",
   "limits.queued": "Writes that wait for the disk", "limits.queued_bytes": "Writes that wait for the disk, in bytes", "limits.waiting_pulls": "Workers that wait for a message",
-  "limits.leases": "Messages that workers hold", "limits.connections": "MQTT connections", "limits.returned": "Messages that workers gave back", "limits.route_cache_bytes": "Cache of who gets which topic",
+  "limits.leases": "Messages that workers hold", "limits.connections": "MQTT connections", "limits.returned": "Messages that workers gave back", "limits.route_cache_bytes": "Cache of topics and their receivers",
   "http.connections": "HTTP connections", "dead.max_messages": "Dead letters", "dead.max_bytes": "Dead letters, in bytes", "slices.max": "Slices",
   "wheel.max_entries": "Messages that are due soon, in memory", "wheel.max_bytes": "Messages that are due soon, in bytes",
   "tail.max_entries": "Recent messages, in memory", "tail.max_bytes": "Recent messages, in bytes",

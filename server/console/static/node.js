@@ -91,7 +91,7 @@ function members(cluster) {
     ["Changes of leader", cluster.takeovers],
   ]), table([
     ["Node", (one) => one.node, "text"],
-    ["State", (one) => (one.is_alive ? tag(one.state, "good") : tag("silent", "bad"))],
+    ["State", (one) => (one.is_alive ? tag(one.state, "good") : tag("gone", "bad"))],
     ["Behind", (one) => `${count(one.lag)} records`, "number"],
     ["Last heard", (one) => `${span(one.heard_ms)} ago`, "nowrap"],
     ["Version", (one) => one.version, "nowrap"],

@@ -35,7 +35,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   function draw() {
     const { one, filter } = place, undone = one.undone ?? {}, [state, how] = stateOf(place);
     fill(head, h("h1", {}, isOfUrls ? name.slice(ENDPOINT.length) : name, filter ? [" ", h("code", {}, filter)] : null, " ", isOfUrls ? tag("posts to full URLs") : [tag(kind), " ", tag(state, how)]),
-      one.reason && one.state === "paused" ? h("p", { class: "bad" }, `The server has paused it: ${one.reason}. Resume it once its receiver wants messages again.`) : null,
+      one.reason && one.state === "paused" ? h("p", { class: "bad" }, `The server has paused it: ${one.reason}. Resume it when its receiver works again.`) : null,
       h("div", { class: "row" },
         kind === "session" ? null : one.state === "paused" ? button("Resume", () => turn("resume"), "act") : button("Pause", () => turn("pause")),
         acts(load), button("Skip…", skip), button("Replay…", replay), isOfUrls ? null : button("Delete…", drop, "danger")));
@@ -78,12 +78,12 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     const figures = await concerned().catch(told);
     if (!figures) return;
     const result = await dialog("Skip unread messages", [
-      h("p", {}, "Messages that are due and unread are passed over. Messages in flight, retries and dead letters stay as they are."), figures,
+      h("p", {}, "Messages that are due and unread are skipped. Messages in flight, retries and dead letters stay as they are."), figures,
       field("Skip up to", "to", { value: "now", required: true, placeholder: "now, 2026-12-24 09:00, or 1h for an hour ago" }),
-      field("What is passed over", "undone", { options: [[DEAD, "becomes dead letters, which can be requeued"], ["drop", "is dropped"]] }),
+      field("Skipped messages", "undone", { options: [[DEAD, "become dead letters, which can be requeued"], ["drop", "are dropped"]] }),
     ], { act: "Skip", kind: "danger", answer: (form) => { const said = entries(form); return api.post(`${path}:skip`, { ...said, to: toApi(said.to) }, query); } });
     if (!result) return;
-    notice(`It reads on from ${instant(result.to)}. Unread before: ${count(result.undone.lag)}`, "good", () => set(result.from, "Its read position is as it was"));
+    notice(`It continues from ${instant(result.to)}. Unread before: ${count(result.undone.lag)}`, "good", () => set(result.from, "Its read position is restored"));
     await attempt(loadAll, null);
   }
 
@@ -95,8 +95,8 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   /** First from when on, then how many those are, then the act. */
   async function replay() {
     const from = await dialog("Replay", [
-      h("p", {}, "Everything from a time on is delivered again, under the same ids."),
-      field("From a time, or so long ago", "from", { required: true, placeholder: "1h, or 2026-12-24 09:00" }),
+      h("p", {}, "All messages since a time are delivered again, with the same ids."),
+      field("Since (a time, or a duration back)", "from", { required: true, placeholder: "1h, or 2026-12-24 09:00" }),
     ], { act: "Count", answer: (form) => toApi(form.elements.from.value.trim()) });
     if (!from) return;
     const [n, figures] = await Promise.all([counted(from).catch(() => null), concerned()]).catch(told) ?? [];
@@ -104,7 +104,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     const sure = await dialog("Replay", [
       h("p", {}, n === null ? `What was delivered since ${from} would be delivered again. Nothing has changed yet.` : [h("strong", {}, count(n)), ` ${n === 1 ? "message was" : "messages were"} dispatched since then and would be delivered again. Nothing has changed yet.`]), figures,
     ], { act: "Replay", kind: "danger", answer: async () => { await api.post(`${path}:replay`, { from }, query); return true; } });
-    if (sure) { notice("Messages are delivered again from there"); await attempt(loadAll, null); }
+    if (sure) { notice("The replay has begun"); await attempt(loadAll, null); }
   }
 
   /** How many dispatched messages its filters have asked for since then; null: not known. */
@@ -124,7 +124,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     const gone = await dialog(`Delete ${kind} ${name}?`, [
       h("p", {}, isSession ? "Its connection is closed, and its read position is forgotten. Messages in flight and retries are dropped, dead letters stay."
         : kind === "group" ? "Its read position is forgotten. Members get nothing more from it. Dead letters stay." : "Messages for it go nowhere from now on. Dead letters stay."), figures,
-      isSession ? null : field("What it has not finished", "undone", { options: [[DEAD, "becomes dead letters"], ["drop", "is dropped"]] }),
+      isSession ? null : field("Unfinished messages", "undone", { options: [[DEAD, "become dead letters"], ["drop", "are dropped"]] }),
     ], { act: "Delete", kind: "danger", answer: async (form) => { await api.remove(path, { ...query, ...entries(form) }); return true; } });
     if (gone) { notice(`${name} is deleted`); go(kind === "endpoint" ? "/endpoints" : `/places?kind=${kind}`); }
   }
@@ -132,7 +132,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   /** It has ended meanwhile. */
   function gone(error) {
     if (error.status !== 404) throw error;
-    fill(head, h("h1", {}, name), h("p", { class: "bad", role: "alert" }, "It is not there any more: somebody has deleted it, or its time was over."));
+    fill(head, h("h1", {}, name), h("p", { class: "bad", role: "alert" }, "This place no longer exists: it was deleted, or it has expired."));
   }
 
   const told = (error) => { notice(reasons(error), "bad"); return null; };

@@ -99,7 +99,7 @@ function lag({ endpoints, groups, sessions }, points) {
     ["Messages", ({ one }) => lagOf(one), "number"],
     ["Oldest", ({ one }) => behind(one), "number"],
     ["Retries", ({ one }) => count(one.undone?.retries), "number"],
-    ["Course", (row) => lagLine(points, row)],
+    ["Trend", (row) => lagLine(points, row)],
   ], found, "Lag by place") : h("p", { class: "empty" }, "Nobody is behind: each group, endpoint and session has read what was due."));
 }
 
@@ -111,7 +111,7 @@ function reasons(points, name) {
   return h("section", {}, h("h2", {}, "Failed by reason"), rows.length ? table([
     ["Reason", (one) => one, "text"],
     ["Retries waiting", cell("retries", waiting), "number", (one) => waiting[one] ?? 0],
-    [`Dead, ${name.toLowerCase()}`, cell("dead", dead), "number", (one) => dead[one] ?? 0],
+    [`Dead letters, ${name.toLowerCase()}`, cell("dead", dead), "number", (one) => dead[one] ?? 0],
   ], rows, "Failed by reason", { sort: "Retries waiting", down: true }) : h("p", { class: "empty" }, "No try has failed."));
 }
 

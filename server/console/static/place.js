@@ -47,10 +47,10 @@ export function stateOf({ kind, one }) {
   if (one.state === "paused") return one.reason ? [`paused: ${one.reason}`, "bad"] : [`paused${since}`, "warn"];
   if (kind === "endpoint") {
     const { failing: { share, of }, last_answers: [last] } = one;
-    if (!share) return of ? ["answers", "good"] : ["nothing posted yet", null];
-    return last.reason ? [`failing ${percent(share)}`, share < 0.5 ? "warn" : "bad"] : ["answers again", "warn"];
+    if (!share) return of ? ["works", "good"] : ["nothing posted yet", null];
+    return last.reason ? [`failing ${percent(share)}`, share < 0.5 ? "warn" : "bad"] : ["works again", "warn"];
   }
-  if (kind === "session") return one.connected ? ["connected", "good"] : [`away${since}`, undone ? "warn" : null];
+  if (kind === "session") return one.connected ? ["connected", "good"] : [`offline${since}`, undone ? "warn" : null];
   const here = one.members.filter((each) => each.connected).length;
   if (here || !since) return [here === 1 ? "1 member" : here ? `${count(here)} members` : one.left_at ? "no members" : "leases messages", here ? "good" : null];
   return [`no members${since}`, undone ? "bad" : null];

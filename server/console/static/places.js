@@ -74,7 +74,7 @@ async function openList(root, { api, query, go, every }) {
       ["Place", (row) => [h("div", {}, h("a", { href: row.href }, row.name)), h("code", { class: "faint" }, about(row))], "text", (row) => row.name],
       ...(kinds.length > 1 ? [["Kind", (row) => row.kind, "nowrap", (row) => row.kind]] : []),
       ...columns(past?.points),
-    ], rows, "Places", order) : query.name ? h("p", { class: "empty" }, "No place has such a name.") : nobody(), cutNote(found.cut));
+    ], rows, "Places", order) : query.name ? h("p", { class: "empty" }, "No place has this in its name.") : nobody(), cutNote(found.cut));
   }
 
   /** The place of this name, or those that have it in theirs. Not all sessions may have been read. */
@@ -96,7 +96,7 @@ function about({ kind, filter, one }) {
 }
 
 const nobody = () => h("div", { class: "empty" },
-  h("p", {}, "Nobody receives messages yet. A place is a ", h("b", {}, "session"), " (an MQTT client), a ", h("b", {}, "group"), " (workers that share the messages of a filter) or an ", h("b", {}, "endpoint"), " (a URL that messages are posted to). This makes a group:"),
+  h("p", {}, "There are no places yet. A place receives messages: it is a ", h("b", {}, "session"), " (an MQTT client), a ", h("b", {}, "group"), " (workers that share the messages of a filter) or an ", h("b", {}, "endpoint"), " (a URL that messages are posted to). This creates a group:"),
   h("pre", { tabindex: "0" }, `curl -X PUT ${location.origin}/v1/groups/workers -H 'content-type: application/json' -d '{"filter":"orders/#"}'`));
 
 async function openGroup(root, context, name, filter) {
@@ -118,7 +118,7 @@ async function openGroup(root, context, name, filter) {
     ],
     more: (one) => [h("h2", {}, "Members"), one.members.length ? table([
       ["Client", (each) => h("a", { href: `#/places/session/${part(each.client_id)}` }, each.client_id), "text", (each) => each.client_id],
-      ["Connection", (each) => tag(each.connected ? "connected" : "away", each.connected ? "good" : null)],
+      ["Connection", (each) => tag(each.connected ? "connected" : "offline", each.connected ? "good" : null)],
       ["QoS", (each) => each.qos, "number"],
       ["In flight", (each) => count(each.in_flight), "number", (each) => each.in_flight],
     ], one.members, "Members", order) : h("p", { class: "empty" }, "No members are connected. A member subscribes to ", h("code", {}, `$share/${name}/${one.filter}`), " or leases messages.")],
@@ -127,7 +127,7 @@ async function openGroup(root, context, name, filter) {
 
 const openSession = (root, context, id, order = {}) => openPlace(root, context, {
   read: async () => placed("session", await context.api.get(`/v1/sessions/${part(id)}`)),
-  settings: (one) => [["Connected since", one.connected_at && moment(one.connected_at)], ["Away since", one.left_at && moment(one.left_at)]],
+  settings: (one) => [["Connected since", one.connected_at && moment(one.connected_at)], ["Offline since", one.left_at && moment(one.left_at)]],
   more: (one) => [h("h2", {}, "Subscriptions"), table([
     ["Filter", (each) => h("code", {}, each.filter), "text", (each) => each.filter],
     ["QoS", (each) => each.qos, "number"],

@@ -9,7 +9,7 @@ export const retries = {
   empty: "No retries. A message that a place failed to handle waits here for its next try.",
   when: ["Next try", (one) => one.retry_at],
   actions: [
-    { verb: "try", name: "Try now", many: (which) => `Try ${which} now`, would: "be tried", done: "It is tried now", ask: () => field("Not now but in", "deliver_in", { placeholder: "10m; empty: now" }) },
+    { verb: "try", name: "Try now", many: (which) => `Try ${which} now`, would: "be tried", done: "It is tried now", ask: () => field("Delay", "deliver_in", { placeholder: "10m; empty: now" }) },
     {
       verb: "bury", name: "Bury", would: "become dead letters", done: "It is a dead letter now",
       undo: (row) => ["/v1/dead:requeue", { ids: [row.id], group: place(row), deliver_in: Math.max(0, Math.round((Date.parse(row.retry_at) - server.now()) / 1_000)) }],

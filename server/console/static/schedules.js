@@ -34,18 +34,18 @@ const two = (label) => { label.classList.add("two"); return label; };
 const kindOf = (one) => KINDS.map(([kind]) => kind).find((kind) => one[kind]) ?? "cron";
 const rule = (one) => `${one.cron ? "" : `${kindOf(one)} `}${one[kindOf(one)]}`.replace(/^rrule /, "");
 const messages = (one) => `${count(one.count)}${one.limit ? ` of ${count(one.limit)}` : ""}`;
-const next = (one) => (one.next ? `Next fire: ${both(one.next.at)}` : "It has no further fire");
+const next = (one) => (one.next ? `Next fire: ${both(one.next.at)}` : "There is no further fire");
 
 /** What can be done with one, each said and, where it can be, taken back. `done` draws what is now. */
 function acts(api, done) {
   const post = (one, verb, body) => api.post(`/v1/schedules/${part(one.name)}:${verb}`, body);
-  const act = async (action, said, undo = null) => { await attempt(action, said, undo && (() => act(undo, (now) => `Taken back. ${next(now)}`))); await done(); };
+  const act = async (action, said, undo = null) => { await attempt(action, said, undo && (() => act(undo, (now) => `Undone. ${next(now)}`))); await done(); };
 
   /** Leave the next fire out. What the page shows of it may be seconds old, so it is asked for first. */
   async function skip({ name }) {
     const one = await api.get(`/v1/schedules/${part(name)}`);
     const skipped = one.next?.at;
-    await act(() => post(one, "skip"), (now) => `The fire of ${instant(skipped)} is left out. ${next(now)}`, one.silent ? null : async () => {
+    await act(() => post(one, "skip"), (now) => `The fire of ${instant(skipped)} is skipped. ${next(now)}`, one.silent ? null : async () => {
       // From now on, but without those before it that were left out as well.
       let now = await post(one, "resume", { from: "now" });
       while (now.next && now.next.at < skipped) now = await post(one, "skip");
@@ -57,9 +57,9 @@ function acts(api, done) {
   const resume = (one) => act(() => post(one, "resume"), (now) => `${one.name} is active. ${next(now)}`, () => post(one, "pause"));
   return {
     toggle: (one) => (one.state === "paused" ? button("Resume", () => resume(one)) : button("Pause", () => pause(one), null, { disabled: one.state !== "active" })),
-    skip: (one) => button("Skip next", () => attempt(() => skip(one), null), null, { disabled: !one.next, title: "Leave the next fire out" }),
+    skip: (one) => button("Skip next", () => attempt(() => skip(one), null), null, { disabled: !one.next, title: "Skip the next fire" }),
     trigger: (one) => button("Send now…", async () => {
-      if (await confirm(`Send the message of ${one.name} now?`, "It goes out at once, beside the plan, and cannot be taken back. The next fire stays.", "Send it now")) await act(() => post(one, "trigger"), `The message of ${one.name} was sent`);
+      if (await confirm(`Send the message of ${one.name} now?`, "It is sent at once, in addition to the planned fires. This cannot be undone.", "Send it now")) await act(() => post(one, "trigger"), `The message of ${one.name} was sent`);
     }),
     fromNow: (one) => button("Continue from now", () => act(() => post(one, "resume", { from: "now" }), (now) => `${one.name} continues from now. ${next(now)}`)),
   };
@@ -116,7 +116,7 @@ async function openOne(root, { api, go }, name) {
     two(field("If a local time is skipped (clocks go forward)", "gap", { value: known.dst?.gap ?? "after", options: GAPS })),
     two(field("If a local time comes twice (clocks go back)", "overlap", { value: known.dst?.overlap ?? "first", options: OVERLAPS })),
     two(field("If fires were missed (server down)", "misfire", { value: known.misfire ?? "fire_once", options: MISSED })),
-    Object.keys(kept).length ? h("p", { class: "wide faint" }, "Kept as they are: ", h("code", {}, JSON.stringify(kept))) : null,
+    Object.keys(kept).length ? h("p", { class: "wide faint" }, "Not in this form, kept as they are: ", h("code", {}, JSON.stringify(kept))) : null,
     h("div", { class: "wide row" }, h("button", { class: "act" }, "Save"), said));
   fill(root, h("h1", {}, name === null ? "New schedule" : name, " ", known.state ? tag(known.state, STATES[known.state]) : null),
     known.silent ? h("p", { class: "warn", role: "status" }, `Silent until ${both(known.silent.until)}: ${known.silent.why}. `, act.fromNow(known)) : null,
@@ -154,7 +154,7 @@ async function openOne(root, { api, go }, name) {
 
   async function look() {
     const turn = ++asked;
-    if (!form.elements.when.value.trim()) { fill(preview, h("p", { class: "empty" }, "Write a rule, and its next fires show here.")); return; }
+    if (!form.elements.when.value.trim()) { fill(preview, h("p", { class: "empty" }, "Enter a rule to see its next fires.")); return; }
     try {
       const body = wish();
       const { fires } = await api.post("/v1/schedules:preview", { topic: "preview", ...body, count: FIRES, name: form.elements.name.value });
@@ -177,7 +177,7 @@ async function openOne(root, { api, go }, name) {
   }
 
   async function remove() {
-    if (!(await confirm(`Delete ${name}?`, "It sends no more messages, and its pending message is cancelled. This cannot be taken back.", "Delete it"))) return;
+    if (!(await confirm(`Delete ${name}?`, "It sends no more messages, and its pending message is cancelled. This cannot be undone.", "Delete it"))) return;
     if (await attempt(() => api.remove(`/v1/schedules/${part(name)}`), `${name} was deleted`)) go("/schedules");
   }
 
@@ -196,4 +196,4 @@ const shown = (fires) => fires.length ? table([
   ["Local time", (one) => [local(one.local), one.note ? h("div", { class: "warn" }, one.note) : null]],
   ["UTC", (one) => one.at.replace("T", " ").replace(/(\.000)?Z$/, ""), "nowrap"],
   ["From now", (one) => away(one.at, server.now()), "nowrap"],
-], fires, "Next fires") : h("p", { class: "empty" }, "It does not fire any more.");
+], fires, "Next fires") : h("p", { class: "empty" }, "There are no further fires.");

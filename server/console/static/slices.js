@@ -98,7 +98,7 @@ async function openOne(root, { api, every }, start) {
         ["Size", (each) => fullness(each.bytes, each.cap_bytes, bytes), null, (each) => each.bytes],
         ["First due", (each) => moment(each.first?.at), "nowrap", (each) => each.first?.at],
         ["Last due", (each) => moment(each.last?.at), "nowrap", (each) => each.last?.at],
-        ["State", (each) => [each.sealed ? tag("takes no more messages") : tag("open"), each.borrowed ? tag("of a split slice") : null,
+        ["State", (each) => [each.sealed ? tag("sealed: takes no more messages") : tag("open"), each.borrowed ? tag("of a split slice") : null,
           each.unreadable.length ? tag(`${each.unreadable.length} unreadable`, "bad") : null]],
       ], one.shards, "Shards", order));
   }

@@ -8,7 +8,7 @@ import { away, count, instant, server, span } from "./format.js";
 
 const ENDPOINT = "$endpoint/";
 /** What became of a try, by the API's word. */
-export const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "given back too often" };
+export const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "returned too often" };
 const STATES = { in_flight: ["in flight"], waiting: ["waiting"], retry: ["waits for its next try", "warn"], dead: ["dead letter", "bad"], dropped: ["dropped", "warn"], done: ["done", "good"] };
 
 /** `place`: as explain tells it, or null. `acts`: { post(path, group, done), change }. */
@@ -20,13 +20,13 @@ export function story(message, place, acts) {
   const by = message.schedule ? ["by the schedule ", h("a", { href: `#/schedules/${part(message.schedule)}` }, message.schedule)] : message.publisher ? `by ${message.publisher}` : null;
   return h("ol", {},
     by && event(null, ["Scheduled ", by]),
-    isMoved ? event(first, "First time at which it was due; it was moved since") : null,
+    isMoved ? event(first, "First due time, before it was moved") : null,
     event(message.deliver_at, isAhead ? ["Due ", away(message.deliver_at, server.now())] : "Due", isAhead ? "ahead" : null),
     message.cancelled_at ? event(message.cancelled_at, "Cancelled: nobody gets it", "warn") : null,
     message.state === "expired" ? event(message.dispatched_at ?? null, "Expired: it was not delivered, because its time was over", "warn")
       : message.dispatched_at ? event(message.dispatched_at, `Dispatched${late > 1_000 ? `, ${span(late)} late` : ""}`) : null,
     message.deliveries?.map((one) => delivery(one, acts)),
-    message.deliveries?.length === 0 ? event(null, "No group or endpoint was to get it. Sessions that have finished it are not listed.", "warn") : null,
+    message.deliveries?.length === 0 ? event(null, "No group or endpoint asked for it. Sessions that have finished it are not listed.", "warn") : null,
     message.deliveries_truncated ? event(null, "There are more places than are shown.") : null);
 }
 
@@ -45,7 +45,7 @@ function delivery(one, { post }) {
   };
   const now = {
     in_flight: () => [event(null, ["Being delivered", one.by ? ` to ${person(one.by)}` : "", one.lease_until ? [", until ", moment(one.lease_until)] : ""])],
-    waiting: () => [event(null, tries.length ? "Waits for a member that takes it" : "Not read yet")],
+    waiting: () => [event(null, tries.length ? "Waits for a member with room" : "Not read yet")],
     retry: () => [event(one.retry_at, `Next try ${away(one.retry_at, server.now())}`, "ahead", h("div", { class: "row" },
       button("Try now", () => post("/v1/retries:try", group, "Next try is now")), button("Bury", () => post("/v1/retries:bury", group, "Moved to the dead letters"), null, { title: "Give up: make a dead letter of it" }),
       button("Drop…", drop("/v1/retries:drop", "retry"), "danger")))],
@@ -62,4 +62,4 @@ const failedOf = ({ attempts = 0, state }) => attempts - (state === "in_flight" 
 const failed = (one) => event(one.at, [h("span", { class: "bad" }, OUTCOMES[one.outcome] ?? one.outcome), one.seconds === null ? "" : ` after ${span(one.seconds * 1_000)}`, `, ${person(one.by)}: ${one.reason}`], "bad");
 
 /** Who had a message in hand. */
-export const person = (by) => (by === "" ? "unknown who" : by === "(pull)" ? "a worker over HTTP" : by.startsWith(ENDPOINT) ? `endpoint ${by.slice(ENDPOINT.length)}` : by);
+export const person = (by) => (by === "" ? "an unknown receiver" : by === "(pull)" ? "a worker over HTTP" : by.startsWith(ENDPOINT) ? `endpoint ${by.slice(ENDPOINT.length)}` : by);

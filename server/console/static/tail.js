@@ -15,7 +15,7 @@ export function open(root, { api, live, query }) {
   const form = h("form", { class: "row", role: "search", "aria-label": "Live", onsubmit: submitted(() => start(entries(form).topic ?? "#")) },
     field("Topic filter", "topic", { value: query.topic ?? "#", placeholder: "orders/#" }), h("button", { class: "act" }, "Start"), tools);
   const box = h("form", { class: "row", "aria-label": "Publish", onsubmit: submitted(publish) },
-    field("Topic", "to", { required: true, placeholder: "orders/17" }), field("Payload", "payload"), field("In (empty: now)", "deliver_in", { placeholder: "10s" }), h("button", {}, "Publish"));
+    field("Topic", "to", { required: true, placeholder: "orders/17" }), field("Payload", "payload"), field("Delay (empty: now)", "deliver_in", { placeholder: "10s" }), h("button", {}, "Publish"));
   fill(root, h("h1", {}, "Live"), form, said, h("details", { open: true }, h("summary", {}, "Publish a message"), box), body);
 
   function start(wanted) {
@@ -73,10 +73,10 @@ export function open(root, { api, live, query }) {
   }
 
   function draw() {
-    fill(tools, stream ? [button(isPaused ? `Go on${missed ? ` (${count(missed)} new)` : ""}` : "Pause", pause), button("Stop", () => stop("Stopped"))] : null,
+    fill(tools, stream ? [button(isPaused ? `Resume${missed ? ` (${count(missed)} new)` : ""}` : "Pause", pause), button("Stop", () => stop("Stopped"))] : null,
       rows.length ? button("Clear", () => { rows = []; draw(); }) : null);
     if (isPaused || !document.getSelection().isCollapsed) return;
-    fill(body, rows.length ? drawn(rows.slice(0, ROWS)) : h("p", { class: "empty" }, stream ? "Nothing yet. Messages appear here when they are dispatched." : "Start shows messages as they are dispatched."));
+    fill(body, rows.length ? drawn(rows.slice(0, ROWS)) : h("p", { class: "empty" }, stream ? "Nothing yet. Messages appear here when they are dispatched." : "Press Start to see messages as they are dispatched."));
   }
 
   function pause() {
@@ -102,4 +102,4 @@ const drawn = (rows) => table([
   ["QoS", (one) => one.qos ?? "", "number"],
 ], rows, "Messages as they are dispatched");
 
-const skipped = ({ messages }) => (messages === null ? "Some messages of all topics came too fast to be shown" : `${count(messages)} messages of all topics came too fast to be shown`);
+const skipped = ({ messages }) => (messages === null ? "Some messages were too fast to be shown (all topics)" : `${count(messages)} messages were too fast to be shown (all topics)`);

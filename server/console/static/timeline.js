@@ -44,7 +44,7 @@ export async function open(root, { api, live, go, query, every }) {
         button("◀", () => pan(-(range.to - range.from) / 2), null, { "aria-label": "Earlier" }), button("▶", () => pan((range.to - range.from) / 2), null, { "aria-label": "Later" }),
         button("Now", () => look(around(server.now(), range.to - range.from), range.to - range.from)), log)),
     place, legend,
-    h("details", {}, h("summary", {}, "The same as a table"), list),
+    h("details", {}, h("summary", {}, "As a table"), list),
     h("h2", {}, `The coming ${HEAT_DAYS} days, hour by hour`), heat);
 
   const address = (more = {}) => search({ ...(length ? { span: length } : range), topic, ...more });
@@ -100,7 +100,7 @@ export async function open(root, { api, live, go, query, every }) {
   function draw() {
     const marks = [["now", server.now(), "now"]];
     if (figures && figures.behind_ms > 1_000) marks.push(["horizon", Date.parse(figures.horizon), "horizon"]);
-    if (slices.length) marks.push(["floor", slices[0].from, "oldest that is kept"]);
+    if (slices.length) marks.push(["floor", slices[0].from, "oldest kept"]);
     const spans = slices.filter((one) => one.isOver).map((one) => ["overfull", one.from, one.to, `overfull: ${count(one.count)} rows in the slice from ${instant(one.from)}`]);
     fill(place, chart({ range, buckets, width: width(), isLog, marks, spans, on: { hover, pick, zoom, pan } }));
     hover(buckets.find(({ at }) => at === hovered) ?? null);

@@ -51,11 +51,11 @@ function some(rows, of, page) {
 
 function* serverOf(figures, metrics, cluster) {
   const node = h("a", { href: "#/node" }, "Node");
-  if (figures?.store_writable === false) yield ["bad", "read only", "The store takes no writes: nothing is accepted. The server's log says why, mostly a full or failing disk. It goes on by itself. ", node];
+  if (figures?.store_writable === false) yield ["bad", "read only", "The store cannot be written: the server accepts no messages. Its log says why, mostly a full or failing disk. It continues by itself when the disk is writable. ", node];
   if (figures?.behind_ms > BEHIND_MS) yield ["bad", "behind", `Dispatch is ${span(figures.behind_ms)} behind what is due. `, node.cloneNode(true)];
   if (figures?.held) yield ["warn", "held", `${countOf(figures.held)} ${figures.held === 1 ? "waits" : "wait"} because the server's clock was set back.`];
   if (cluster?.why) yield ["bad", "cluster", `${cluster.why}. `, node.cloneNode(true)];
-  if (metrics?.value("fasti_unreadable_stretches") || metrics?.value("fasti_unreadable_rows")) yield ["bad", "damaged", "A part of the data cannot be read. ", h("a", { href: "#/slices" }, "Slices"), " says which."];
+  if (metrics?.value("fasti_unreadable_stretches") || metrics?.value("fasti_unreadable_rows")) yield ["bad", "damaged", "A part of the data cannot be read: see ", h("a", { href: "#/slices" }, "Slices"), "."];
 }
 
 function endpoint(place) {
@@ -67,7 +67,7 @@ function endpoint(place) {
   if (!share) return null;
   const isOver = one.last_answers[0].reason === null;
   if (isOver && share < 0.5 && !one.undone?.retries) return null;
-  return [kind, "failing", link(place), `: ${of === 1 ? "the last post" : `${percent(share)} of the last ${count(of)} posts`} failed: ${reason}${isOver ? "; the newest one went well" : ""}.`, rest];
+  return [kind, "failing", link(place), `: ${of === 1 ? "the last post" : `${percent(share)} of the last ${count(of)} posts`} failed: ${reason}${isOver ? "; the latest one succeeded" : ""}.`, rest];
 }
 
 function group(place) {
@@ -75,14 +75,14 @@ function group(place) {
   if (!one.lag_messages && !one.undone.retries) return null;
   const named = [link(place), ` (${one.filter})`], rest = [waiting(place), retriesOf(place)];
   if (one.state === "paused") return [kind, "paused", "Group ", named, " is paused.", rest];
-  if (kind === "bad") return [kind, "no worker", "Nobody takes the messages of group ", named, ` ${since(one)}.`, rest];
+  if (kind === "bad") return [kind, "no worker", "Group ", named, ` has had no worker ${since(one)}.`, rest];
   return one.lag_seconds > LAG_S ? ["warn", "behind", "Group ", named, " does not keep up.", rest] : null;
 }
 
 function* gone(sessions) {
   const found = (sessions ?? []).filter(({ one }) => one.left_at && one.lag_messages && gap(one) > AWAY_MS).sort((a, b) => gap(b.one) - gap(a.one));
   if (!found.length) return;
-  yield ["warn", "away", found.length === 1 ? "A client is away with messages waiting: " : `${count(found.length)} clients are away with messages waiting: `,
+  yield ["warn", "offline", found.length === 1 ? "A client is offline with messages waiting: " : `${count(found.length)} clients are offline with messages waiting: `,
     found.slice(0, 3).map((place, index) => [index ? "; " : "", link(place), ` (${messages(place.one)}, ${since(place.one)})`]), found.length > 3 ? "; …" : "."];
 }
 
@@ -90,7 +90,7 @@ function* gone(sessions) {
 function* floor(metrics) {
   for (const [{ group: name }, seconds] of metrics?.all("fasti_floor_kept_seconds") ?? []) {
     const place = placeOf(name);
-    yield ["warn", "kept", "Old messages stay on the disk for ", link(place), `, which is behind: ${span(seconds * 1_000)} longer than their retention.`];
+    yield ["warn", "old slices", link(place), ` is behind: old messages stay on the disk ${span(seconds * 1_000)} longer than their retention.`];
   }
 }
 
@@ -106,7 +106,7 @@ const sumOf = (points, name) => (points ?? []).reduce((sum, one) => sum + (one[n
 
 function* nobody(points) {
   const unclaimed = sumOf(points, "unclaimed"), dropped = sumOf(points, "dropped");
-  if (unclaimed) yield ["warn", "unclaimed", `${countOf(unclaimed)} of the last hour ${unclaimed === 1 ? "has" : "have"} reached nobody: no group, endpoint or client asked for ${unclaimed === 1 ? "it" : "them"}. `, h("a", { href: "#/messages?state=dispatched" }, "Dispatched messages"), "."];
+  if (unclaimed) yield ["warn", "unclaimed", `${countOf(unclaimed)} of the last hour had no receiver: no group, endpoint or session asked for ${unclaimed === 1 ? "it" : "them"}. `, h("a", { href: "#/messages?state=dispatched" }, "Dispatched messages"), "."];
   if (dropped) yield ["warn", "dropped", `${countOf(dropped)} ${dropped === 1 ? "was" : "were"} dropped in the last hour before anybody had finished ${dropped === 1 ? "it" : "them"}: with a deleted place, or for lack of room for dead letters. The server's log names the place.`];
 }
 
@@ -125,17 +125,17 @@ function* retries(points) {
 function* bounds(metrics) {
   if (!metrics) return;
   const free = metrics.value("fasti_disk_free_bytes");
-  if (free < FREE_BYTES) yield ["bad", "disk", `The disk of the data has ${bytes(free)} left.`];
+  if (free < FREE_BYTES) yield ["bad", "disk", `The disk of the data has only ${bytes(free)} free.`];
   for (const { title, bound, used, isBytes, isCache } of metrics.limits()) {
     if (!bound || isCache || used <= NEAR * bound) continue;
     const say = isBytes ? bytes : count;
-    yield ["warn", "limit", `${title}: ${percent(used / bound)} taken, ${say(Math.round(used))} of ${say(bound)}. `, h("a", { href: "#/node" }, "Node")];
+    yield ["warn", "limit", `${title}: ${percent(used / bound)} in use, ${say(Math.round(used))} of ${say(bound)}. `, h("a", { href: "#/node" }, "Node")];
   }
 }
 
 /** The list, or the calm. `unseen`: what this key may not see, in words; `isKnown`: it sees enough to say that all is well. */
 export function drawn(found, unseen, isKnown) {
-  const rest = unseen.length ? h("p", { class: "faint" }, `This key does not show ${unseen.join(" and ")}.`) : null;
+  const rest = unseen.length ? h("p", { class: "faint" }, `This key may not see ${unseen.join(" and ")}.`) : null;
   if (!found.length) return [isKnown && h("p", { class: "calm" }, tag("good", "good"), " Nothing is wrong: nobody is behind, nothing fails."), rest];
   return [h("ul", { class: "troubles" }, found.map(([kind, word, ...text]) => h("li", {}, tag(word, kind), h("span", {}, text)))), rest];
 }
