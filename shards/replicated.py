@@ -124,7 +124,7 @@ class ReplicatedStore:
         except Unchained as error:
             if self._has_fit:
                 raise
-            raise OtherLog(f"the store has other records than the log: {error}") from error
+            raise OtherLog(f"this node's data has other records than the log: {error}") from error
         return self._log.reached - start
 
     def lead(self, node: str, url: str) -> None:
@@ -184,20 +184,22 @@ class ReplicatedStore:
         applied = self.applied
         _, last = self._log.bounds()
         if last < applied.seq:
-            raise OtherLog(f"the log ends at {last}, the store has record {applied.seq} of one")
+            raise OtherLog(f"the log ends at {last}, this node's data goes up to record {applied.seq}")
         there = self._log.seal_at(applied.seq)
         if there is not None and there.epoch != applied.epoch:
             raise OtherLog(
-                f"record {applied.seq} of the log is of epoch {there.epoch}, the store has it of epoch"
+                f"record {applied.seq} of the log is of epoch {there.epoch}, in this node's data of epoch"
                 f" {applied.epoch}"
             )
         if applied.digest:
             if there is not None and there.digest != applied.digest:
-                raise OtherLog(f"record {applied.seq} of the log is another one than the store has")
+                raise OtherLog(f"record {applied.seq} of the log differs from that in this node's data")
         elif self.leader is not None and self._log.seal_at(applied.epoch) is not None:
             for _, _, data in self._log.read(applied.epoch - 1):
                 if claim_of(data) != self.leader:
-                    raise OtherLog(f"record {applied.epoch} of the log is another claim than the store knows")
+                    raise OtherLog(
+                        f"the claim at record {applied.epoch} of the log is not that of this node's data"
+                    )
                 break
         claim = self._store.get(Table.META, META_LEADER)
         if claim is not None:
@@ -215,7 +217,7 @@ class ReplicatedStore:
             return
         claim = claim_of(data)
         if claim.has_base and not self.has_rows:
-            raise Trimmed("the log begins with the rows of a store, and this one has none")
+            raise Trimmed("the log begins with the rows of a node, and this node has none: it needs a copy")
         changes = Changes()
         changes.put(Table.META, META_LEADER, data)
         self._apply(changes, place)
@@ -266,7 +268,7 @@ class ReplicatedStore:
         if not self.is_leading:
             raise StoreFailed("this node does not lead: its store takes only the log")
         if self._refusal is not None:
-            raise StoreFailed(f"the log took no batch before this: {self._refusal}") from self._refusal
+            raise StoreFailed(f"the log has refused an earlier batch: {self._refusal}") from self._refusal
 
     def reopen(self) -> None:
         """If it fails, the rows may be older than what was acked, or another leader's: readers must then

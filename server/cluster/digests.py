@@ -52,5 +52,5 @@ def differing(mine: Member, rows: Iterable[Row]) -> list[str]:
     for name, digest in NAMES.items():
         others = sorted(one.node for one in alive if digest(one) and digest(one) != digest(mine))
         if others and digest(mine):
-            lines.append(f"its {name} differ from those of {', '.join(others)}")
+            lines.append(f"this node's {name} differ from those of {', '.join(others)}")
     return lines

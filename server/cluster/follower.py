@@ -103,7 +103,7 @@ class Follower:
             return False
         ahead_ms = self._wall_ms() - self._mono() * 1000 - self._led_ms
         if SKEW_MS < ahead_ms < float("inf") and not self._agrees():
-            self.why = f"its clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
+            self.why = f"this node's clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
         self.why = self._unfit()
         return not self.why and self._claim()

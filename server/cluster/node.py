@@ -306,7 +306,7 @@ class Node:
         await self._reports.tell(self._member())
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
-            self._why = f"the log ends before record {applied}: it lost records or is another log"
+            self._why = f"the log ends before record {applied}: it has lost records, or is another log"
             await self._pause()
             return
         for url in self._reports.others():
@@ -316,7 +316,7 @@ class Node:
                     return
                 await _in_thread(partial(recover_swap, self._data))
             except CopyFailed as failure:
-                log.warning("copy: none from %s: %s", url, failure)
+                log.warning("copy: failed from %s: %s", url, failure)
                 self._why = f"{error}; no copy from {url}: {failure}"
             else:
                 log.info("copy: data of %s copied", url)
@@ -433,13 +433,13 @@ class Node:
         count = max(self._count, sum(row.is_alive for row in self._members))
         self._clock_agrees = self._clocks.agree()
         if self._clock.stepped_ms and (self._clock_agrees or count == 1):
-            log.warning("clock: the new time counts")
+            log.warning("clock: the new time is confirmed")
             self._clock.confirm()
         others = self._clocks.contradicting(self._members)
         self._clock_fault = ""
         if 2 * len(others) > count:
             self._clock_fault = (
-                f"its clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
+                f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
             )
         if self._clock_fault and self._state == "leader":
             log.error("node: gives up the lead: %s", self._clock_fault)
@@ -470,18 +470,19 @@ class Node:
             strays = store.strays
             if strays.last >= first and strays.many:
                 told.append(
-                    f"the log has messages that are none of this timeline, {strays.many} from record"
+                    f"the log has messages of others, {strays.many} from record"
                     f" {strays.first} to {strays.last}: passed over"
                 )
             if store.is_leading and store.applied.version < VERSION and not store.is_raised:
                 told.append(
-                    f"records stay of version {store.applied.version} until {self._count} nodes are heard"
-                    f" that all read version {VERSION}"
+                    f"records keep version {store.applied.version} until {self._count} nodes have reported"
+                    f" that they read version {VERSION}"
                 )
         if self._clock.stepped_ms:
             by_s = self._clock.stepped_ms / 1000
             told.append(
-                f"its clock was set by {by_s:.1f} s, no other node confirms it: the former time counts"
+                f"this node's clock was set by {by_s:.1f} s, no other node confirms it:"
+                " the former time counts"
             )
         if self._clock_fault and self._clock_fault not in told:
             told.append(self._clock_fault)

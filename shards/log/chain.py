@@ -82,10 +82,10 @@ class Chain:
                 raise
             return None
         if link.digest and not follows(record, link):
-            raise Unchained(f"record {seq} of the log was not written after record {link.seq}")
+            raise Unchained(f"record {seq} of the log does not continue record {link.seq}")
         is_claim = record.seal.epoch == seq and record.seal.version > FIRST_VERSION
         if is_claim and not is_signed(record.data, seq, self._keys):
-            raise OtherKey(f"the claim at record {seq} of the log is made with another cluster.key")
+            raise OtherKey(f"the claim at record {seq} of the log is signed with another cluster.key")
         return record
 
     def skip(self) -> None:

@@ -113,7 +113,9 @@ class ChainedLog:
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
         if seal.version > FIRST_VERSION and not is_signed(claim, seal.epoch, self._keys):
-            raise OtherKey(f"the claim at record {seal.epoch}, which this node has, is made with another key")
+            raise OtherKey(
+                f"the claim at record {seal.epoch} in this node's data is signed with another cluster.key"
+            )
 
     def append(
         self,
@@ -131,7 +133,7 @@ class ChainedLog:
         if version == FIRST_VERSION:
             size = self._engine.largest - EXTRA_BYTES
             if len(data) > size:
-                raise TooLarge(f"a record of {len(data):,} bytes, the engine takes {size:,}")
+                raise TooLarge(f"the record has {len(data):,} bytes, the engine takes at most {size:,}")
         for start in range(0, max(1, len(data)), size):
             part = data[start : start + size]
             through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
@@ -217,8 +219,8 @@ class ChainedLog:
         while True:
             if version == FIRST_VERSION and chain.has_passed:
                 raise Damaged(
-                    f"record {chain.next - 1} of the log is a stray; it is passed over once all nodes"
-                    f" report that they read version {VERSION} of records"
+                    f"record {chain.next - 1} of the log is not of this timeline: it can be passed over once"
+                    f" all nodes report that they read version {VERSION} of records"
                 )
             seq = chain.next
             told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])
@@ -240,7 +242,9 @@ class ChainedLog:
             return True
         there = self._frame(seq, timer)
         if there is None:
-            timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
+            timer.doubt(
+                LogDown(f"the place of record {seq} in the log is taken, what is there cannot be read")
+            )
             return False
         if there == frame:
             timer.ask(self._engine.confirm)
@@ -248,15 +252,15 @@ class ChainedLog:
         try:
             record = chain.judged(there)
         except LogError as error:
-            raise Fenced(f"record {seq} is another's: {error}") from error
+            raise Fenced(f"another node wrote record {seq} of the log: {error}") from error
         if record is not None:
-            raise Fenced(f"record {seq} is another's")
+            raise Fenced(f"another node wrote record {seq} of the log")
         self._pass(chain)
         return False
 
     def _pass(self, chain: Chain) -> None:
         if chain.next > chain.strays.last + 1 or not chain.strays.many:
-            log.warning("log: record %d is a stray, none of this timeline: passed over", chain.next)
+            log.warning("log: record %d is not of this timeline: passed over", chain.next)
         chain.skip()
 
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
@@ -341,8 +345,8 @@ def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
     Raises Trimmed; Damaged when it was missing until the deadline.
     """
     if seq < first:
-        raise Trimmed(f"the log begins at {first}, record {seq} is trimmed")
+        raise Trimmed(f"record {seq} of the log is trimmed: the log begins at record {first}")
     if seq > last:
-        timer.doubt(Damaged(f"the log ends at {last}, record {seq} was there"))
+        timer.doubt(Damaged(f"record {seq} of the log is gone: the log ends at {last}"))
     else:
-        timer.doubt(Damaged(f"record {seq} of the log is missing, it goes from {first} to {last}"))
+        timer.doubt(Damaged(f"record {seq} of the log is missing: the log has records {first} to {last}"))

@@ -97,10 +97,12 @@ def digest_in(frame: bytes) -> bytes:
 def opened(frame: bytes, seq: int) -> Record:
     """The record in the frame at `seq`. Raises Damaged, UnknownVersion."""
     if len(frame) < _LEAST_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
-        raise Damaged(f"record {seq} of the log is not what was written: its checksum does not fit")
+        raise Damaged(f"record {seq} of the log is damaged: its checksum does not fit")
     version, start = frame[0], _HEAD_BYTES
     if not FIRST_VERSION <= version <= VERSION:
-        raise UnknownVersion(f"record {seq} of the log is of version {version}; known is {VERSION}")
+        raise UnknownVersion(
+            f"record {seq} of the log has version {version}, this node reads up to {VERSION}"
+        )
     said, epoch, before = _head_of(frame)
     if said != seq:
         raise Damaged(f"record {said} of the log stands at {seq}")
@@ -108,7 +110,7 @@ def opened(frame: bytes, seq: int) -> Record:
     if version > FIRST_VERSION:
         kind, start = frame[start : start + 1], start + 1
         if kind not in (WHOLE, PART):
-            raise UnknownVersion(f"record {seq} of the log is of an unknown kind: another version wrote it")
+            raise UnknownVersion(f"record {seq} of the log is of an unknown kind: a later version wrote it")
     seal = Seal(seq, epoch, digest_in(frame), version)
     return Record(seal, before, frame[start:-DIGEST_BYTES], kind == PART)
 

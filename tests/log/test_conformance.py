@@ -371,7 +371,7 @@ def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
     body = bytes((VERSION + 1,)) + b"whatever they say then, and their digest at the end"
     engine.put(2, body + hashlib.sha256(body).digest()[:DIGEST_BYTES], 5)
     engine.close()
-    with pytest.raises(UnknownVersion, match="of version 3"):
+    with pytest.raises(UnknownVersion, match="has version 3"):
         list(log.read(0))
 
 

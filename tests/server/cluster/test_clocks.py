@@ -137,7 +137,7 @@ async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
     machine.system_ms += HOUR_MS
     node._clock.wall_ms()
     node._judge_clock()
-    assert "its clock was set by 3600.0 s" in node.view()["why"]
+    assert "this node's clock was set by 3600.0 s" in node.view()["why"]
     node._clocks.measured("b", -2, 3)
     node._judge_clock()
     assert node.view()["why"] == ""
@@ -159,8 +159,8 @@ def test_different_keys_and_settings_are_told(tmp_path: Path) -> None:
     mine = member("a", "1", "s")
     others = rows(mine, member("b", "1", "s"), member("c", "2", "s"), member("d", "none", "t"), member("e"))
     assert differing(mine, others) == [
-        "its keys differ from those of c, d",
-        "its settings differ from those of d",
+        "this node's keys differ from those of c, d",
+        "this node's settings differ from those of d",
     ]
 
 

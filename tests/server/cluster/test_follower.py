@@ -284,7 +284,7 @@ def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node],
     stranger.below.write(batch)
     again = Node(shelf, "x", stranger.below)
     assert not again.step()
-    assert "store" in again.follower.why
+    assert "this node's data" in again.follower.why
     assert not again.step(10 * TAKEOVER_S), "it neither leads nor gives its rows up"
 
 

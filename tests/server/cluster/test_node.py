@@ -66,13 +66,13 @@ async def test_what_is_in_the_log_and_none_of_it_is_told(tmp_path: Path) -> None
     store.follow()
     assert made.view()["why"] == ""
     store.lead("a", "http://a")
-    assert made.view()["why"] == "records stay of version 1 until 3 nodes are heard that all read version 2"
+    assert made.view()["why"] == "records keep version 1 until 3 nodes have reported that they read version 2"
     shelf.frames[3] = b"hello"
     shelf.last = 3
     store.follow()
     store.is_raised = True
     store.lead("a", "http://a")
-    passed = "the log has messages that are none of this timeline, 1 from record 3 to 3: passed over"
+    passed = "the log has messages of others, 1 from record 3 to 3: passed over"
     for first, why in ((1, passed), (3, passed), (4, "")):
         made._bounds = (first, 4)
         assert made.view()["why"] == why
