@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Browser, Route
 
 from tests.support.keys import KeysFile
+from tests.support.receiver import answer, receiving
 
 from .conftest import Console, looking
 
@@ -239,6 +240,33 @@ async def test_each_failed_try_is_shown_and_what_can_be_done(console: Console) -
     await page.get_by_text("This cannot be undone").wait_for()
     await console.press("Drop it")
     await page.get_by_text("dropped", exact=True).wait_for()
+
+
+async def test_a_failed_post_to_a_full_url_leads_to_its_place(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        receiving() as receiver,
+        looking(browser, tmp_path / "data", webhook__allow_private="true") as console,
+    ):
+        receiver.behave = answer(500)
+        page, url = console.page, receiver.url()
+        await console.http.call("PUT", "/v1/endpoints/billing", {"url": url}, status=201)
+        name = await console.http.schedule("orders/17/bill", {"order": 17}, deliver_to=url)
+        await receiver.posts(1)
+        await console.open(f"messages/{name}")
+        await page.get_by_text("HTTP 500").first.wait_for()
+        await console.press("Bury")
+        await console.says("Moved to the dead letters")
+        await page.locator(".story").get_by_role("link").first.click()
+        await page.get_by_role("heading", name=re.compile("posts to full URLs")).wait_for()
+        await page.get_by_role("region", name="Dead letters").get_by_text("orders/17/bill").wait_for()
+        # At 200 % zoom the rows of wide tables are cards, and nothing is cut off.
+        await page.set_viewport_size({"width": 700, "height": 450})
+        for address in ("places", "endpoints", "dead", "messages?state=all"):
+            await console.open(address)
+            await page.locator("tbody tr").first.wait_for()
+            over = "[...document.querySelectorAll('.scroll')].map((one) => one.scrollWidth - one.clientWidth)"
+            assert max(await page.evaluate(over)) <= 0, address
+        assert console.faults == []
 
 
 async def test_a_copied_curl_line_schedules_the_same_again(console: Console) -> None:

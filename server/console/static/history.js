@@ -7,7 +7,7 @@ import { denied, part } from "./api.js";
 import { HOUR, MINUTE, server } from "./format.js";
 
 const KEPT_MS = 10_000, KEPT = 8;
-const ENDPOINT = "$endpoint/";
+export const ENDPOINT = "$endpoint/";
 const read = new Map();
 
 /** { since, from, to, points }, times in ms; null if the key may not read it. The same question within 10 s is

@@ -22,7 +22,7 @@ const LATE = "Nothing has changed: it is no longer in this list";
  *  user confirms for one, undo: row -> [path, body] }. */
 export const opener = (kind) => async (root, { api, query, go }) => {
   const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: submitted(() => go(`/${kind.page}?${new URLSearchParams(entries(form))}`)) },
-    field("Place", "group", { value: query.group, placeholder: "group, endpoint or client id" }), field("Topic filter", "topic", { value: query.topic, placeholder: "orders/#" }),
+    field("Place", "group", { value: query.group, placeholder: "name or client id" }), field("Topic filter", "topic", { value: query.topic, placeholder: "orders/#" }),
     field("Part of the reason", "reason", { value: query.reason }), field("Message id", "id", { value: query.id }), field("Idempotency key", "key", { value: query.key }),
     field(`${kind.when[0]} from`, "since", { value: query.since, placeholder: "2026-12-24 09:00" }), field(`${kind.when[0]} before`, "until", { value: query.until, placeholder: "2026-12-25" }),
     h("button", { class: "act" }, "Search"));
@@ -90,7 +90,7 @@ export function keptList(api, kind, chosen, { isOfOne = false, changed = () => {
     ["Tries", tries, "text", (row) => row.attempts],
     ["Reason", (row) => row.reason, "text", (row) => row.reason],
     ["Payload", (row) => h("code", {}, glimpse(row, 40)), "text"],
-    ["Actions", (row) => kind.actions.map((one) => [button(one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
+    ["Actions", (row) => kind.actions.map((one) => [button(one.sure ? `${one.name}…` : one.name, () => changeOne(one, row), one.kind), " "]), "actions"],
   ], rows, kind.title, order);
 
   /** What names these: ids, a body for each place and each IDS of them. */

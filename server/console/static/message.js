@@ -11,6 +11,7 @@ import { whenFields, whenOf } from "./when.js";
 
 const REFRESH_MS = 3_000;
 const KINDS = { expired: "warn", cancelled: "warn" };
+export const stateTag = (state) => tag(state, KINDS[state]);
 /** What may still change by itself. */
 const UNDONE = ["in_flight", "waiting", "retry"];
 
@@ -35,7 +36,7 @@ export async function openMessage(root, { api, every }, id) {
     const isPending = message.state === "pending";
     isMoving = isPending || (message.deliveries ?? []).some((one) => UNDONE.includes(one.state));
     fill(root,
-      h("h1", {}, message.topic, " ", h("span", { id: "state" }, tag(message.state, KINDS[message.state]))),
+      h("h1", {}, message.topic, " ", h("span", { id: "state" }, stateTag(message.state))),
       h("div", { class: "row" },
         isPending ? [button("Move…", () => move(message)), button("Send now…", now), button("Cancel…", cancel, "danger")] : null,
         button("Copy id", () => copy(message.id, "the id")),

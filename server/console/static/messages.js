@@ -3,9 +3,9 @@
 import { denied, part } from "./api.js";
 import { notice, reasons } from "./ask.js";
 import { changeAll, changeTicked } from "./bulk.js";
-import { button, entries, field, fill, h, moment, submitted, table, tag } from "./dom.js";
+import { button, entries, field, fill, h, moment, submitted, table } from "./dom.js";
 import { count, instant, server } from "./format.js";
-import { openMessage } from "./message.js";
+import { openMessage, stateTag } from "./message.js";
 import { openNew } from "./new_message.js";
 import { glimpse } from "./payload.js";
 import { backward, fitsOf, forward, isFilter } from "./seek.js";
@@ -17,8 +17,6 @@ const SHOWN = 100, SHOWN_OF_TWO = 20, SEARCHED = 1_000;
 /** What one search reads at most before it asks whether to go on. */
 const READ_MOST = 20_000, READ_MS = 60_000, COUNT_MS = 5_000;
 const STATES = ["pending", "dispatched", "cancelled", "expired", "all"];
-const KINDS = { expired: "warn", cancelled: "warn" };
-export const stateTag = (state) => tag(state, KINDS[state]);
 
 export async function open(root, context) {
   const [id] = context.path;

@@ -5,11 +5,11 @@ import { denied } from "./api.js";
 import { attempt, dialog, notice, reasons } from "./ask.js";
 import { button, entries, facts, field, fill, h, moment, tag } from "./dom.js";
 import { away, count, instant, server, toApi, DAY, HOUR, MINUTE } from "./format.js";
-import { history, lagSeries } from "./history.js";
+import { ENDPOINT, history, lagSeries } from "./history.js";
 import { dead } from "./dead.js";
 import { keptList } from "./kept.js";
 import { lines } from "./lines.js";
-import { behind, deadOf, ENDPOINT, failed, kept, lagOf, stateOf } from "./place.js";
+import { behind, deadOf, failed, kept, lagOf, stateOf } from "./place.js";
 import { retries } from "./retries.js";
 
 const REFRESH_MS = 3_000;
@@ -77,18 +77,16 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   async function skip() {
     const figures = await concerned().catch(told);
     if (!figures) return;
-    const result = await dialog("Skip unread messages", [
+    const [result, undone] = (await dialog("Skip unread messages", [
       h("p", {}, "Messages that are due and unread are skipped. Messages in flight, retries and dead letters stay as they are."), figures,
       field("Skip up to", "to", { value: "now", required: true, placeholder: "now, 2026-12-24 09:00, or 1h for an hour ago" }),
       field("Skipped messages", "undone", { options: [[DEAD, "become dead letters, which can be requeued"], ["drop", "are dropped"]] }),
-    ], { act: "Skip", kind: "danger", answer: (form) => { const said = entries(form); return api.post(`${path}:skip`, { ...said, to: toApi(said.to) }, query); } });
+    ], { act: "Skip", kind: "danger", answer: async (form) => { const said = entries(form); return [await api.post(`${path}:skip`, { ...said, to: toApi(said.to) }, query), said.undone]; } })) ?? [];
     if (!result) return;
-    notice(`It continues from ${instant(result.to)}. Unread before: ${count(result.undone.lag)}`, "good", () => set(result.from, "Its read position is restored"));
-    await attempt(loadAll, null);
-  }
-
-  async function set(from, done) {
-    await attempt(() => api.post(`${path}:replay`, { from }, query), done);
+    notice(`It continues from ${instant(result.to)}. Unread before: ${count(result.undone.lag)}`, "good", async () => {
+      await attempt(() => api.post(`${path}:replay`, { from: result.from }, query), `Its read position is restored${undone === DEAD ? ". The dead letters of the skip stay" : ""}`);
+      await attempt(loadAll, null);
+    });
     await attempt(loadAll, null);
   }
 

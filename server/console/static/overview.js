@@ -11,7 +11,7 @@ import { behind, lagOf, placed } from "./place.js";
 import { lagLine } from "./places.js";
 import { OTHERS, deadOf, drawn, troubles } from "./wrong.js";
 
-const REFRESH_MS = 10_000, LISTED = 200, TOP = 10, SHORTEST = 10 * MINUTE;
+const REFRESH_MS = 10_000, LISTED = 1_000, TOP = 10, SHORTEST = 10 * MINUTE;
 const RANGES = { hour: ["Last hour", HOUR, MINUTE], day: ["Last day", DAY, 10 * MINUTE] };
 
 export async function open(root, context) {
@@ -37,7 +37,8 @@ export async function open(root, context) {
     }
     isFirst = false;
     const unseen = [[endpoints, "endpoints"], [metrics, "the server's figures"]].filter(([one]) => one === null).map(([, what]) => what);
-    fill(root, h("h1", {}, "Overview"), h("section", { "aria-label": "What is wrong" }, drawn(troubles(known), unseen, metrics !== null)),
+    fill(root, h("h1", {}, "Overview"), h("section", { "aria-label": "What is wrong" }, drawn(troubles(known), unseen, metrics !== null),
+        [endpoints, groups, sessions].some((one) => one?.next) ? h("p", { class: "faint" }, `Of groups, endpoints and clients the first ${count(LISTED)} each are looked at.`) : null),
       h("div", { class: "row" }, tabs(Object.entries(RANGES).map(([key, [text]]) => [text, `#/overview?range=${key}`]), name), shown && h("p", { class: "faint" }, begin(shown, step))),
       shown && h("div", { class: "columns" }, charts(shown, metrics)),
       h("div", { class: "columns" }, lag(known, shown?.points ?? []), reasons(shown?.points ?? [], name), failing(known)));

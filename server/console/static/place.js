@@ -3,14 +3,13 @@
 import { part } from "./api.js";
 import { h } from "./dom.js";
 import { count, percent, server, span } from "./format.js";
-import { addressOf, placeOf } from "./history.js";
+import { addressOf, ENDPOINT, placeOf } from "./history.js";
 
 export const KINDS = ["group", "endpoint", "session"];
 /** A worker that leases is there as long as its call: nobody is missed before. */
 const SOON_MS = 60_000;
 /** How far dead letters are counted, in a list and for one place. */
 const COUNTED_TO = [1_000, 10_000];
-export const ENDPOINT = "$endpoint/";
 const SHARE = "$share/";
 
 /** A place as the API shows it, with its addresses: the page's, the API's, and the name that retries and dead letters

@@ -5,8 +5,8 @@ import { part } from "./api.js";
 import { confirm } from "./ask.js";
 import { button, h, moment, tag } from "./dom.js";
 import { away, count, instant, server, span } from "./format.js";
+import { addressOf, ENDPOINT, placeOf } from "./history.js";
 
-const ENDPOINT = "$endpoint/";
 /** What became of a try, by the API's word. */
 export const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "returned too often" };
 const STATES = { in_flight: ["in flight"], waiting: ["waiting"], retry: ["waits for its next try", "warn"], dead: ["dead letter", "bad"], dropped: ["dropped", "warn"], done: ["done", "good"] };
@@ -33,12 +33,11 @@ export function story(message, place, acts) {
 const event = (at, what, kind = null, ...below) => h("li", { "data-kind": kind }, h("div", {}, at === null ? null : [moment(at), " "], what), below);
 
 function delivery(one, { post }) {
-  const endpoint = one.group?.startsWith(ENDPOINT) ? one.group.slice(ENDPOINT.length) : null;
+  const place = one.group ? placeOf(one.group, one.filter) : { kind: "session", name: one.session };
   const [words, kind = null] = STATES[one.state] ?? [one.state];
-  const who = endpoint ? ["To endpoint ", h("a", { href: `#/endpoints/${part(endpoint)}` }, endpoint)]
-    : one.group ? ["To group ", h("a", { href: `#/places/group/${part(one.group)}?${new URLSearchParams({ filter: one.filter })}` }, one.group), ` (${one.filter})`]
-      : ["To session ", h("a", { href: `#/places/session/${part(one.session)}` }, one.session)];
-  const group = endpoint ?? (one.group ? `$share/${one.group}/${one.filter}` : one.session);
+  const isPosted = one.group?.startsWith(ENDPOINT) ?? false;
+  const who = [`To ${isPosted ? "endpoint" : place.kind} `, h("a", { href: addressOf(place) }, place.name.replace(ENDPOINT, "")), !isPosted && one.group ? ` (${one.filter})` : ""];
+  const group = isPosted ? one.group : one.group ? `$share/${one.group}/${one.filter}` : one.session;
   const tries = one.tries ?? [], older = failedOf(one) - tries.length;
   const drop = (path, what) => async () => {
     if (await confirm(`Drop this ${what}?`, "This place does not get the message again. This cannot be undone.", "Drop it")) await post(path, group, "Dropped");
