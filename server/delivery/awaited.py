@@ -1,8 +1,10 @@
 """Messages of an owner that does not exist: they wait, and go out when the owner is there again.
 
 A keys file may lack a name by mistake: an older copy of it on the node that takes the lead, say. What such an
-owner has sent is not given out, and must not be lost either. So each owner that is absent has a *note*: the
-first message that dispatch has passed without giving it to anybody. The note is stored with the horizon.
+owner has sent is not given out, and must not be lost either. So each owner that is absent has a *note*: in
+which spans dispatch has passed its messages without giving them to anybody. A span begins with the first of
+them, and ends when the owner is there again: later messages are given out, and must not go out again with
+the release. The note is stored with the horizon.
 
     dispatch    passes the message, and notes it if it is the first
     replay      a session or group that is behind stands still before a message that others have had already:
@@ -12,10 +14,12 @@ first message that dispatch has passed without giving it to anybody. The note is
     give up     what is older than `slices.kept_behind` is withheld for good; so is all of it if the keys file
                 has the name with a `revoked` line
 
-    meta    "awaited/" · owner, UTF-8  ->  position of the first (12)
+    meta    "awaited/" · owner, UTF-8  ->  first and last position of each span (12 each), without the last
+                                           one while the owner is absent
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +31,7 @@ from shards.read import Found
 from shards.record import decode, id_at, is_stub, owner_of
 from shards.recover import Opened
 from shards.store import Table
-from timeline.position import END, RETRY_SHARD, MessageId, Position, at_of, before, id_position
+from timeline.position import END, RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
 
 from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done
@@ -50,15 +54,49 @@ LOOK_ROWS = 2_000
 LOOK_S = 60.0
 
 
+SPANS_MAX = 16
+"""Of an owner that comes and goes. Beyond it the last one goes on: a message goes out twice, none is lost."""
+
+
 @dataclass(slots=True, eq=False)
 class Note:
-    """Withheld messages of an owner, from the first on."""
+    """Withheld messages of an owner."""
 
     owner: bytes
-    first: Position
-    upto: Position | None = None
-    """The last of them, once the owner is there again."""
+    bounds: list[Position]
+    """First and last of each span."""
     is_stored: bool = False
+
+    @property
+    def first(self) -> Position:
+        return self.bounds[0]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last span goes on."""
+        return len(self.bounds) % 2 == 1
+
+    def turn(self, position: Position) -> None:
+        """A span begins there, or the open one ends."""
+        if len(self.bounds) == 2 * SPANS_MAX:
+            self.bounds.pop()
+        else:
+            self.bounds.append(position)
+        self.is_stored = False
+
+    def drop(self, before: Position) -> None:
+        """Nothing before it waits any longer."""
+        bounds = self.bounds
+        while len(bounds) > 1 and bounds[1] < before:
+            del bounds[:2]
+        if bounds and bounds[0] < before:
+            bounds[0] = before
+        self.is_stored = False
+
+    def has(self, position: Position) -> bool:
+        """Whether a message there was given to nobody."""
+        bounds = self.bounds
+        return bisect_right(bounds, position) % 2 == 1 or position in bounds[1::2]
 
 
 class Awaited(CommitHook):
@@ -78,17 +116,17 @@ class Awaited(CommitHook):
         self._blocked: set[Subscriber] = set()
         """Places that stand still."""
         self._look_at = self._release_from = 0.0
-        self._notes = {owner: Note(owner, first, is_stored=True) for owner, first in self._stored().items()}
-        self.errand: Errand[Note, bool] = Errand(
+        self._notes = {owner: Note(owner, bounds, is_stored=True) for owner, bounds in self._stored().items()}
+        self.errand: Errand[Note, Position] = Errand(
             writer, clock, self._release, self._released, self._not_released, most=1, source=self._releasing
         )
         writer.add_hook(self)
         self.review()
 
-    def _stored(self) -> dict[bytes, Position]:
-        """The first message of each owner that has a note."""
+    def _stored(self) -> dict[bytes, list[Position]]:
+        """The spans of each owner that has a note."""
         rows = self._opened.store.scan(Table.META, NOTE, NOTE_END)
-        return {key.removeprefix(NOTE): keys.place_of(value) for key, value in rows}
+        return {key.removeprefix(NOTE): keys.places_of(value) for key, value in rows}
 
     @property
     def floor(self) -> Position:
@@ -102,9 +140,12 @@ class Awaited(CommitHook):
         owner = message.sender[0]
         if not self._owners.is_absent(owner):
             return False
-        if owner not in self._notes:
-            self._notes[owner] = Note(owner, message.position)
+        note = self._notes.get(owner)
+        if note is None:
+            self._notes[owner] = Note(owner, [message.position])
             self._gone.discard(owner)
+        elif not note.is_open:
+            note.turn(message.position)
         return True
 
     def blocks(self, subscriber: Subscriber, message: Message) -> bool:
@@ -113,7 +154,7 @@ class Awaited(CommitHook):
         if (
             not subscriber.session.is_persistent
             or not self.waits(message)
-            or (note is not None and message.position >= note.first)
+            or (note is not None and note.has(message.position))
         ):
             return False
         self._blocked.add(subscriber)
@@ -135,12 +176,13 @@ class Awaited(CommitHook):
         self._owners.held = {}
         for owner, note in list(self._notes.items()):
             if self._owners.is_absent(owner):
-                note.upto = None
-            elif self._owners.is_revoked(owner):
+                continue
+            if self._owners.is_revoked(owner):
                 self._forget(note, "the key was revoked")
-            else:
-                note.upto = position if note.upto is None else note.upto
-                self._owners.held[owner] = note.first, note.upto
+                continue
+            if note.is_open:
+                note.turn(position)
+            self._owners.held[owner] = note.has
         self._wake()
 
     def step(self) -> None:
@@ -150,11 +192,11 @@ class Awaited(CommitHook):
         self._look_at = self._clock.mono() + LOOK_S
         oldest = before(max(0, self._oldest_ms))
         for note in list(self._notes.values()):
-            if note.first < oldest and note.upto is None:
+            if note.first < oldest and note.owner not in self._owners.held:
                 name = shown(note.owner)
                 log.warning("messages given up: key %s has not come back", name, extra=by(name))
-                note.first, note.is_stored = oldest, False
-                if oldest > self._opened.horizon.position:
+                note.drop(oldest)
+                if not note.bounds or oldest > self._opened.horizon.position:
                     self._forget(note, "they are too old")
         self._wake()
 
@@ -178,7 +220,7 @@ class Awaited(CommitHook):
     def write(self, commit: Commit) -> Done | None:
         fresh = [note for note in self._notes.values() if not note.is_stored]
         for note in fresh:
-            commit.row(Table.META, NOTE + note.owner, keys.place(note.first))
+            commit.row(Table.META, NOTE + note.owner, b"".join(map(keys.place, note.bounds)))
             note.is_stored = True
         for owner in self._gone:
             commit.row(Table.META, NOTE + owner, None)
@@ -186,33 +228,27 @@ class Awaited(CommitHook):
         return None
 
     def recover(self) -> None:
-        """What was decided last may not have been written: what is stored counts, and the rest is written
-        again."""
-        stored = self._stored()
-        self._gone |= stored.keys() - self._notes.keys()
-        for owner, note in self._notes.items():
-            note.is_stored = owner in stored
-            note.first = stored.get(owner, note.first)
+        """What was decided last may not have been written, and is written again."""
+        self._gone |= self._stored().keys() - self._notes.keys()
+        for note in self._notes.values():
+            note.is_stored = False
         self.review()
 
     # -- release
 
     def _releasing(self) -> Iterator[Note]:
         if self._notes and self._clock.mono() >= self._release_from:
-            yield from islice((note for note in self._notes.values() if note.upto is not None), 1)
+            yield from [self._notes[owner] for owner in islice(self._owners.held, 1)]
 
-    def _release(self, commit: Commit, note: Note) -> bool:
-        """In the writer: move a stretch of what waits to now. Whether that was the last."""
-        if self._notes.get(note.owner) is not note or note.upto is None:
-            return False
+    def _release(self, commit: Commit, note: Note) -> Position:
+        """In the writer: move a stretch of what waits to now. Where the rest begins."""
+        if self._notes.get(note.owner) is not note or note.owner not in self._owners.held:
+            return START
         # All is read before anything is changed: reading may fail.
-        found, first = self._some(note, note.upto)
+        found, rest = self._some(note, note.bounds[1])
         for one in found:
             commit.revive(one, was_passed=True)
-        is_last = first > note.upto
-        note.first, note.is_stored = first, False
-        self._owners.held[note.owner] = note.first, note.upto
-        return is_last
+        return rest
 
     def _some(self, note: Note, upto: Position) -> tuple[list[Found], Position]:
         """Some of what waits, and where the rest begins."""
@@ -227,8 +263,12 @@ class Awaited(CommitHook):
                 return found, Position(place + 1)
         return found, Position(upto + 1)
 
-    def _released(self, note: Note, is_last: bool) -> None:
-        if is_last and self._notes.get(note.owner) is note and note.upto is not None:
+    def _released(self, note: Note, rest: Position) -> None:
+        """It is durable: until then a note is as if it had not begun."""
+        if self._notes.get(note.owner) is not note:
+            return
+        note.drop(rest)
+        if not note.bounds:
             log.info("messages of key %s have been released", shown(note.owner))
             del self._notes[note.owner]
             self._gone.add(note.owner)

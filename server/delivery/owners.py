@@ -126,9 +126,9 @@ class Owners:
         self._may_send = may_send
         self._is_absent = is_absent
         self._is_revoked = is_revoked
-        self.held: dict[bytes, tuple[Position, Position]] = {}
-        """Owners that are there again, and between which positions nobody gets what they have sent: it is
-        being moved to now. Only server/delivery/awaited.py writes it."""
+        self.held: dict[bytes, Callable[[Position], bool]] = {}
+        """Owners that are there again, and whether nobody gets what they have sent there: it is being moved
+        to now. Only server/delivery/awaited.py writes it."""
         self._binds_anonymous = binds_anonymous
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """By owner, publisher and topic."""
@@ -158,12 +158,8 @@ class Owners:
         return self._is_revoked(owner.decode(errors="replace"))
 
     def _is_held(self, message: Message) -> bool:
-        between = self.held.get(message.sender[0]) if message.is_judged else None
-        return (
-            between is not None
-            and between[0] <= message.position <= between[1]
-            and 0 <= message.shard < RETRY_SHARD
-        )
+        has = self.held.get(message.sender[0]) if message.is_judged else None
+        return has is not None and 0 <= message.shard < RETRY_SHARD and has(message.position)
 
     def is_known(self, message: Message) -> bool:
         """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""

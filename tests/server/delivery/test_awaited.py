@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from server.codec import wire
+from server.delivery import awaited
 from shards.store import Table
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer
@@ -144,3 +146,68 @@ def test_thousands_go_out_in_steps(rig: Keyed) -> None:
     put_back(rig, lines)
     got = peer.take_all()
     assert got == [str(n) for n in range(500)]
+
+
+def release_half(rig: Keyed, lines: str) -> None:
+    """Put alice's key back, and go on until some of what waits has been released, durably."""
+    rig.file.put_back("alice", lines)
+    rig.keyring.take(rig.keyring.read())
+    rig.core.review()
+    first = rig.core.awaited.floor
+    while rig.core.awaited.floor == first:
+        assert rig.micro()
+    for _ in range(6):
+        rig.compose()
+        rig.settle()
+        rig.turn()
+        rig.deliver()
+    assert rig.core.awaited.floor < rig.core.horizon.position, "some of it still waits"
+
+
+def wait_many(rig: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
+    """More messages than go out in a few steps, which wait for alice."""
+    monkeypatch.setattr(awaited, "STEP_ROWS", 10)
+    texts = [str(n) for n in range(400)]
+    alice = rig.come("alice")
+    for text in texts:
+        alice.publish1("$delayed/600/m", text)
+    alice.disconnect()
+    lines = remove(rig)
+    rig.pass_ms(601_000)
+    return texts, lines
+
+
+def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = reader(rig)
+    texts, lines = wait_many(rig, monkeypatch)
+    release_half(rig, lines)
+    got = []
+    for packet in peer.publishes():
+        got.append(packet.payload.decode())
+        peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+    assert got
+    rig.core.cursors.finish()
+    for _ in range(3):
+        rig.compose()
+        rig.settle()
+    assert rig.core.awaited.floor < rig.core.horizon.position, "some of it still waits"
+    rig.crash()
+    rig.pump()
+    got += rig.stay("ops", "reader").take_all()
+    assert len(got) == len(texts)
+    assert sorted(got) == sorted(texts)
+
+
+def test_a_key_that_goes_again_in_the_middle_of_the_release_doubles_nothing(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = reader(rig)
+    texts, lines = wait_many(rig, monkeypatch)
+    release_half(rig, lines)
+    remove(rig)
+    put_back(rig, lines)
+    got = peer.take_all()
+    assert len(got) == len(texts)
+    assert sorted(got) == sorted(texts)
