@@ -105,6 +105,8 @@ class Node:
         self._clocks = Clocks(config.cluster.node, self._clock.mono)
         self._clock_agrees, self._clock_fault = False, ""
         """Whether another node's clock is as this one's, and why not to lead by it."""
+        self._judged_ms = 0
+        """The step of the clock that the measurements are about."""
         self._keys_digest, self._settings_digest = "", settings_digest(config)
         self._lease = Lease(self._clock, self._takeover_s)
         self._state = "follower"
@@ -346,22 +348,14 @@ class Node:
 
     async def _report(self) -> None:
         """Report to the others now and then, and compare clocks."""
-        stepped_ms = 0
         while True:
             store = self._store
             self._keys_digest = await _in_thread(partial(keys_digest, self._config))
-            self._clock.wall_ms()
-            if abs(self._clock.stepped_ms - stepped_ms) > SKEW_MS:
-                stepped_ms = self._clock.stepped_ms
-                log.warning("clock: set by %.1f s", stepped_ms / 1000)
-                self._clocks.forget()
             if store is not None:
                 store.is_raised = self._is_sure and self._members.all_read(VERSION, self._count)
             leader = None if self._server is not None else self._leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             self._judge_clock()
-            if not self._clock.stepped_ms:
-                stepped_ms = 0
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -431,10 +425,17 @@ class Node:
     def _judge_clock(self) -> None:
         """After the others were asked: a step counts or not; a node with a wrong clock leads no longer."""
         count = max(self._count, sum(row.is_alive for row in self._members))
+        self._clock.wall_ms()
+        if abs(self._clock.stepped_ms - self._judged_ms) > SKEW_MS:
+            # Perhaps while the others were asked: what they said may be about the time before.
+            self._judged_ms = self._clock.stepped_ms
+            log.warning("clock: set by %.1f s", self._judged_ms / 1000)
+            self._clocks.forget()
         self._clock_agrees = self._clocks.agree()
         if self._clock.stepped_ms and (self._clock_agrees or count == 1):
             log.warning("clock: the new time is confirmed")
             self._clock.confirm()
+            self._judged_ms = 0
         others = self._clocks.contradicting(self._members)
         self._clock_fault = ""
         if 2 * len(others) > count:

@@ -135,13 +135,32 @@ async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
     machine = Machine()
     node._clock = machine.clock()
     machine.system_ms += HOUR_MS
+    node._clocks.measured("b", 0, 2)  # before the step
     node._clock.wall_ms()
     node._judge_clock()
     assert "this node's clock was set by 3600.0 s" in node.view()["why"]
+    assert node._clock.wall_ms() == machine.system_ms - HOUR_MS, "nothing goes out early"
     node._clocks.measured("b", -2, 3)
     node._judge_clock()
     assert node.view()["why"] == ""
+    node._judge_clock()
+    assert node._clocks.agree(), "what confirmed the step stays known"
     assert node._clock.wall_ms() == machine.system_ms
+    await node._listeners.stop()
+
+
+async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_meanwhile(node: Node) -> None:
+    machine = Machine()
+    node._clock = machine.clock()
+    machine.system_ms += HOUR_MS
+    node._judge_clock()
+    for other in "bc":
+        node._clocks.measured(other, -HOUR_MS, -HOUR_MS)
+    node._judge_clock()
+    assert not node.view()["fit"]
+    machine.system_ms -= HOUR_MS
+    node._judge_clock()  # b and c are gone by now
+    assert node.view()["why"] == ""
     await node._listeners.stop()
 
 
