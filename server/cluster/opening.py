@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shards.log.contract import Log
-from shards.log.errors import OtherKey, Trimmed
+from shards.log.errors import Damaged, OtherKey, Trimmed
 from shards.log.opening import NAME, open_log
 from shards.log.record import claim_of
 from shards.recover import check_number, format_of
@@ -75,11 +75,12 @@ def _check_own(config: Config, hand: Log) -> None:
     if last == 0:
         return
     try:
-        claim = next(claim_of(data) for _, _, data in hand.read(0))
-    except (Trimmed, OtherKey):
+        first = next(hand.read(0), None)
+    except (Trimmed, OtherKey, Damaged):
         pass
     else:
-        if claim.has_base and claim.node == config.cluster.node:
+        claim = None if first is None else claim_of(first[2])  # None: there are only strays
+        if claim is None or (claim.has_base and claim.node == config.cluster.node):
             return
     raise ConfigError(
         "store.dir",

@@ -1,13 +1,14 @@
 """What a node waits for, and what ends its waiting."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from server.cluster import node
+from server.cluster import node, opening
 from server.cluster.node import Node, _ends
-from server.settings.config import Config
+from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from shards.log.chained import open_engine
 from shards.log.errors import Unfit
@@ -15,6 +16,9 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Claim, claim_data, frame_of
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
+from shards.rocks import RocksStore
+from shards.store import Table
+from shards.tables import FORMAT, META_FORMAT
 from tests.support.logs import Elapsing
 
 
@@ -99,3 +103,28 @@ async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     assert tries == 2
     assert made.view()["why"] == "no synchronous standbys"
     await made._listeners.stop()
+
+
+@pytest.mark.parametrize(
+    ("found", "joins"), [([], True), ([b"hello"], True), ([b"\1" + bytes(7) + b"\1" + bytes(40)], False)]
+)
+def test_rows_of_its_own_begin_a_log_without_records_and_are_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[bytes], *, joins: bool
+) -> None:
+    """A damaged record is one too: the node's own rows must not make way for a copy of another's."""
+    below = RocksStore(tmp_path)
+    batch = below.batch()
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    below.write(batch)
+    below.flush()
+    below.close()
+    shelf = Shelf(dict(enumerate(found, 1)), last=len(found))
+    monkeypatch.setattr(
+        opening, "open_hand", lambda _: open_engine(MemoryEngine(shelf), Elapsing(), 2.0, ["key"])
+    )
+    with nullcontext() if joins else pytest.raises(ConfigError, match="a timeline of its own"):
+        store = opening.open_store(configured(tmp_path), lambda put: put())
+        assert store.follow() == 0
+        store.lead("a", "http://a")
+        assert store.is_leading
+        store.close()
