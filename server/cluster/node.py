@@ -37,6 +37,7 @@ from shards.store import Table
 from shards.tables import META_ZONES
 
 from ..core import timeline_of
+from ..delivery.stored_sessions import StoredSessions
 from ..engine.lease import Lease
 from ..http.routes.backups import Backups
 from ..net.tls import Certificates
@@ -218,12 +219,12 @@ class Node:
             unfit=lambda: self._clock_fault or standby.unfit(),
             agrees=lambda: self._clock_agrees,
         )
-        lease = None
+        begun = None
         try:
-            lease = await _in_thread(partial(self._follow_on, follower, store, standby))
+            begun = await _in_thread(partial(self._follow_on, follower, store, standby))
             self._follower = None
-            if lease is not None and not self.stopping.is_set():
-                await self._lead(store, lease, standby)
+            if begun is not None and not self.stopping.is_set():
+                await self._lead(store, *begun)
                 store = None  # type: ignore[assignment]  # the server has closed it
         finally:
             self._store = self._follower = None
@@ -231,14 +232,16 @@ class Node:
             if store is not None:
                 await _in_thread(store.close)
 
-    def _follow_on(self, follower: Follower, store: ReplicatedStore, standby: Standby) -> Lease | None:
-        """In a thread: follow until this node leads. Returns its lease; None: it must stop."""
+    def _follow_on(
+        self, follower: Follower, store: ReplicatedStore, standby: Standby
+    ) -> tuple[Lease, StoredSessions] | None:
+        """In a thread: follow until this node leads. Returns what `_begun` does; None: it must stop."""
         self._stored_zones = _zones_in(store)
         synced = self._clock.mono()
         while not self._halt.is_set():
             since, applied = self._clock.mono(), store.applied.seq
             if follower.step():
-                return self._begun(store, since)
+                return self._begun(store, standby, since)
             is_busy = standby.step(is_led=store.applied.seq != applied)
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
@@ -248,16 +251,17 @@ class Node:
             self._halt.wait(0 if is_busy else FOLLOW_S)
         return None
 
-    def _begun(self, store: ReplicatedStore, since: float) -> Lease:
-        """In a thread: a term has begun. Prepare it before any client is served."""
-        lease = self._lease
+    def _begun(self, store: ReplicatedStore, standby: Standby, since: float) -> tuple[Lease, StoredSessions]:
+        """In a thread: a term has begun. Prepare it before any client is served. Returns its lease, and the
+        sessions that it begins with."""
+        lease, sessions = self._lease, standby.lead()
         lease.renew(since)
         opened = partial(timeline_of, self._config, self._clock, store)
         retime_if_changed(opened, store, self._clock.wall_ms(), self._zones, lease)
         self._stored_zones = _zones_in(store)
-        return lease
+        return lease, sessions
 
-    async def _lead(self, store: ReplicatedStore, lease: Lease, standby: Standby) -> None:
+    async def _lead(self, store: ReplicatedStore, lease: Lease, sessions: StoredSessions) -> None:
         """Serve a term: a whole server. Closes the store at the end."""
         self._over.clear()
         if self.stopping.is_set():
@@ -268,7 +272,7 @@ class Node:
         term = Term(
             lease,
             self._over.set,
-            standby.sessions,
+            sessions,
             self._listeners.close,
             self._listeners.ports,
             self._more(),

@@ -9,6 +9,8 @@ from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
+from shards.store import Table
+from shards.tables import FORMAT_FIRST, META_FORMAT
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
 from tests.support.stepper import Stepper
@@ -84,3 +86,22 @@ def test_sessions_are_loaded_before_the_claim_and_follow_their_rows() -> None:
     assert not [key for key in reads if key.startswith(b"client-")], "none is read after the claim"
     assert [one.session.client_id for one in core.router.route(b"devices/205")] == ["client-205"]
     standby.forget()
+
+
+def test_rows_of_an_older_format_are_read_once_they_are_raised() -> None:
+    """Raising changes cursors; it is done by who leads, which has read them as a follower."""
+    store = store_on(Shelf())
+    store.lead("a", "http://a")
+    leader = Stepper(store, HandClock(NOW_MS))
+    leader.round()
+    connected(leader, range(5))
+    standby = Standby(CONFIG, store, Ticking())
+    while standby.step(is_led=False):
+        pass
+    assert standby.lead() is standby.sessions
+    assert len(standby.sessions.by_id) == 5
+    batch = store.batch()
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
+    store.write(batch)
+    store.flush()
+    assert not standby.lead().by_id
