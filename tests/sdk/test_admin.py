@@ -94,12 +94,13 @@ def test_addresses() -> None:
     assert broker("MQTTS://h:1/") == Broker("h", 1, "mqtts")
     assert broker("wss://h/queue/mqtt") == Broker("h", 443, "wss", "/queue/mqtt")
     assert [str(broker(text)) for text in ("ws://[::1]:1", "h:1")] == ["ws://[::1]:1/mqtt", "mqtt://h:1"]
+    with pytest.raises(ValueError, match="must not hold a user name"):
+        broker("mqtts://key@h")
     for wrong in (
         "h",
         "http://h:1",
         "mqtt://h:1/path",
         "mqtts://",
-        "mqtts://key@h",
         "h:x",
         "h:0",
         "h:65536",
