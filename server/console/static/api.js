@@ -21,6 +21,8 @@ export class Api {
     this.asking = null;
     /** Its user was asked for a key and has given none: nobody asks again before another page is opened. */
     this.isRefused = false;
+    /** Called when there is another key. */
+    this.onKey = () => {};
   }
 
   get key() { return sessionStorage.getItem(KEY); }
@@ -81,7 +83,10 @@ export class Api {
   async askOnce(why) {
     this.asking ??= this.askKey(why).finally(() => { this.asking = null; });
     const key = await this.asking;
-    if (key) this.key = key;
+    if (key) {
+      this.key = key;
+      this.onKey();
+    }
     this.isRefused = !key;
     return Boolean(key);
   }

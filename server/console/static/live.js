@@ -56,7 +56,7 @@ export class Live {
         clearTimeout(timer);
       }
       this.tell(null);
-      await new Promise((done) => setTimeout(done, wait));
+      await new Promise((done) => { setTimeout(done, wait); this.api.onKey = done; });
       wait = Math.min(2 * wait, RETRY_MS_MAX);
     }
   }
