@@ -22,7 +22,7 @@ thread at a time calls them, but for `beat`, which waits for a leader's other ca
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +31,7 @@ from threading import Lock, RLock
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.chain import Strays
-from .log.contract import Log
+from .log.contract import Log, Through, without_lease
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
 from .log.record import ORIGIN, VERSION, Claim, Seal, claim_of
 from .overlay import Layer, look, through
@@ -58,7 +58,7 @@ class ReplicatedStore:
         self,
         store: Store,
         log: Log,
-        through: Callable[[Callable[[], None]], None] = lambda append: append(),
+        through: Through = without_lease,
     ) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say. `through` calls each write
         into the log: what succeeds proves that this node leads."""

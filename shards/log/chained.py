@@ -44,7 +44,7 @@ from functools import partial
 from typing import TypeVar
 
 from .chain import Chain, Strays
-from .contract import Clock
+from .contract import Clock, Through, without_lease
 from .engine import Engine, NoAnswer, Taken
 from .errors import Damaged, Fenced, LogDown, LogError, OtherKey, TooLarge, Trimmed, Unfit
 from .record import (
@@ -122,7 +122,7 @@ class ChainedLog:
         seq: int,
         epoch: int,
         data: bytes,
-        through: Callable[[Callable[[], None]], None] = lambda put: put(),
+        through: Through = without_lease,
     ) -> None:
         assert 0 < epoch < seq
         chain = self._standing(seq - 1, must_be_known=True)

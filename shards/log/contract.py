@@ -33,6 +33,15 @@ from typing import Protocol
 from .chain import Strays
 from .record import Seal
 
+Write = Callable[[], None]
+Through = Callable[[Write], None]
+"""Calls a write into the log: what succeeds proves that this node leads."""
+
+
+def without_lease(write: Write) -> None:
+    """A `Through` of who holds no lease."""
+    write()
+
 
 class Log(Protocol):
     """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion,
@@ -62,7 +71,7 @@ class Log(Protocol):
         seq: int,
         epoch: int,
         data: bytes,
-        through: Callable[[Callable[[], None]], None] = lambda put: put(),
+        through: Through = without_lease,
     ) -> None:
         """Return once `data` is durable on a quorum as record `seq`, or as several from there on, which are
         read as one. `through` calls each write. Raises Fenced, TooLarge.
