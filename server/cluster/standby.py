@@ -55,8 +55,8 @@ class Standby:
 
         Raises WrongFormat, StoreFailed, Corrupt.
         """
-        is_raised = format_of(self._store) in (None, FORMAT)
-        return self.sessions if is_raised else StoredSessions(self._config, self._store)
+        is_as_read = format_of(self._store) in (None, FORMAT)
+        return self.sessions if is_as_read else StoredSessions(self._config, self._store)
 
     def forget(self) -> None:
         """The store is another from now on."""

@@ -193,11 +193,11 @@ class Status(Collector):
 
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
-    def _oldest(self, group: Subscriber) -> Position:
+    def _oldest(self, place: Subscriber) -> Position:
         """The oldest position that it has not read or not acked; the horizon if there is none."""
-        session, horizon = group.session, self._core.horizon.position
+        session, horizon = place.session, self._core.horizon.position
         read = session.read_at(horizon) if session.subscriptions else horizon
-        return min(read, _unacked(group) or horizon)
+        return min(read, _unacked(place) or horizon)
 
     async def _rows(self, turn: Turn, found: Iterable[Group], until_s: float) -> list[Row]:
         rows = []
@@ -311,9 +311,9 @@ def _group_labels(group: Group) -> tuple[str, str]:
     return label_of(name or ""), label_of(wanted)
 
 
-def _unacked(group: Subscriber) -> Position | None:
+def _unacked(place: Subscriber) -> Position | None:
     """Position of the first of its flights."""
-    flights = islice(group.session.flights.values(), RETAINED_LOOK)
+    flights = islice(place.session.flights.values(), RETAINED_LOOK)
     return next((flight.position for flight in flights if not flight.is_retained), None)
 
 

@@ -16,10 +16,9 @@ const CHOSEN = { group: "group", topic: "topic", reason: "reason", id: "id", key
 const EVERYTHING = { topic: "#" };
 const LATE = "Nothing has changed: it is no longer in this list";
 
-/** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time], empty, untilNow: a filter of
- *  what is there by now,
- *  actions }; an action: { verb, name, many: its name for many, would, done, kind, ask: fields of the body for who changes many, sure: what its
- *  user confirms for one, undo: row -> [path, body] }. */
+/** The `open` of a page with all places. `kind`: { path, member, page, title, one, many, when: [heading, row -> time],
+ *  empty, untilNow: a filter of what is there by now, actions }; an action: { verb, name, many: its name for many, would,
+ *  done, kind, ask: fields for a change of many, sure: what is confirmed for one, undo: row -> [path, body] }. */
 export const opener = (kind) => async (root, { api, query, go }) => {
   const form = h("form", { class: "row", role: "search", "aria-label": kind.title, onsubmit: submitted(() => go(`/${kind.page}?${new URLSearchParams(entries(form))}`)) },
     field("Place", "group", { value: query.group, placeholder: "name or client id" }), field("Topic filter", "topic", { value: query.topic, placeholder: "orders/#" }),

@@ -9,7 +9,7 @@ import { lines } from "./lines.js";
 import { Metrics } from "./metrics.js";
 import { behind, lagOf, placed } from "./place.js";
 import { lagLine } from "./places.js";
-import { OTHERS, deadOf, drawn, troubles } from "./wrong.js";
+import { OTHERS, deathsByReason, drawn, troubles } from "./wrong.js";
 
 const REFRESH_MS = 10_000, LISTED = 1_000, TOP = 10, SHORTEST = 10 * MINUTE;
 const RANGES = { hour: ["Last hour", HOUR, MINUTE], day: ["Last day", DAY, 10 * MINUTE] };
@@ -106,7 +106,7 @@ function lag({ endpoints, groups, sessions }, points) {
 
 /** Why messages wait for another try, and why they were given up. */
 function reasons(points, name) {
-  const waiting = { __proto__: null, ...points.at(-1)?.retries_by_reason }, dead = deadOf(points);
+  const waiting = { __proto__: null, ...points.at(-1)?.retries_by_reason }, dead = deathsByReason(points);
   const rows = [...new Set([...Object.keys(waiting), ...Object.keys(dead)])];
   const cell = (page, of) => (reason) => !of[reason] ? "–" : reason === OTHERS ? count(of[reason]) : h("a", { href: `#/${page}?${new URLSearchParams({ reason })}` }, count(of[reason]));
   return h("section", {}, h("h2", {}, "Failed by reason"), rows.length ? table([

@@ -95,7 +95,7 @@ function* floor(metrics) {
 }
 
 /** Dead letters of these points by reason. */
-export function deadOf(points) {
+export function deathsByReason(points) {
   const sum = Object.create(null);
   for (const one of points ?? []) for (const [reason, n] of Object.entries(one.died_by_reason ?? {})) sum[reason] = (sum[reason] ?? 0) + n;
   return sum;
@@ -113,7 +113,7 @@ function* nobody(points) {
 const total = (reasons) => Object.values(reasons).reduce((sum, n) => sum + n, 0);
 
 function* deaths(points) {
-  const reasons = deadOf(points), n = total(reasons);
+  const reasons = deathsByReason(points), n = total(reasons);
   if (n) yield ["warn", "dead", `${countOf(n)} became ${n === 1 ? "a dead letter" : "dead letters"} in the last hour: `, byReason("dead", reasons), "."];
 }
 
