@@ -12,7 +12,7 @@ from shards.pointers import Pointer, pointers, repair_pointers
 from shards.recover import check_own, format_of, place_in_log, read_directory, stored_cursor
 from shards.rocks import RocksStore, is_open
 from shards.store import Table
-from shards.tables import META_APPLIED, META_LEADER, META_SEAL
+from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
 from shards.verify import (
     Damage,
     Fault,
@@ -166,7 +166,7 @@ def leave(path: Path) -> int:
     try:
         place = place_in_log(store)
         batch = store.batch()
-        for key in (META_APPLIED, META_LEADER, META_SEAL):
+        for key in (META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE):
             batch.delete(Table.META, key)
         store.write(batch)
         store.flush()

@@ -21,6 +21,7 @@ thread at a time calls them, but for `beat`, which waits for a leader's other ca
 """
 
 import logging
+import os
 from collections import deque
 from collections.abc import Iterator
 from heapq import merge
@@ -37,10 +38,19 @@ from .log.record import ORIGIN, VERSION, Claim, Seal, claim_of
 from .overlay import Layer, look, through
 from .recover import place_in_log
 from .store import Batch, Store, Table
-from .tables import META_APPLIED, META_FORMAT, META_LEADER, META_SEAL, applied_value, seal_value
+from .tables import (
+    META_APPLIED,
+    META_FORMAT,
+    META_LEADER,
+    META_SEAL,
+    META_TIMELINE,
+    applied_value,
+    seal_value,
+)
 
 log = logging.getLogger(__name__)
 
+TIMELINE_BYTES = 16
 NOBODY = 0
 """Epoch of a node that does not lead."""
 FOLLOW_BYTES = 16 << 20
@@ -69,6 +79,8 @@ class ReplicatedStore:
         """The record up to which the store has the log."""
         self.leader = leader_of(store)
         """The last claim up to there."""
+        self.timeline = timeline_in(store)
+        """The timeline's id, as the last claim that names one has it; empty: none has."""
         self.resigns = True
         """Whether `close` announces that nobody leads any longer."""
         self.passed_bytes = 0
@@ -133,7 +145,14 @@ class ReplicatedStore:
         Raises Fenced if the log is ahead of the store, other LogErrors, StoreFailed.
         """
         has_base = self.applied.seq == 0 and self.has_rows
-        epoch = self._log.claim(self.applied.seq + 1, node, url, has_base=has_base, is_raised=self.is_raised)
+        epoch = self._log.claim(
+            self.applied.seq + 1,
+            node,
+            url,
+            timeline=self.timeline or os.urandom(TIMELINE_BYTES).hex(),
+            has_base=has_base,
+            is_raised=self.is_raised,
+        )
         self.follow()
         if self.applied.epoch == epoch:
             self._epoch, self._refusal = epoch, None
@@ -220,8 +239,10 @@ class ReplicatedStore:
             raise Trimmed("the log begins with the rows of a node, and this node has none: it needs a copy")
         changes = Changes()
         changes.put(Table.META, META_LEADER, data)
+        if claim.timeline and claim.timeline != self.timeline:
+            changes.put(Table.META, META_TIMELINE, claim.timeline.encode())
         self._apply(changes, place)
-        self.leader = claim
+        self.leader, self.timeline = claim, claim.timeline or self.timeline
 
     # -- batches
 
@@ -283,6 +304,7 @@ class ReplicatedStore:
         with self._compacting:
             self._store.reopen()
         self.applied, self.leader = applied_of(self._store), leader_of(self._store)
+        self.timeline = timeline_in(self._store)
         try:
             while self.follow():
                 pass
@@ -343,7 +365,7 @@ class ReplicatedStore:
         with self._appending:
             if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
                 try:
-                    self._log.claim(self.applied.seq + 1, "", "")
+                    self._log.claim(self.applied.seq + 1, "", "", timeline=self.timeline)
                     self.follow()  # so that a store has all that the log has
                 except ShardsError as error:
                     log.warning("log: the end of this node's lead was not announced: %s", error)
@@ -356,6 +378,15 @@ class ReplicatedStore:
 def applied_of(store: Store) -> Seal:
     """The record up to which a store has the log. Raises StoreFailed, Corrupt."""
     return place_in_log(store) or ORIGIN
+
+
+def timeline_in(store: Store) -> str:
+    """The id of the timeline in a store; empty: it has none yet. Raises StoreFailed, Damaged."""
+    value = store.get(Table.META, META_TIMELINE)
+    if value is not None:
+        return value.decode(errors="replace")
+    leader = leader_of(store)  # by an earlier version, which kept the claim alone
+    return "" if leader is None else leader.timeline
 
 
 def leader_of(store: Store) -> Claim | None:

@@ -60,6 +60,7 @@ META_RETRIES = b"retrying"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 META_SEAL = b"seal"
+META_TIMELINE = b"timeline"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")

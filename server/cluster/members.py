@@ -36,11 +36,12 @@ class Member(msgspec.Struct, frozen=True):
     """How far other nodes' clocks are ahead of its own, ms: at least, and at most."""
     keys_digest: str = ""
     settings_digest: str = ""
+    timeline: str = ""
 
     @property
     def is_plausible(self) -> bool:
         texts = [self.node, self.url, self.mqtt, self.state, self.version, *self.clocks]
-        texts += [self.keys_digest, self.settings_digest]
+        texts += [self.keys_digest, self.settings_digest, self.timeline]
         return bool(self.node) and len(self.clocks) <= MEMBERS_MAX and max(map(len, texts)) <= TEXT_MAX
 
 

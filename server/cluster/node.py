@@ -424,6 +424,7 @@ class Node:
             self._clocks.told(),
             self._keys_digest,
             self._settings_digest,
+            "" if self._store is None else self._store.timeline,
         )
 
     def _judge_clock(self) -> None:
@@ -518,6 +519,7 @@ class Node:
         zones = self._stored_zones
         return {
             "name": cluster.name,
+            "timeline": "" if self._store is None else self._store.timeline,
             "node": cluster.node,
             "state": self._state,
             "epoch": applied[1],

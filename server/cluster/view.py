@@ -47,9 +47,10 @@ class NodeRow(TypedDict):
 class View(TypedDict):
     """The cluster as this node sees it. `why`: what keeps it from following or leading, if anything, and what
     is wrong beside. `fit`: whether it leads, or could. `clock_offset_ms`: how far its clock is ahead of the
-    others'; null: unknown."""
+    others'; null: unknown. `timeline`: its id, 32 hex digits; empty: it has not begun."""
 
     name: str
+    timeline: str
     node: str
     state: str
     epoch: int

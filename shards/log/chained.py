@@ -138,9 +138,18 @@ class ChainedLog:
             part = data[start : start + size]
             through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
 
-    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
+    def claim(
+        self,
+        seq: int,
+        node: str,
+        url: str,
+        *,
+        timeline: str = "",
+        has_base: bool = False,
+        is_raised: bool = False,
+    ) -> int:
         chain = self._standing(seq - 1, must_be_known=True)
-        data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base))
+        data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base, timeline=timeline))
         version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
         self._write(chain, 0, data, version)
         return chain.last.epoch

@@ -77,7 +77,16 @@ class Log(Protocol):
         read as one. `through` calls each write. Raises Fenced, TooLarge.
         """
 
-    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False, is_raised: bool = False) -> int:
+    def claim(
+        self,
+        seq: int,
+        node: str,
+        url: str,
+        *,
+        timeline: str = "",
+        has_base: bool = False,
+        is_raised: bool = False,
+    ) -> int:
         """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
         passed over. Raises Fenced, TooLarge.
 

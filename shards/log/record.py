@@ -10,7 +10,8 @@ The digest comes last and covers the version, in every version. This tells damag
 version.
 
 A record is a claim if its epoch is its own seq. Its data is JSON: the node, its URL for clients, and a nonce.
-The nonce makes two claims of one node for one place differ, since only one of them was granted.
+The nonce makes two claims of one node for one place differ, since only one of them was granted. Each claim
+names the timeline: an id that the first leader has made, and that stays.
 
 **Version 2.** The data begins with a byte: PART if the group goes on in the next record, else WHOLE. A claim
 has a MAC (HMAC-SHA256) over its seq and its other fields by the cluster's key: who reads and writes the
@@ -76,6 +77,8 @@ class Claim(NamedTuple):
     record."""
     mac: str = ""
     """Since version 2."""
+    timeline: str = ""
+    """The timeline's id, 32 hex digits; empty: a node of an earlier version made the claim."""
 
 
 def frame_of(
@@ -147,7 +150,8 @@ def claim_of(data: bytes) -> Claim:
         texts = str(said["node"]), str(said["url"]), str(said["nonce"])
     except KeyError as error:
         raise Damaged(f"a claim of the log cannot be read: {error}") from error
-    return Claim(*texts, bool(said.get("has_base", False)), str(said.get("mac", "")))
+    base = bool(said.get("has_base", False))
+    return Claim(*texts, base, str(said.get("mac", "")), str(said.get("timeline", "")))
 
 
 def signed(data: bytes, seq: int, key: str) -> bytes:

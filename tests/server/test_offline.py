@@ -15,7 +15,7 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
-from shards.tables import META_APPLIED, META_LEADER, META_SEAL
+from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
 from tests.shards.timelines import draft, open_at, put, texts
 from tests.support.http import http
 from tests.support.server import run, serving
@@ -74,8 +74,8 @@ def test_it_leaves_with_all_that_it_has(node: Path, capsys: pytest.CaptureFixtur
     before = rows_of(node)
     assert main(["leave", "--data", str(node)]) == 0
     assert "is of its own now, with the log up to record 3 of epoch 1" in capsys.readouterr().out
-    left = [row for row in before if row[1] not in (META_APPLIED, META_LEADER, META_SEAL)]
-    assert len(left) == len(before) - 3
+    left = [row for row in before if row[1] not in (META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE)]
+    assert len(left) == len(before) - 4
     assert rows_of(node) == left
     assert main(["verify", "--repair", "--data", str(node)]) == 0
     store: Store = RocksStore(node)

@@ -19,10 +19,10 @@ from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
-from shards.tables import META_APPLIED, META_LEADER, META_SEAL
+from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
 
 ENGINES = ("memory", "rocks")
-OF_THE_LOG = (META_APPLIED, META_LEADER, META_SEAL)
+OF_THE_LOG = (META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE)
 REPLICATED = ("replicated memory", "replicated rocks")
 
 

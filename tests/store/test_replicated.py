@@ -22,7 +22,7 @@ from shards.log.record import EXTRA_BYTES, ORIGIN, VERSION, Claim, claim_data, c
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
-from shards.tables import META_SEAL, seal_value
+from shards.tables import META_SEAL, META_TIMELINE, seal_value
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
 
@@ -576,3 +576,35 @@ def test_a_large_group_is_one(pair: tuple[Shelf, Node, Node]) -> None:
     assert len(rows_of(other.below)) == 4
     other.start()
     assert other.store.follow() == 0
+
+
+def test_a_timeline_has_an_id_that_stays(pair: tuple[Shelf, Node, Node]) -> None:
+    """Its first leader makes it; later ones name it too, also after a claim of an earlier version."""
+    _, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    id_ = one.store.timeline
+    assert len(bytes.fromhex(id_)) == 16
+    other.store.follow()
+    other.store.lead("other", "http://127.0.0.1:2")
+    one.store.follow()
+    assert (one.store.timeline, other.store.timeline) == (id_, id_)
+    log = open_engine(other.engine, other.clock, 2.0)
+    log.claim(3, "old", "http://127.0.0.1:3")
+    one.store.follow()
+    one.start()
+    assert one.store.timeline == id_
+    one.store.lead("one", "http://127.0.0.1:1")
+    other.store.follow()
+    assert other.store.leader is not None
+    assert other.store.leader.timeline == id_
+
+
+def test_an_id_is_known_from_the_claim_that_an_earlier_version_kept(pair: tuple[Shelf, Node, Node]) -> None:
+    _, one, _ = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    id_ = one.store.timeline
+    batch = one.below.batch()
+    batch.delete(Table.META, META_TIMELINE)
+    one.below.write(batch)
+    one.start()
+    assert one.store.timeline == id_
