@@ -238,6 +238,8 @@ class Poster(Client):
     ) -> None:
         super().__init__(ledger, nodes, seed)
         self.batch, self.pace_s = batch, pace_s
+        self.has_batch_keys = True
+        """Whether the nodes take one key for a batch."""
         self._calls = Calls([node.http for node in nodes], seed)
 
     def turn(self) -> None:
@@ -261,7 +263,7 @@ class Poster(Client):
 
     def _post(self, letters: list[Letter], items: list[dict[str, object]]) -> None:
         """The same request, until it is answered."""
-        is_whole = self.chance.random() < 0.5
+        is_whole = self.has_batch_keys and self.chance.random() < 0.5
         while not self.is_over.is_set():
             try:
                 status, body = self._ask(letters, items, is_whole=is_whole)

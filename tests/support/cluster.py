@@ -53,6 +53,8 @@ class Node:
         self.settings = settings
         self.environ: dict[str, str] = {}
         """Of its process, beside the settings."""
+        self.root = ROOT
+        """The tree of its program; the tests' own, or another version's."""
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._is_stopped = False
 
@@ -80,13 +82,14 @@ class Node:
         where = [f"{host}:{port}" for host, port in (self.http, self.mqtt)]
         given = ["--data", str(self.data), "--http", where[0], "--mqtt", where[1]]
         env = {**environment(self.settings), **self.environ}
-        if can_fork(env):
+        if self.root == ROOT and can_fork(env):
             self._process = Forked(given, ROOT, env, self.log)
             return
+        env["PYTHONPATH"] = str(self.root)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "server", *given],
-                cwd=ROOT,
+                cwd=self.root,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

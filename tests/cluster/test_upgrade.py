@@ -1,0 +1,82 @@
+"""FASTI_SOAK=1: three nodes of an older version are upgraded one after the other, as docs/cluster.md says.
+
+Clients go on meanwhile, and the account is made in the end. The older versions are commits of this
+repository: the first that nodes were released to others from, and FASTI_FROM where it is set.
+"""
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.nats import Nats
+from tests.support.server import ROOT
+from tests.support.soak import SOAK
+
+from .conftest import SETTINGS
+from .ledger import Load, Poster
+from .test_catching_up import same
+from .test_failover import ACKS, check
+
+FIRST = "7858f670"
+"""Writes a group in one record, however large: the log's servers have to take those."""
+VERSIONS = (FIRST, *os.environ.get("FASTI_FROM", "").split())
+
+
+def tree(commit: str, folder: Path) -> Path:
+    """The files of a commit."""
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"commit {commit} is not in this repository")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
+@pytest.mark.parametrize("commit", VERSIONS)
+def test_a_node_at_a_time(
+    commit: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    older = tree(commit, tmp_path / "older")
+    name = f"from_{commit}"
+    with (
+        Nats(tmp_path / "nats", max_payload="64MB") as nats,
+        Cluster(tmp_path / "nodes", nats.url, name=name, settings=SETTINGS) as cluster,
+    ):
+        for node in cluster.nodes.values():
+            node.root = older
+        cluster.start()
+        cluster.wait_ready()
+        load = Load(list(cluster.nodes.values()), name, 1)
+        for writer in load.writers:
+            if isinstance(writer, Poster):
+                writer.has_batch_keys = commit != FIRST
+        with load:
+            load.acked(ACKS)
+            leader = cluster.leader()
+            for node in (*cluster.others(leader), leader):
+                assert node.terminate() == 0
+                node.root = ROOT
+                load.acked(ACKS)
+                node.start()
+                cluster.wait_ready()
+                load.acked(ACKS)
+            cluster.until(lambda: _why(cluster) == "", "something is left to be said", 20)
+            last = cluster.leader()
+            last.kill()
+            cluster.leader(but=last)
+            load.acked(ACKS)
+            last.start()
+            cluster.wait_ready()
+            check(load, record_property)
+        same(cluster, record_property)
+
+
+def _why(cluster: Cluster) -> str:
+    return "; ".join(str((node.status() or {}).get("why")) for node in cluster.nodes.values()).strip("; ")
