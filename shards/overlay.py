@@ -30,14 +30,18 @@ class Seen(NamedTuple):
 
 
 class Layer:
-    """The changes of one batch, by table."""
+    """The changes of one batch, by table. A table's are arranged when somebody first asks for them: most
+    groups are gone before."""
 
     def __init__(self, changes: Changes) -> None:
-        self.changes = changes
-        self._tables = {table: _Part(made) for table, made in changes.tables.items() if made}
+        self._tables = changes.tables
+        self._parts: dict[Table, _Part] = {}
 
     def part(self, table: Table) -> "_Part | None":
-        return self._tables.get(table)
+        part = self._parts.get(table)
+        if part is None and (made := self._tables.get(table)):
+            part = self._parts[table] = _Part(made)
+        return part
 
 
 class _Part:

@@ -29,7 +29,7 @@ from itertools import groupby
 from pathlib import Path
 from threading import Lock, RLock
 
-from .changes import Changes, decode_changes
+from .changes import Changes, Recorded, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.chain import Strays
 from .log.contract import Log, Through, without_lease
@@ -94,7 +94,7 @@ class ReplicatedStore:
         self._refusal: ShardsError | None = None
         """Why no batch is taken until the store is reopened."""
         self._layers: tuple[Layer, ...] = ()
-        self._waiting: deque[Layer] = deque()
+        self._waiting: deque[Recorded] = deque()
         self._lock = Lock()
         """Guards the layers (one thread writes batches, another flushes) and the emptied ranges."""
         self._appending = RLock()
@@ -230,37 +230,39 @@ class ReplicatedStore:
         self.passed_bytes += len(data)
         if place.seq != place.epoch:
             changes = decode_changes(data)
-            self._apply(changes, place)
+            batch = self._store.batch()
+            changes.into(batch)
+            self._apply(batch, place)
             self._note_emptied(changes)
             self._note_touched(changes)
             return
         claim = claim_of(data)
         if claim.has_base and not self.has_rows:
             raise Trimmed("the log begins with the rows of a node, and this node has none: it needs a copy")
-        changes = Changes()
-        changes.put(Table.META, META_LEADER, data)
+        batch = self._store.batch()
+        batch.put(Table.META, META_LEADER, data)
         if claim.timeline and claim.timeline != self.timeline:
-            changes.put(Table.META, META_TIMELINE, claim.timeline.encode())
-        self._apply(changes, place)
+            batch.put(Table.META, META_TIMELINE, claim.timeline.encode())
+        self._apply(batch, place)
         self.leader, self.timeline = claim, claim.timeline or self.timeline
 
     # -- batches
 
-    def batch(self) -> Changes:
-        return Changes()
+    def batch(self) -> Recorded:
+        return Recorded(self._store.batch())
 
     def write(self, batch: Batch) -> None:
         self._check_leading()
-        assert isinstance(batch, Changes), "a batch of another store"
-        layer = Layer(batch)
+        assert isinstance(batch, Recorded), "a batch of another store"
+        layer = Layer(batch.changes)
         with self._lock:
             self._layers = (layer, *self._layers)
-            self._waiting.append(layer)
+            self._waiting.append(batch)
 
     def flush(self) -> None:
         with self._appending:
             for _ in range(len(self._waiting)):
-                self._append(self._waiting[0].changes)
+                self._append(self._waiting[0])
                 with self._lock:
                     self._waiting.popleft()
                     self._layers = self._layers[:-1]
@@ -269,16 +271,16 @@ class ReplicatedStore:
         """Append a record without changes, while no batch proves that this node leads. Raises StoreFailed."""
         with self._appending:
             self._check_leading()
-            self._append(Changes())
+            self._append(self.batch())
 
-    def _append(self, changes: Changes) -> None:
+    def _append(self, batch: Recorded) -> None:
         """The next record, in the log and in the store below. Raises StoreFailed."""
         try:
             if self.is_raised and self.applied.version < VERSION and self.leader is not None:
                 self.lead(self.leader.node, self.leader.url)
-            data = changes.encode()
+            data = batch.changes.encode()
             self._log.append(self.applied.seq + 1, self._epoch, data, self._through)
-            self._apply(changes, self._log.at)
+            self._apply(batch.batch, self._log.at)
         except ShardsError as error:
             self._refusal = error
             raise StoreFailed(f"a batch is not in the log: {error}") from error
@@ -318,9 +320,7 @@ class ReplicatedStore:
             raise StoreFailed(f"another node leads since record {self.applied.epoch} of the log")
         self._refusal = None
 
-    def _apply(self, changes: Changes, place: Seal) -> None:
-        batch = self._store.batch()
-        changes.into(batch)
+    def _apply(self, batch: Batch, place: Seal) -> None:
         batch.put(Table.META, META_APPLIED, applied_value(place))
         batch.put(Table.META, META_SEAL, seal_value(place))
         self._store.write(batch)

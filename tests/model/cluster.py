@@ -8,7 +8,7 @@ led before may still believe that it does.
 from contextlib import suppress
 from random import Random
 
-from shards.changes import Changes, decode_changes
+from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.contract import Log
@@ -48,8 +48,8 @@ class Shared(ReplicatedStore):
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
-        assert isinstance(batch, Changes)
-        self.log.append(_seen(batch))
+        assert isinstance(batch, Recorded)
+        self.log.append(_seen(batch.changes))
 
     def flush(self) -> None:
         self.flush_to(self.written())

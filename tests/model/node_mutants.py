@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from shards.changes import Changes
+from shards.changes import Recorded
 from shards.errors import ShardsError, StoreFailed
 from shards.log.chained import ChainedLog
 from shards.log.errors import LogError
 from shards.log.record import Seal
-from shards.overlay import Layer
 from shards.replicated import ReplicatedStore, applied_of, leader_of
-from shards.store import Table
+from shards.store import Batch, Table
 from shards.tables import META_APPLIED, META_SEAL, applied_value, seal_value
 
 from .mutants import Mutant, no_bound, no_refusal_after_a_start
@@ -19,10 +18,10 @@ from .mutants import Mutant, no_bound, no_refusal_after_a_start
 Through = Callable[[Callable[[], None]], None]
 
 
-def _drop(store: ReplicatedStore) -> Layer:
-    layer = store._waiting.popleft()
+def _drop(store: ReplicatedStore) -> Recorded:
+    batch = store._waiting.popleft()
     store._layers = store._layers[:-1]
-    return layer
+    return batch
 
 
 def _place(store: ReplicatedStore) -> Seal:
@@ -34,10 +33,10 @@ def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def flush(self: ReplicatedStore) -> None:
         while self._waiting:
-            changes, place = self._waiting[0].changes, _place(self)
+            batch, place = self._waiting[0], _place(self)
             try:
-                self._apply(changes, place)
-                self._log.append(place.seq, place.epoch, changes.encode())
+                self._apply(batch.batch, place)
+                self._log.append(place.seq, place.epoch, batch.changes.encode())
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed("naive") from error
@@ -66,14 +65,14 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
 
     def flush(self: ReplicatedStore) -> None:
         while self._waiting:
-            changes, place = _drop(self).changes, _place(self)
+            batch, place = _drop(self), _place(self)
             try:
-                self._log.append(place.seq, place.epoch, changes.encode())
+                self._log.append(place.seq, place.epoch, batch.changes.encode())
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed("naive") from error
             try:
-                self._apply(changes, self._log.at)
+                self._apply(batch.batch, self._log.at)
             except StoreFailed:
                 self.applied = self._log.at
 
@@ -83,9 +82,7 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
 def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A node begins with the first record there is: to apply one twice does no harm."""
 
-    def apply(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
-        batch = self._store.batch()
-        changes.into(batch)
+    def apply(self: ReplicatedStore, batch: Batch, place: Seal) -> None:
         self._store.write(batch)
         self.applied = place
 
@@ -95,12 +92,11 @@ def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
 def where_it_stands_is_written_first(patch: pytest.MonkeyPatch) -> None:
     """The record's number and its rows may be two batches."""
 
-    def apply(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
-        note, batch = self._store.batch(), self._store.batch()
+    def apply(self: ReplicatedStore, batch: Batch, place: Seal) -> None:
+        note = self._store.batch()
         note.put(Table.META, META_APPLIED, applied_value(place))
         note.put(Table.META, META_SEAL, seal_value(place))
         self._store.write(note)
-        changes.into(batch)
         self._store.write(batch)
         self.applied = place
 

@@ -92,7 +92,7 @@ def test_a_batch_is_read_as_it_was_written() -> None:
     made.delete_range(Table.DEDUPE, b"a", b"c")
     again = decode_changes(made.encode())
     assert again.tables == made.tables
-    assert len(again) == len(made) == 4
+    assert sum(map(len, again.tables.values())) == 4
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x80", b"\xc1", b"\x93\x01\x02\x03"])

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 import shards.replicated
-from shards.changes import Changes, decode_changes
+from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
@@ -308,9 +308,9 @@ class Waiting(RuleBasedStateMachine):
 
     @staticmethod
     def _encoded(batch: list[Change]) -> bytes:
-        made = Changes()
+        made = Recorded(MemoryStore().batch())
         filled(made, batch)
-        return made.encode()
+        return made.changes.encode()
 
 
 class WaitingRocks(Waiting):
@@ -342,9 +342,9 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
     """A batch that is in the log may be given up here: it is about to be in the store."""
     real = ReplicatedStore._apply
 
-    def naive(self: ReplicatedStore, changes: Changes, place: Seal) -> None:
+    def naive(self: ReplicatedStore, batch: Batch, place: Seal) -> None:
         self._layers = self._layers[:-1]
-        real(self, changes, place)
+        real(self, batch, place)
         self._layers = (*self._layers, Layer(Changes()))
 
     patch.setattr(ReplicatedStore, "_apply", naive)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from server.cluster.follower import MOMENT_S, Follower
-from shards.changes import Changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
@@ -60,7 +59,7 @@ class Node:
 
     def beat(self) -> None:
         """A group of a leader, as its own clock has it."""
-        batch = Changes()
+        batch = self.store.batch()
         batch.put(
             Table.META, META_CURSOR, cursor_value(StoredCursor(START, self.wall_ms + BOUND_MS, 0, 0, START))
         )
@@ -311,7 +310,7 @@ def test_another_node_of_our_name_is_another(shelf: Shelf, made: Callable[[str],
 def test_much_is_followed_in_pieces(shelf: Shelf, made: Callable[[str], Node]) -> None:
     leader, other = led(made)
     for number in range(5):
-        batch = Changes()
+        batch = leader.store.batch()
         batch.put(Table.META, b"large%d" % number, bytes(FOLLOW_BYTES // 2))
         leader.store.write(batch)
         leader.store.flush()
