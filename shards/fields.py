@@ -63,6 +63,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """None: for all subscribers."""
     deliver_to: bytes = b""
     """Endpoint name, or URL, to which it is posted in addition, UTF-8; empty: none."""
+    ordering_key: bytes = b""
+    """What it belongs to, such as a customer, UTF-8; empty: none."""
 
     @property
     def size(self) -> int:

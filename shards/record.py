@@ -18,6 +18,7 @@ A record without extension fields is written as version 1, byte for byte.
                    retry: addressee: length (2), bytes · attempts (4) · of these counted (4)
                           reason: length (1), bytes
                    deliver to: length (2), bytes
+                   ordering key: length (1), bytes
 
 `due` is the requested time (0: none; the message is due at its position). The id is stored only after a move,
 when it no longer names this row. The zone is a requested local wall time with its zone
@@ -28,7 +29,7 @@ user, that sent the message; none if no key was needed. A *stub* is what a cance
 head and topic with a flag and the time, no payload. A *retry* is another copy of a message, for one session
 or group alone (retries.py). *Deliver to* is where a message is posted in addition: an endpoint's name, or a
 URL. Every copy of the message that is placed on the timeline again keeps it; copies that only report the
-message do not.
+message do not. The *ordering key* names what the message belongs to, such as a customer.
 """
 
 from struct import Struct
@@ -48,6 +49,7 @@ EXTENDED: Final = 2
 OWNER: Final = 0x0001
 RETRY: Final = 0x0002
 DELIVER_TO: Final = 0x0004
+ORDERED: Final = 0x0008
 """Flags of the extension; all are in its second byte."""
 QOS_MASK: Final = 0x0003
 RETAIN: Final = 0x0004
@@ -91,9 +93,12 @@ ADDRESSEE_BYTES_MAX: Final = 60_000
 """Maximum bytes of an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
 DELIVER_TO_BYTES_MAX: Final = 2_048
+ORDERING_KEY_BYTES_MAX: Final = 128
 
 _HEAD = Struct(">BHHQ")
 _EXTENSION = Struct(">HH")
+_KEYED = Struct(">BHHQHHB")
+"""The head and an extension with an ordering key alone, up to that."""
 _SHORT = Struct(">H")
 _ATTEMPTS = Struct(">II")
 _WHEN = Struct(">Q")
@@ -109,7 +114,8 @@ _FIELDS_AT = _SIZE + _EXTENSION.size
 
 def encode(record: Record) -> bytes:
     """Encode a record. The caller has checked the lengths: topic and key 65,535 and 16 bytes, publisher,
-    zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to DELIVER_TO_BYTES_MAX."""
+    zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to DELIVER_TO_BYTES_MAX,
+    ordering key ORDERING_KEY_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -140,22 +146,28 @@ def encode(record: Record) -> bytes:
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
     if record.retry is not None or record.deliver_to:
-        more = _long_extension(record.owner, record.retry, record.deliver_to)
+        more = _long_extension(record.owner, record.retry, record.deliver_to, record.ordering_key)
         head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
-    elif record.owner:
-        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + _extension(record.owner)
+    elif record.owner or record.ordering_key:
+        more = _extension(record.owner, record.ordering_key)
+        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
     else:
         head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
     return b"".join((head, optional, record.topic, record.payload))
 
 
-def _extension(owner: bytes) -> bytes:
-    """The extension of a record with only an owner."""
-    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
+def _extension(owner: bytes, ordering_key: bytes) -> bytes:
+    """The extension of a record with only an owner, an ordering key, or both."""
+    if not ordering_key:
+        return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
+    fields, flags = _counted(ordering_key), ORDERED
+    if owner:
+        fields, flags = _counted(owner) + fields, OWNER | ORDERED
+    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
 
 
-def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes) -> bytes:
-    """The extension of a retry or of a posted message, with or without an owner."""
+def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes, ordering_key: bytes) -> bytes:
+    """The extension of a retry or of a posted message, with or without an owner and an ordering key."""
     flags, fields = 0, b""
     if owner:
         flags, fields = OWNER, _counted(owner)
@@ -166,6 +178,9 @@ def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes) -> byt
     if deliver_to:
         flags |= DELIVER_TO
         fields += _SHORT.pack(len(deliver_to)) + deliver_to
+    if ordering_key:
+        flags |= ORDERED
+        fields += _counted(ordering_key)
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
 
 
@@ -183,6 +198,7 @@ def encode_fresh(
     properties: bytes = b"",
     owner: bytes = b"",
     publisher: bytes = b"",
+    ordering_key: bytes = b"",
 ) -> bytes:
     """`encode` for the usual message: only these fields.
 
@@ -197,8 +213,12 @@ def encode_fresh(
     if properties:
         flags |= PROPERTIES
         key += _LENGTH.pack(len(properties)) + properties
+    if ordering_key and not owner:
+        size = len(ordering_key)
+        head = _KEYED.pack(EXTENDED, flags, len(topic), due_ms, size + 3, ORDERED, size)
+        return b"".join((head, ordering_key, key, topic, payload))
     if owner:
-        head = _HEAD.pack(EXTENDED, flags, len(topic), due_ms) + _extension(owner)
+        head = _HEAD.pack(EXTENDED, flags, len(topic), due_ms) + _extension(owner, ordering_key)
         return head + key + topic + payload
     return _HEAD.pack(VERSION, flags, len(topic), due_ms) + key + topic + payload
 
@@ -210,7 +230,7 @@ def decode(value: bytes) -> Record:
         if version != VERSION:
             return _decode_extended(value, version, flags, topic_length, due_ms)
         if flags not in _PLAIN:
-            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None, b"")
+            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None, b"", b"")
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     end = _SIZE + topic_length
@@ -229,7 +249,7 @@ def decode(value: bytes) -> Record:
 
 def usual(value: bytes) -> tuple[int, int, int, int] | None:
     """(QoS, due ms, where the topic begins, where the payload begins) of a message with no other optional
-    field than its encoding, key, publisher and owner; None for any other value, whole or not.
+    field than its encoding, key, publisher, owner and ordering key; None for any other value, whole or not.
 
     Most messages are like that. Delivering one needs no Record: this takes half the time of `decode`, and its
     result says at once that there is nothing else.
@@ -241,9 +261,9 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
         return None
     at = _SIZE
     if version != VERSION:
-        if version != EXTENDED or not _has_owner_only(value):
+        at = _usual_rest(value) if version == EXTENDED else 0
+        if not at:
             return None
-        at = _owner_end(value)
     if flags & HAS_KEY:
         at += 16
     if flags & PUBLISHER:
@@ -254,42 +274,59 @@ def usual(value: bytes) -> tuple[int, int, int, int] | None:
     return (flags & QOS_MASK, due_ms, at, end) if end <= len(value) else None
 
 
-def _has_owner_only(value: bytes) -> bool:
-    """Whether an extended value is extended by an owner alone."""
+def _usual_rest(value: bytes) -> int:
+    """Where the optional fields of a version 2 value begin, if it is extended by an owner or an ordering key
+    alone; 0: by more, or it is not whole."""
     if len(value) <= _FIELDS_AT:
-        return False
+        return 0
     size, more = _EXTENSION.unpack_from(value, _SIZE)
-    owner = value[_FIELDS_AT]
-    return bool(more == OWNER and owner and size == _EXTENSION.size - _COUNTED_FROM + 1 + owner)
+    at = _FIELDS_AT
+    if more & OWNER:
+        if not value[at]:
+            return 0
+        at += 1 + value[at]
+    if more & ORDERED:
+        if at >= len(value) or not value[at]:
+            return 0
+        at += 1 + value[at]
+    is_known = 0 < more <= ORDERED | OWNER and not more & (RETRY | DELIVER_TO)
+    return at if is_known and at == _SIZE + _COUNTED_FROM + size else 0
 
 
-def _owner_end(value: bytes) -> int:
-    """Where the owner of a usual value ends, or would stand."""
-    return _SIZE if value[0] == VERSION else _FIELDS_AT + 1 + value[_FIELDS_AT]
+def _rest_of_usual(value: bytes) -> int:
+    """Where the optional fields of a usual value begin."""
+    return _SIZE if value[0] == VERSION else _SIZE + _COUNTED_FROM + (value[_SIZE] << 8 | value[_SIZE + 1])
 
 
 def sender_of(value: bytes) -> tuple[bytes, bytes]:
     """(owner, publisher) of a usual value; empty: none."""
-    at = _owner_end(value)
-    owner = value[_FIELDS_AT + 1 : at] if at > _FIELDS_AT else b""
+    at = _rest_of_usual(value)
     if value[2] & HAS_KEY:
         at += 16
-    return owner, value[at + 1 : at + 1 + value[at]] if value[2] & PUBLISHER else b""
+    return owner_of(value), value[at + 1 : at + 1 + value[at]] if value[2] & PUBLISHER else b""
 
 
 def likeness(value: bytes, end: int) -> bytes:
     """Equal for usual values that differ in due, key and payload alone. `end`: where the payload begins."""
-    at = _owner_end(value)
+    at = _rest_of_usual(value)
     return value[:3] + value[_SIZE:at] + value[at + 16 if value[2] & HAS_KEY else at : end]
+
+
+def ordering_key_of(value: bytes) -> bytes:
+    """The ordering key of a usual value; empty: none."""
+    if value[0] != EXTENDED or not value[_MORE_AT] & ORDERED:
+        return b""
+    at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
+    return value[at + 1 : at + 1 + value[at]]
 
 
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:
     """Read a version 2 value. Raises Corrupt, and the error of a value that ends too soon."""
     end = _rest_at(value, version)
     _, more = _EXTENSION.unpack_from(value, _SIZE)
-    if not more or more & ~(OWNER | RETRY | DELIVER_TO):
+    if not more or more & ~(OWNER | RETRY | DELIVER_TO | ORDERED):
         raise Corrupt(f"record of {len(value)} bytes has further flags 0x{more:04x}, which cannot be")
-    at, owner, retry, deliver_to = _FIELDS_AT, b"", None, b""
+    at, owner, retry, deliver_to, ordering_key = _FIELDS_AT, b"", None, b"", b""
     if more & OWNER:
         owner = value[at + 1 : at + 1 + value[at]]
         at += 1 + value[at]
@@ -297,14 +334,18 @@ def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, 
         retry, at = _retry_at(value, at)
     if more & DELIVER_TO:
         deliver_to, at = _long_at(value, at)
+    if more & ORDERED:
+        ordering_key = value[at + 1 : at + 1 + value[at]]
+        at += 1 + value[at]
     is_empty = (
         (more & OWNER and not owner)
         or (retry and not retry.addressee)
         or (more & DELIVER_TO and not deliver_to)
+        or (more & ORDERED and not ordering_key)
     )
     if at != end or end > len(value) or is_empty:
         raise Corrupt(f"record of {len(value)} bytes has an extension that does not end at {end}")
-    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry, deliver_to)
+    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry, deliver_to, ordering_key)
 
 
 def _retry_at(value: bytes, at: int) -> tuple[Retry, int]:
@@ -339,6 +380,7 @@ def _decode_optional(
     owner: bytes,
     retry: Retry | None,
     deliver_to: bytes,
+    ordering_key: bytes,
 ) -> Record:
     """`at`: where the optional fields begin."""
     if flags & _BARE not in _PLAIN:
@@ -392,6 +434,7 @@ def _decode_optional(
         owner,
         retry,
         deliver_to,
+        ordering_key,
     )
 
 

@@ -26,6 +26,7 @@ _OURS = frozenset(
         "fasti-attempt",
         "fasti-tries",
         "fasti-schedule",
+        "fasti-ordering-key",
         ACK_TIMEOUT,
     }
 )
@@ -92,6 +93,11 @@ class Received:
     def schedule(self) -> str | None:
         """Name of the recurring schedule that created it, or None."""
         return self._said.get("fasti-schedule")
+
+    @property
+    def ordering_key(self) -> str | None:
+        """What it belongs to, such as a customer, or None."""
+        return self._said.get("fasti-ordering-key")
 
     @property
     def ack_timeout(self) -> timedelta | None:

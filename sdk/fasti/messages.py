@@ -128,6 +128,11 @@ class Message:
         return found if isinstance(found, str) else None
 
     @property
+    def ordering_key(self) -> str | None:
+        """What it belongs to, or None."""
+        return self.raw.get("ordering_key")
+
+    @property
     def dispatched_at(self) -> datetime | None:
         """Time of dispatch, or of the drop because it had expired or was late."""
         return parsed(self.raw.get("dispatched_at"))

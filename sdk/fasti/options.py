@@ -51,6 +51,7 @@ class Sending(TypedDict, total=False):
     `content_type`: media type of the payload, such as `application/json`.
     `deliver_to`: an `https://` URL or the name of an endpoint to which it is posted, in addition to its
         topic's subscribers.
+    `ordering_key`: what it belongs to, such as a customer: up to 128 bytes, shown with each delivery.
     """
 
     qos: Qos | None
@@ -60,6 +61,7 @@ class Sending(TypedDict, total=False):
     headers: Mapping[str, str] | None
     content_type: str | None
     deliver_to: str | None
+    ordering_key: str | None
 
 
 class MessageOptions(Due, Sending, total=False):
@@ -119,11 +121,13 @@ class Selection(TypedDict, total=False):
     `topic`: a topic filter, `orders/+/remind`.
     `due_from`: due at or after this instant.
     `due_to`: due before this instant.
+    `ordering_key`: what the messages belong to.
     """
 
     topic: str | None
     due_from: When | None
     due_to: When | None
+    ordering_key: str | None
 
 
 class Listed(Selection, total=False):

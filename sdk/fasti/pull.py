@@ -283,6 +283,7 @@ def _came(raw: Json) -> Came:
         "fasti-attempt": raw.get("attempt"),
         "fasti-tries": json.dumps(raw["tries"]) if raw.get("tries") else None,
         "fasti-schedule": raw.get("schedule"),
+        "fasti-ordering-key": raw.get("ordering_key"),
     }
     known = [(name, str(value)) for name, value in said.items() if value is not None]
     headers: UserProperties = tuple((raw.get("headers") or {}).items())

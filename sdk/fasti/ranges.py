@@ -32,7 +32,10 @@ class BulkResult:
 
 
 def selection(
-    topic: str | None = None, due_from: When | None = None, due_to: When | None = None
+    topic: str | None = None,
+    due_from: When | None = None,
+    due_to: When | None = None,
+    ordering_key: str | None = None,
 ) -> dict[str, str]:
     """The members that are given."""
     chosen: dict[str, str] = {}
@@ -42,6 +45,8 @@ def selection(
         chosen["due_from"] = instant(due_from)
     if due_to is not None:
         chosen["due_to"] = instant(due_to)
+    if ordering_key is not None:
+        chosen["ordering_key"] = ordering_key
     return chosen
 
 

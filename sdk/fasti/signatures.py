@@ -38,6 +38,7 @@ _THEIRS: Mapping[str, str] = {
     "payload": "body data json args kwargs message value MessageBody",
     "topic": "queue queue_name routing_key subject channel QueueUrl",
     "deliver_to": "url callback callback_url destination endpoint webhook",
+    "ordering_key": "partition_key group_id MessageGroupId message_group_id fairness_key group_key",
     "headers": "user_properties attributes MessageAttributes",
     "cron": "crontab pattern",
     "every": "interval repeat period",

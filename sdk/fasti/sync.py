@@ -513,6 +513,11 @@ class Message(Value[_messages.Message]):
         return self._inner.schedule
 
     @property
+    def ordering_key(self) -> str | None:
+        """What it belongs to, or None."""
+        return self._inner.ordering_key
+
+    @property
     def dispatched_at(self) -> datetime | None:
         """Time of dispatch, or of the drop because it had expired or was late."""
         return self._inner.dispatched_at

@@ -230,6 +230,7 @@ SENDING: Mapping[str, Spell] = {
     "spread": span,
     "headers": lambda headers: dict(headers) or None,
     "deliver_to": as_is,
+    "ordering_key": as_is,
 }
 """How a message is sent, in the order of its bytes, which the server compares for a known key."""
 
@@ -241,6 +242,7 @@ class NewMessage:
     `late` says what happens if the time has passed on arrival: "deliver" (the default) or "drop".
     `key_scope`: "kept" or "pending", as in `fasti.options.MessageOptions`.
     `deliver_to`: an endpoint's name or a URL, then the topic may be left out.
+    `ordering_key`: what it belongs to, such as a customer: up to 128 bytes.
     """
 
     topic: str = ""
@@ -257,6 +259,7 @@ class NewMessage:
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
     deliver_to: str | None = None
+    ordering_key: str | None = None
 
     def body(self) -> Json:
         """The object of `POST /v1/messages`; the key stands last."""

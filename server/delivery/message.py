@@ -6,8 +6,8 @@ subscription's identifiers), so the parts that are the same are made once and ke
 
 Written for speed: there is one for each message that is dispatched or replayed. A stored one is kept as the
 bytes that were read, with what routing needs; its `Record` is made on demand. The usual message (`is_usual`)
-has only a topic, a payload, a QoS and perhaps a due and an owner, and needs none: the replay of a backlog
-takes three quarters of the time.
+has only a topic, a payload, a QoS and perhaps a due, an owner and an ordering key, and needs none: the replay
+of a backlog takes three quarters of the time.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
-from shards.record import VERSION, decode, id_at, likeness, sender_of, usual
+from shards.record import VERSION, decode, id_at, likeness, ordering_key_of, owner_of, sender_of, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
 
 OVERHEAD_BYTES = 600
@@ -70,7 +70,7 @@ class Message:
                 record = decode(value)
             else:
                 is_usual = True
-                self.is_judged = value[0] != VERSION
+                self.is_judged = owner_of(value) != b""
                 """Whether `Owners` is asked before it is handed out: it has an owner, or is retained."""
                 self.qos, self.asked_ms, topic_at, end = layout
                 self.topic = value[topic_at:end]
@@ -84,7 +84,8 @@ class Message:
         self._record = record
         self._value = value if is_usual else b""
         self.is_usual = is_usual
-        """It has a topic, a payload, a QoS, perhaps a due and an owner; nothing expires or asks for more."""
+        """It has a topic, a payload, a QoS, perhaps a due, an owner and an ordering key; nothing expires or
+        asks for more."""
         self.due_ms = due_ms = self.asked_ms or position >> 48  # `due_at`, which would cost a call a message
         """When it was due; of a plain publish, when it came. `asked_ms`: 0 for that."""
         self.late_ms = late_from_ms - due_ms if late_from_ms > due_ms else 0
@@ -105,6 +106,15 @@ class Message:
         record = self._record
         owner, publisher = sender_of(self._value) if record is None else (record.owner, record.publisher)
         return owner, publisher, self.topic
+
+    @property
+    def ordering_key(self) -> bytes:
+        """Its ordering key; empty: none."""
+        record = self._record
+        if record is not None:
+            return record.ordering_key
+        value = self._value
+        return ordering_key_of(value) if value[0] != VERSION else b""
 
     @property
     def payload(self) -> bytes:

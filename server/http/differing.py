@@ -30,6 +30,7 @@ FIELDS: dict[str, Field] = {
     "late": lambda record: record.drop_late,
     "expires_in": lambda record: record.expires_ms,
     "deliver_to": lambda record: record.deliver_to,
+    "ordering_key": lambda record: record.ordering_key,
     "content_type": lambda record: headers_of(record.properties)[1],
     "headers": _headers,
 }

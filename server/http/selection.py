@@ -37,6 +37,7 @@ from .timeline import Timeline
 from .turns import Turn
 from .values import shapes
 from .values.bodies import FieldError
+from .values.message_body import ordering_key_bytes
 from .values.views import message_view
 
 STEP_ROWS = 1_000
@@ -67,6 +68,8 @@ class Query:
     topic: str
     state: str
     limit: int
+    ordering_key: bytes = b""
+    """Empty: any, or none."""
 
     @property
     def is_whole(self) -> bool:
@@ -75,12 +78,20 @@ class Query:
 
 
 def query_over(
-    topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
+    topic: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    *,
+    state: str = PENDING,
+    limit: int = 0,
+    ordering_key: str | None = None,
 ) -> Query:
     """A query over since <= due < until, ms; None: unbounded, any topic. `#` matches everything, also
-    messages without a topic. Raises FieldError for the topic."""
+    messages without a topic. Raises FieldError for the topic and the ordering key."""
     check_selects(topic)
-    return Query(*span_of(since_ms, until_ms), "" if topic in (None, EVERYTHING) else topic, state, limit)
+    topic = "" if topic is None or topic == EVERYTHING else topic
+    order = b"" if ordering_key is None else ordering_key_bytes(ordering_key)
+    return Query(*span_of(since_ms, until_ms), topic, state, limit, order)
 
 
 def check_selects(topic: str | None) -> None:
@@ -116,6 +127,7 @@ class Selection:
         self._sees = sees
         self._is_chosen = bool(query.topic) or sees is not None
         """Selected by topic."""
+        self._order = query.ordering_key
         self._horizon = timeline.horizon.position
         self._journal = timeline.journal()
         self._fits: dict[bytes, bool] = {}
@@ -191,6 +203,8 @@ class Selection:
             return None
         if self._is_chosen and not self._has_topic(topic_of(value)):
             return None
+        if self._order and not self._has_order(value):
+            return None
         record = decode(value)
         is_held = number == HELD_SHARD
         state, at_ms = state_of(place, record, self._horizon, self._journal, is_held=is_held)
@@ -199,7 +213,11 @@ class Selection:
     def counts(self, place: Position, number: int, value: bytes) -> bool:
         """Whether `shows` would select it; cheaper for pending messages."""
         if self._query.state == PENDING:
-            return not is_stub(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
+            return (
+                not is_stub(value)
+                and (not self._is_chosen or self._has_topic(topic_of(value)))
+                and (not self._order or self._has_order(value))
+            )
         return self.shows(place, number, value) is not None
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
@@ -209,6 +227,10 @@ class Selection:
         record, state, at_ms = shown
         name = self._timeline.id_at(place, number, record)
         return message_view(name, place, record, state, at_ms)
+
+    def _has_order(self, value: bytes) -> bool:
+        """Whether it has the ordering key; most others are told by their bytes."""
+        return self._order in value and decode(value).ordering_key == self._order
 
     def _has_topic(self, topic: bytes) -> bool:
         fits = self._fits.get(topic)
@@ -228,7 +250,7 @@ async def count(
 ) -> int:
     """Number of messages that the query selects, without page limits. `is_abandoned`: whether the client is
     gone."""
-    if query.state != PENDING or query.topic or sees is not None:
+    if query.state != PENDING or query.topic or query.ordering_key or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
     start = max(query.start, Position(timeline.horizon.position + 1))
     if query.is_whole and not timeline.held:

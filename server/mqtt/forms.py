@@ -3,7 +3,8 @@
 At level 5 deliveries of a scheduled message carry its id and due: `fasti-id`, `fasti-due`, `fasti-late-ms`;
 `fasti-schedule` if a recurring schedule wrote it; `fasti-attempt` from the second delivery on. A retry also
 carries its failed tries, `fasti-tries`, unless its client accepts no packet of that size. A plain publish
-goes out as it came in. `fasti-ack-timeout` tells members of a group with an ack timeout how long it is.
+goes out as it came in, and with `fasti-ordering-key` if it has one. `fasti-ack-timeout` tells members of a
+group with an ack timeout how long it is.
 """
 
 from binascii import hexlify
@@ -197,6 +198,12 @@ def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes
     payload = message.payload
     if level < 5:
         return payload
+    order = message.ordering_key
+    if order:
+        properties = common_properties(message, node)
+        if lease_ms:
+            properties += _lease_property(lease_ms)
+        return varint(len(properties)) + properties + payload
     if not message.asked_ms:
         if not lease_ms:
             return b"\0" + payload
@@ -235,6 +242,8 @@ def common_properties(message: Message, node: int) -> bytes:
         )
         if record.schedule:
             properties += user_property("fasti-schedule", record.schedule.decode())
+    if record.ordering_key:
+        properties += user_property("fasti-ordering-key", record.ordering_key.decode())
     return properties
 
 

@@ -4,7 +4,7 @@ Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in second
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
 makes a repeated publish the same message. `idempotency-replace` and `idempotency-key-only`, `true` or
 `false`, and `idempotency-key-scope`, `kept` or `pending`, are the parameters `replace`, `key_only` and
-`key_scope` of a POST.
+`key_scope` of a POST. `ordering-key` is the message's ordering key.
 
 A publish to `$control/extend` asks for more time for a delivery; one to `$control/done` acks a message of a
 group from an earlier connection. Other reserved topics are the server's, except one where bridges of
@@ -20,6 +20,7 @@ from shards.dedupe import key_of
 from shards.draft import AS_EVER, Terms
 from shards.fate import AT_ONCE_MS
 from shards.fields import Record
+from shards.record import ORDERING_KEY_BYTES_MAX
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
 from timeline.position import BadId, MessageId, parse_id
 
@@ -42,7 +43,10 @@ EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
 """The limit of MQTT itself."""
 REPLACE, KEY_ONLY, KEY_SCOPE = "idempotency-replace", "idempotency-key-only", "idempotency-key-scope"
-OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY, KEY_SCOPE})
+ORDERING_KEY = "ordering-key"
+OWN_PROPERTIES = frozenset(
+    {"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY, KEY_SCOPE, ORDERING_KEY}
+)
 OWN_PREFIX = "fasti-"
 """What begins so is said by the server, of a delivery: no publisher can say it."""
 
@@ -88,7 +92,7 @@ def read_publish(
             raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    key = zone = b""
+    key = zone = order = b""
     terms = AS_EVER
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
@@ -97,6 +101,10 @@ def read_publish(
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
         terms = _terms(properties, has_key=bool(key))
+        order = (properties.user(ORDERING_KEY) or "").encode()
+        if len(order) > ORDERING_KEY_BYTES_MAX:
+            detail = f"{ORDERING_KEY} is longer than {ORDERING_KEY_BYTES_MAX} bytes"
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
         if key and owner:
             key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
@@ -113,6 +121,7 @@ def read_publish(
         key=key_of("mqtt", key) if key else b"",
         zone=zone,
         owner=owner,
+        ordering_key=order,
     )
     fingerprint = _fingerprint(packet) if key else b""
     return PublishRequest(record, due_ms > 0, record.key, fingerprint, terms)

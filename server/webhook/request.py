@@ -5,6 +5,7 @@
     webhook-signature    with a secret (signing.py)
     fasti-due            when it was due          fasti-topic     its topic, percent-encoded
     fasti-attempt        which try this is, from 1 on
+    fasti-ordering-key   its ordering key, percent-encoded, if it has one
     content-type         the payload's, or text/plain or application/octet-stream
 
 The body is the payload, or for an endpoint that wants that an *envelope*: JSON with the payload in it, as
@@ -136,6 +137,8 @@ def request_for(
         "fasti-attempt": str(attempt),
         "fasti-topic": quote(record.topic, safe="/$!*'()+,;:@&=~"),
     }
+    if record.ordering_key:
+        more["fasti-ordering-key"] = quote(record.ordering_key, safe="")
     headers = headers_for(message.id_text(node), body, secrets, now_s, content_type, own, more)
     left = HEADERS_BYTES_MAX
     taken = set(map(_as_read, headers))

@@ -24,6 +24,7 @@ from shards.record import (
     is_stub,
     likeness,
     names_of,
+    ordering_key_of,
     owner_of,
     schedule_name,
     sender_of,
@@ -51,6 +52,7 @@ records = st.builds(
     zone=st.binary(max_size=40),
     schedule=st.binary(max_size=128),
     owner=st.one_of(st.just(b""), st.binary(max_size=255)),
+    ordering_key=st.one_of(st.just(b""), st.binary(max_size=128)),
 )
 retries = st.builds(
     Retry,
@@ -70,6 +72,7 @@ FULL = Record(
 )
 POSTED = msgspec.structs.replace(FULL, owner=b"meter-7", deliver_to=b"https://example.com/")
 OWNED = msgspec.structs.replace(FULL, owner=b"meter-7")
+KEYED = msgspec.structs.replace(OWNED, ordering_key=b"customer-17")
 
 
 @given(records)
@@ -106,6 +109,7 @@ usuals = st.builds(
     publisher=st.binary(max_size=255),
     owner=st.binary(max_size=255),
     encoding=st.integers(0, 2),
+    ordering_key=st.binary(max_size=128),
 )
 
 
@@ -123,6 +127,7 @@ def test_the_usual_message_is_told_from_others(record: Record) -> None:
         publisher=record.publisher,
         owner=record.owner,
         encoding=record.encoding,
+        ordering_key=record.ordering_key,
     )
     assert (said is None) == (record != bare)
     if said is not None:
@@ -134,6 +139,7 @@ def test_the_usual_message_is_told_from_others(record: Record) -> None:
             record.qos,
         )
         assert sender_of(value) == (record.owner, record.publisher)
+        assert ordering_key_of(value) == record.ordering_key
 
 
 @given(usuals, usuals)
@@ -157,12 +163,18 @@ def test_a_usual_message_that_is_cut_is_none(record: Record) -> None:
 
 
 @given(records)
-def test_only_what_has_an_owner_is_of_version_2(record: Record) -> None:
-    """Any other is the same, byte for byte, as before there were owners."""
+def test_only_what_has_an_owner_or_ordering_key_is_of_version_2(record: Record) -> None:
+    """Any other is the same, byte for byte, as before there were these."""
+    order = record.ordering_key
+    record = msgspec.structs.replace(record, ordering_key=b"")
     value, bare = encode(record), encode(msgspec.structs.replace(record, owner=b""))
     extension = struct.pack(">HHB", 3 + len(record.owner), 1, len(record.owner)) + record.owner
     assert bare[0] == 1
     assert value == (b"\x02" + bare[1:13] + extension + bare[13:] if record.owner else bare)
+    if order:
+        extension = struct.pack(">HHB", 3 + len(order), 8, len(order)) + order
+        keyed = encode(msgspec.structs.replace(record, owner=b"", ordering_key=order))
+        assert keyed == b"\x02" + bare[1:13] + extension + bare[13:]
 
 
 @given(records)
@@ -177,6 +189,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         encoding=record.encoding,
         owner=record.owner,
         publisher=record.publisher,
+        ordering_key=record.ordering_key,
     )
     assert encode(plain) == encode_fresh(
         record.topic,
@@ -188,6 +201,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         record.properties,
         record.owner,
         record.publisher,
+        record.ordering_key,
     )
 
 
@@ -217,10 +231,10 @@ def test_a_moved_message_knows_its_id(record: Record, message: int, due_ms: int)
     moved = decode(with_id(encode(record), message, due_ms))
     assert (moved.id, moved.due_ms) == (message, due_ms)
     assert (moved.topic, moved.payload, moved.key) == (record.topic, record.payload, record.key)
-    assert moved.owner == record.owner
+    assert (moved.owner, moved.ordering_key) == (record.owner, record.ordering_key)
 
 
-@pytest.mark.parametrize("record", [Record(b"a/b", b"", 5), FULL, OWNED])
+@pytest.mark.parametrize("record", [Record(b"a/b", b"", 5), FULL, OWNED, KEYED])
 def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
     value = encode(record)
     head = len(value) - len(record.payload)
@@ -232,7 +246,7 @@ def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
             assert decode(value[:size]).payload == record.payload[: size - head]
 
 
-@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL, OWNED, POSTED])
+@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL, OWNED, KEYED, POSTED])
 def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
     value = bytearray(encode(record))
     for at in range(len(value)):
@@ -253,8 +267,8 @@ def test_another_version_is_corrupt() -> None:
 def test_an_extension_that_is_not_known_is_corrupt_but_for_who_looks_for_the_topic() -> None:
     """Of a later program: its flags, and what it has written behind the owner."""
     value = encode(OWNED)
-    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 9) + value[17:25] + b"more" + value[25:]
-    with pytest.raises(Corrupt, match="further flags 0x0009"):
+    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 17) + value[17:25] + b"more" + value[25:]
+    with pytest.raises(Corrupt, match="further flags 0x0011"):
         decode(further)
     assert topic_of(further) == OWNED.topic
     assert names_of(further) == names_of(value)

@@ -86,6 +86,7 @@ DECLARED: dict[str, Any] = {
     "deliver_to": Annotated[
         str | None, typer.Option(help="Webhook target: an https URL or an endpoint name.")
     ],
+    "ordering_key": Annotated[str | None, typer.Option(help="What the message belongs to: a customer.")],
     # Selection
     "topic": Annotated[str | None, typer.Option(help="Topic filter.")],
     "due_from": Annotated[

@@ -50,7 +50,7 @@ from ..timeline import Timeline
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
-from ..values.scalars import Cursor, Point, Seq, Shift, named, rules, some_of, without
+from ..values.scalars import Cursor, OrderingKey, Point, Seq, Shift, named, rules, some_of, without
 from ..values.scalars import Filter as TopicFilter
 
 log = logging.getLogger(__name__)
@@ -67,12 +67,13 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     topic: TopicFilter | None = None
     due_from: Point | int | None = None
     due_to: Point | int | None = None
+    ordering_key: OrderingKey | None = None
 
 
 class BulkRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of both."""
 
-    filter: Annotated[Filter, rules(some_of("topic", "due_from", "due_to"))]
+    filter: Annotated[Filter, rules(some_of("topic", "due_from", "due_to", "ordering_key"))]
     shift: Shift | None = None
     dry_run: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -198,10 +199,12 @@ class Control:
     def _sweep(self, body: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
         """Begin a call; nothing is revealed of messages that the key may not change. Raises FieldError."""
         chosen = body.filter
-        if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
-            raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
+        if chosen == Filter():
+            raise FieldError(
+                "filter", 'must name a topic, due_from, due_to or ordering_key; {"topic": "#"} is everything'
+            )
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
-        query = query_over(chosen.topic, since, until)
+        query = query_over(chosen.topic, since, until, ordering_key=chosen.ordering_key)
         as_of = self._timeline.horizon.seq if body.as_of is None else _seq(body.as_of)
         sweep = Sweep(query, may_change, name, as_of, body.limit or 1 << 62)
         sweep.next = query.start

@@ -67,7 +67,8 @@ class Export:
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
-        query = query_over(request.query.get("topic"), since, until)
+        order = request.query.get("ordering_key")
+        query = query_over(request.query.get("topic"), since, until, ordering_key=order)
         now_ms = self._clock.wall_ms()
         may_see = partial(sees, request)
         reading = Reading(self._timeline, query, may_see, now_ms, with_ids=flag(request, "ids"))

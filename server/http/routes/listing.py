@@ -86,4 +86,5 @@ def query_of(request: web.Request) -> Query:
     state = request.query.get("state", PENDING)
     if state not in (*STATES, ALL):
         raise FieldError("state", f"must be one of {', '.join((*STATES, ALL))}, not {state[:40]!r}")
-    return query_over(request.query.get("topic"), since, until, state=state, limit=limit_of(request))
+    topic, order = request.query.get("topic"), request.query.get("ordering_key")
+    return query_over(topic, since, until, state=state, limit=limit_of(request), ordering_key=order)

@@ -67,11 +67,15 @@ def draft_of(
                 zone=message.zone,
                 owner=owner,
                 deliver_to=message.deliver_to,
+                ordering_key=message.ordering_key,
             )
         )
     else:
         encoding = NUMBER[message.encoding]
-        value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
+        order = message.ordering_key
+        value = encode_fresh(
+            topic, payload, due_ms, message.qos, encoding, key, properties, owner, b"", order
+        )
     return Draft(due_ms, topic, value, key, message.fingerprint, message.while_undone)
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shards.record import ORDERING_KEY_BYTES_MAX
 from timeline.filters import TopicError, check_topic, is_reserved
 from timeline.position import BadId, parse_id
 
@@ -36,6 +37,7 @@ from .scalars import (
     Id,
     Key,
     KeyScope,
+    OrderingKey,
     Target,
     Topic,
     When,
@@ -80,6 +82,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: Key | None = None
     key_scope: KeyScope | None = None
     id: Id | None = None
+    ordering_key: OrderingKey | None = None
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")
@@ -120,6 +123,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """The endpoint or URL to which it is posted in addition."""
     while_undone: bool = False
     """Its key counts as taken only while the message is undone."""
+    ordering_key: bytes = b""
+    """What it belongs to; empty: none."""
 
 
 _NO_BYTES = hashlib.blake2b(digest_size=16)
@@ -167,6 +172,7 @@ def rare(
         zone=b"" if deliver_at is msgspec.UNSET or spread_ms else wall_time(deliver_at),
         deliver_to=b"" if request.deliver_to is None else request.deliver_to.encode(),
         while_undone=request.key_scope == UNDONE,
+        ordering_key=b"" if request.ordering_key is None else ordering_key_bytes(request.ordering_key),
     )
 
 
@@ -331,6 +337,18 @@ def check_words(field: str, text: str, chars_max: int) -> None:
         raise FieldError(field, f"must have 1 to {chars_max} characters, has {len(text)}")
     if not text.isprintable():
         raise FieldError(field, "must not hold control characters")
+
+
+def ordering_key_bytes(ordering_key: str) -> bytes:
+    """An ordering key as it is stored. Raises FieldError."""
+    encoded = ordering_key.encode()
+    if not 1 <= len(encoded) <= ORDERING_KEY_BYTES_MAX:
+        raise FieldError(
+            "ordering_key", f"must have 1 to {ORDERING_KEY_BYTES_MAX} bytes of UTF-8, has {len(encoded)}"
+        )
+    if not ordering_key.isprintable():
+        raise FieldError("ordering_key", "must not hold control characters")
+    return encoded
 
 
 def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:

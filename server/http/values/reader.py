@@ -3,9 +3,9 @@
     {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}    a Draft: all that the writer needs
     {"topic": "a/b", "payload": "hi", "headers": {"a": "b"}}  a ParsedMessage: it needs more work
 
-Nearly every request has a topic, a payload, a time, and maybe QoS and a key. It becomes a draft at once. Any
-other member (FEW) makes it a `ParsedMessage`. drafts.py makes a draft of it after the remaining work:
-choosing a moment within `spread`, beginning a span for its trace.
+Nearly every request has a topic, a payload, a time, and maybe QoS, a key and an ordering key. It becomes a
+draft at once. Any other member (FEW) makes it a `ParsedMessage`. drafts.py makes a draft of it after the
+remaining work: choosing a moment within `spread`, beginning a span for its trace.
 
 This is a hot path (100,000 messages a second come in batches). Hence one loop over the requests of a body,
 each topic checked once per body, and one test for all rare fields.
@@ -33,6 +33,7 @@ from .message_body import (
     default_topic,
     due_of,
     fingerprint_of,
+    ordering_key_bytes,
     payload_bytes,
     rare,
     topic_bytes,
@@ -124,7 +125,10 @@ class Reader:
             if request.key is not None:
                 fingerprint = fingerprint_of(request, request.key, raw)
                 key = stored_key(request.key, user)
-            value = encode_fresh(topic, payload, due_ms, request.qos, encoding, key, properties, owner)
+            order = b"" if request.ordering_key is None else ordering_key_bytes(request.ordering_key)
+            value = encode_fresh(
+                topic, payload, due_ms, request.qos, encoding, key, properties, owner, b"", order
+            )
             items.append(Draft(due_ms, topic, value, key, fingerprint))
         return items
 

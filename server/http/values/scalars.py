@@ -102,6 +102,9 @@ Target = Annotated[
 ]
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
+OrderingKey = Annotated[
+    str, _meta("1 to 128 bytes of printable UTF-8: what the message belongs to", minLength=1, maxLength=128)
+]
 KEPT, UNDONE = "kept", "pending"
 """How long a key is taken: as long as its message is kept, or until the message is no longer undone."""
 KeyScope = Annotated[Literal["kept", "pending"], _meta(default=KEPT)]
@@ -171,4 +174,4 @@ PATH_EXAMPLES = {
 FLAG = Annotated[bool, _meta(default=False)]
 LIMIT = Annotated[int, _meta(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)]
 PAGED: Query = {"limit": LIMIT, "cursor": Annotated[str, _meta("`next` of the page before")]}
-SELECTED: Query = {"due_from": Point, "due_to": Point, "topic": Filter}
+SELECTED: Query = {"due_from": Point, "due_to": Point, "topic": Filter, "ordering_key": OrderingKey}

@@ -28,7 +28,7 @@ from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import MessageRequest, ParsedMessage
 from .reader import Reader
-from .scalars import ContentType, Delay, Target, Topic, When, Zone
+from .scalars import ContentType, Delay, OrderingKey, Target, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -70,6 +70,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     late: Literal["deliver", "drop"] = "deliver"
     headers: dict[str, str] | None = None
     content_type: ContentType | None = None
+    ordering_key: OrderingKey | None = None
 
 
 class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
@@ -137,6 +138,7 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str =
         late="drop" if request.misfire == "skip" else request.late,
         headers=request.headers,
         content_type=request.content_type,
+        ordering_key=request.ordering_key,
     )
     (item,) = Reader(now_ms, limits, user, as_drafts=False).read((message,), (b"",))
     assert isinstance(item, ParsedMessage)

@@ -89,6 +89,7 @@ class Message(TypedDict):
     payload: NotRequired[Any]
     encoding: NotRequired[Encoding]
     deliver_to: NotRequired[str]
+    ordering_key: NotRequired[str]
     local: NotRequired[str]
     schedule: NotRequired[str]
     dispatched_at: NotRequired[Instant]

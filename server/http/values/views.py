@@ -51,6 +51,8 @@ def message_view(
     }
     if record.deliver_to:
         view["deliver_to"] = record.deliver_to.decode("utf-8", "replace")
+    if record.ordering_key:
+        view["ordering_key"] = record.ordering_key.decode("utf-8", "replace")
     if record.zone:
         view["local"] = record.zone.decode()
     if (schedule := schedule_name(record)) is not None:

@@ -71,6 +71,16 @@ async def test_cancel_by_topic(server: Running) -> None:
     assert (await bulk(server, CANCEL, filter={"topic": "a/#"}))["matched"] == 0
 
 
+async def test_cancel_by_ordering_key(server: Running) -> None:
+    mine = await server.schedule(ordering_key="c-1", deliver_in="1h")
+    for more in ({"ordering_key": "c-2"}, {"headers": {"c-1": "c-1"}}, {}):
+        await server.schedule(deliver_in="1h", **more)
+    said = await bulk(server, CANCEL, filter={"ordering_key": "c-1"})
+    assert (said["matched"], said["changed"]) == (1, 1)
+    assert list(await dues(server, "cancelled")) == [mine]
+    await bulk(server, CANCEL, 422, filter={"ordering_key": ""})
+
+
 @pytest.mark.parametrize("shift", ["PT1H", "-PT1H", 3600, -3600, "90s"])
 async def test_a_shift_moves_each_message_once(
     server: Running, shift: Any, monkeypatch: pytest.MonkeyPatch

@@ -139,6 +139,8 @@ async def test_range_and_topic(server: Running) -> None:
     found = await lines(server, f"?due_from={since}&due_to={until}")
     assert [item["topic"] for item in found] == ["a/json", "a/string", "b/more"]
     assert [i["topic"] for i in await lines(server, "?topic=b/%23")] == ["b/more", "b/bytes", "b/all"]
+    await put(server, [{"topic": "c", "payload": 1, "deliver_in": "1h", "ordering_key": "c-1"}])
+    assert [i["ordering_key"] for i in await lines(server, "?ordering_key=c-1")] == ["c-1"]
 
 
 async def test_an_export_while_everything_moves(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

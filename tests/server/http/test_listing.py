@@ -112,6 +112,18 @@ async def test_lists_and_counts_agree_with_a_model(server: Running) -> None:
     assert server.app.core.opened.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
 
 
+async def test_an_ordering_key_is_shown_and_selects(server: Running) -> None:
+    mine = [await server.schedule(ordering_key="c-1", deliver_in="1h") for _ in range(2)]
+    await server.schedule(ordering_key="c-2", deliver_in="1h")
+    await server.schedule("c-1", deliver_in="1h")
+    found = (await server.call("GET", "/v1/messages?ordering_key=c-1&count=true")).body
+    assert ([m["id"] for m in found["messages"]], found["count"]) == (mine, 2)
+    assert found["messages"][0]["ordering_key"] == "c-1"
+    await server.call("PATCH", f"/v1/messages/{mine[0]}", {"deliver_in": "2h"})
+    found = (await server.call("GET", "/v1/messages?ordering_key=c-1")).body
+    assert [m["id"] for m in found["messages"]] == [mine[1], mine[0]]
+
+
 async def test_pages_are_in_order_and_complete(server: Running) -> None:
     ids = [await server.schedule(f"t/{n}", deliver_in=600 - 37 * (n % 11)) for n in range(30)]
     found = await everything(server, limit=4)

@@ -46,8 +46,10 @@ def test_every_field_arrives() -> None:
         headers={"a": "b", "c": ""},
         content_type="text/plain",
         key="order-17",
+        ordering_key="customer-17",
     )
     message = parse_one(raw, NOW, LIMITS)
+    assert message.ordering_key == b"customer-17"
     assert (message.due_ms, message.qos, message.retain, message.drop_late) == (NOW + 500, 2, True, True)
     assert message.expires_ms == 60_000
     assert message.headers == (("a", "b"), ("c", ""))
@@ -156,6 +158,10 @@ def test_topics_that_begin_with_a_dollar_are_like_others(topic: str) -> None:
         ({"key": ""}, "key", "1 to 256"),
         ({"key": "k" * 257}, "key", "has 257"),
         ({"key": "a\n"}, "key", "control"),
+        ({"ordering_key": ""}, "ordering_key", "1 to 128"),
+        ({"ordering_key": "é" * 65}, "ordering_key", "has 130"),
+        ({"ordering_key": "a\n"}, "ordering_key", "control"),
+        ({"ordering_key": 5}, "ordering_key", "Expected"),
         ({"delay": 5}, "delay", "unknown field"),
     ],
 )

@@ -67,6 +67,7 @@ ITEMS = st.fixed_dictionaries(
         "deliver_to": st.sampled_from(["hook", "https://example.com/a", "a b", None]),
         "expires_in": st.sampled_from(["1h", 0, None]),
         "content_type": st.sampled_from(["text/plain", "", None]),
+        "ordering_key": st.sampled_from(["customer-17", "é" * 64, "é" * 65, "", "\n", None]),
         "nope": st.just(1),
     },
 )

@@ -94,7 +94,7 @@ async def test_put_get_list_delete(server: Running) -> None:
 
 async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> None:
     _, link = await server.connect("c", "#")
-    made = await put(server, headers={"a": "b"})
+    made = await put(server, headers={"a": "b"}, ordering_key="c-1")
     path = f"/v1/messages/{made['next']['id']}"
     got = (await server.call("GET", path)).body
     assert (got["schedule"], got["headers"]) == ("nightly", {"a": "b"})
@@ -104,7 +104,7 @@ async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> Non
     await server.pass_time(HOUR_MS)
     assert [m.record.schedule for m in link.sent] == [b"nightly"] * 2
     said = dict(headers_of(common_properties(link.sent[1], 0))[0])
-    assert (said["a"], said["fasti-schedule"]) == ("b", "nightly")
+    assert (said["a"], said["fasti-schedule"], said["fasti-ordering-key"]) == ("b", "nightly", "c-1")
     assert (await server.call("GET", path)).body["schedule"] == "nightly"
     other = await put(server, "other", headers=None)
     await server.call("DELETE", f"/v1/messages/{other['next']['id']}", status=204)

@@ -60,6 +60,33 @@ def test_qos_2_step_by_step() -> None:
     assert rig.core.sessions.get("a").session.flights.keys() == {1}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("due", [(), (("deliver-in", "0s"),)])
+@LEVELS
+def test_an_ordering_key_goes_with_the_message(level: int, due: tuple[tuple[str, str], ...]) -> None:
+    """Plain or scheduled, at once, in a run of several and again; a publisher cannot forge the delivery's."""
+    rig = Rig()
+    peer = rig.lasting("a", level)
+    peer.subscribe("t")
+    users = (("ordering-key", "c-1"), ("fasti-ordering-key", "forged"), ("k", "v"), *due)
+    rig.connected("p").send(
+        *[Publish(b"t", b"x", 1, packet_id=n, properties=props(user_properties=users)) for n in (1, 2)]
+    )
+    packets = peer.publishes()
+    assert len(packets) == 2
+    for packet in packets:
+        said = packet.properties.user_properties if packet.properties is not None else ()
+        keys = [value for name, value in said if name in ("ordering-key", "fasti-ordering-key")]
+        assert keys == (["c-1"] if level == 5 else [])
+
+
+def test_an_ordering_key_that_is_too_long_is_refused() -> None:
+    rig = Rig()
+    peer = rig.connected("p")
+    users = (("ordering-key", "é" * 65),)
+    peer.send(Publish(b"t", b"x", 1, packet_id=1, properties=props(user_properties=users)))
+    assert peer.take_ack(wire.PUBACK, 1).reason == 0x97
+
+
 def test_what_comes_behind_qos_2_waits_with_it() -> None:
     """[MQTT-4.6.0-6]"""
     rig = Rig()
