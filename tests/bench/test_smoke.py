@@ -1,6 +1,6 @@
 """The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early.
 
-Two each time, the others with FASTI_SOAK=1. Those of Spark: tests/spark/test_benchmarks.py, test_program.py.
+Two each time, the others with FASTI_SOAK=1. Those of Spark: tests/spark/test_benchmarks.py.
 """
 
 import json

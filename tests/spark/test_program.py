@@ -1,6 +1,5 @@
 """The real thing: `python -m spark` as a process of its own, killed at each step and told to end."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from spark.job import Job
-from tests.bench.__main__ import run
-from tests.bench.results import TINY
 from tests.support.server import ROOT
 
 from .served import Served, far, served
@@ -99,10 +96,3 @@ def test_a_signal_aborts_the_job(server: Served, job: Job, tmp_path: Path) -> No
     ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
     assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
-
-
-def test_the_benchmark_of_a_split_under_load_runs(tmp_path: Path) -> None:
-    """The program that the server starts by itself, with the load that it must not disturb."""
-    (result,) = run("splitting", TINY, tmp_path)
-    assert json.loads(result.line())["early"] == 0
-    assert list(tmp_path.iterdir()) == []
