@@ -15,8 +15,8 @@ The implementation
 Engines
     memory.py     in RAM: the model of the others, for tests
     jetstream.py  NATS JetStream
+    nats.py       a connection to a server of NATS
     postgres.py   PostgreSQL
 
-The drivers of the engines come with the extra `cluster`. A single node has neither installed, and imports
-neither.
+The driver of PostgreSQL comes with the extra `cluster`. A single node does not have it installed.
 """

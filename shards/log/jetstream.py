@@ -23,40 +23,31 @@ again: a new, empty one would look like a log in which nothing was ever written.
 **Size.** A record is one message, so the servers' `max_payload` (1 MiB by default) bounds it. `largest` is
 what they allow. A larger group is in parts (chained.py).
 
-**The connection** is to one server at a time, without nats-py's own reconnecting. After any failure the line
-(`line.py`) is abandoned and the next line goes to the next server. The event loop of nats-py lives in the
-line's thread and runs only during a call; the server's pings are answered then. The server closes a
+**The connection** (nats.py) is to one server at a time. After any failure the line (`line.py`) is abandoned
+and the next line goes to the next server. The server's pings are answered during calls. The server closes a
 connection that was idle for minutes, and the next call makes a new one.
 """
 
-import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from nats.aio.client import Client
 
 from .engine import NoAnswer, Taken
 from .errors import Unfit
 from .line import Line
+from .nats import NatsConnection, Reply, Request
 
 PORT = 4222
 OLDEST = (2, 15)
 REPLICAS = 3
-IN_FLIGHT = 16
 HEADER_BYTES = 256
 """Room for the headers of a record, which count toward the servers' bound."""
-CLOSE_S = 1.0
 NO_STREAM = 10059
 NO_MESSAGE = 10037
-NOT_FOUND = "404"
+NOT_FOUND = b"404"
 WRONG_LAST = (10071, 10164)
 NOT_CLUSTERED = (10074, 10005)
 """Replicas were requested from a lone server, or from too few servers."""
-
-T = TypeVar("T")
 
 
 class ApiError(msgspec.Struct):
@@ -136,10 +127,7 @@ class JetStream:
         return self._largest
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
-        headers = {"Nats-Expected-Last-Sequence": str(seq - 1), "Nats-Expected-Stream": self._name}
-        answer = self._line.call(
-            lambda session, left_s: session.ask(self._subject, frame, left_s, headers), timeout_s
-        )
+        answer = self._line.call(lambda session, left_s: session.put(seq, frame, left_s), timeout_s)
         if answer.error is not None:
             if answer.error.err_code in WRONG_LAST:
                 raise Taken
@@ -152,19 +140,19 @@ class JetStream:
         return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
-        state = self._api("INFO", b"", timeout_s).state
+        state = self._api(b"INFO", b"", timeout_s).state
         return (state.first_seq, state.last_seq) if state.last_seq else (1, 0)
 
     def confirm(self, timeout_s: float) -> None:
         """Nothing to do: what the stream's leader has, a quorum has in its log."""
 
     def drop(self, upto: int, timeout_s: float) -> None:
-        self._api("PURGE", b'{"seq":%d}' % (upto + 1), timeout_s)
+        self._api(b"PURGE", b'{"seq":%d}' % (upto + 1), timeout_s)
 
     def close(self) -> None:
         self._line.close()
 
-    def _api(self, verb: str, said: bytes, timeout_s: float) -> Answer:
+    def _api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
         answer = self._line.call(lambda session, left_s: session.api(verb, said, left_s), timeout_s)
         if answer.error is not None:
             raise NoAnswer(_said(answer.error))
@@ -185,7 +173,7 @@ class JetStream:
 
     def _stream(self, session: "_Session", timeout_s: float) -> Config:
         """The stream's settings. Creates a missing stream, the first time only."""
-        answer = session.api("INFO", b"", timeout_s)
+        answer = session.api(b"INFO", b"", timeout_s)
         if answer.error is not None and answer.error.err_code == NO_STREAM and not self._is_made:
             answer = self._make(session, REPLICAS, timeout_s)
             if (
@@ -205,7 +193,7 @@ class JetStream:
     def _make(self, session: "_Session", replicas: int, timeout_s: float) -> Answer:
         wanted = Config(subjects=[self._subject], num_replicas=replicas)
         said = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
-        return session.api("CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
+        return session.api(b"CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
 
     def _judge(self, config: Config) -> None:
         """Check the stream's settings. Raises Unfit."""
@@ -235,96 +223,73 @@ class JetStream:
 
 
 class _Session:
-    """A connection of nats-py with its event loop. All methods are called in one thread."""
+    """A connection, and the stream that is asked about. All methods but `abort` are called in one thread."""
 
     def __init__(self, server: str, stream: str, timeout_s: float) -> None:
-        self._stream = stream
-        self._runner = asyncio.Runner()
-        self._client = Client()
-        try:
-            self._run(
-                self._client.connect(
-                    server,
-                    error_cb=_unsaid,
-                    allow_reconnect=False,
-                    connect_timeout=timeout_s,  # type: ignore[arg-type]
-                    ping_interval=3_600,
-                    name="fasti",
-                ),
-                timeout_s,
-            )
-            self._judge()
-        except BaseException:
+        self._stream = stream.encode()
+        self._subject = b"%s.log" % self._stream
+        self._connection = NatsConnection(server, timeout_s)
+        version = self._connection.info.version
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
             self.close()
-            raise
-
-    def _judge(self) -> None:
-        """Check the server. Raises Unfit."""
-        version = self._client.connected_server_version
-        if (version.major, version.minor) < OLDEST:
             raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def abort(self) -> None:
+        """From another thread: end what this one waits for."""
+        self._connection.abort()
 
     @property
     def payload(self) -> int:
         """Maximum bytes of one message on this server."""
-        return int(self._client.max_payload)
+        return self._connection.info.max_payload
 
-    def ask(
-        self, subject: str, said: bytes, timeout_s: float, headers: dict[str, str] | None = None
-    ) -> Answer:
-        return self._run(self._asked(subject, said, timeout_s, headers), timeout_s)
+    def put(self, seq: int, frame: bytes, timeout_s: float) -> Answer:
+        headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
+        (answer,) = self._asked([Request(self._subject, frame, headers % (seq - 1, self._stream))], timeout_s)
+        return answer
 
-    def api(self, verb: str, said: bytes, timeout_s: float) -> Answer:
-        return self.ask(f"$JS.API.STREAM.{verb}.{self._stream}", said, timeout_s)
+    def api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
+        (answer,) = self._asked([self._request(b"STREAM.%s" % verb, said)], timeout_s)
+        return answer
 
     def fetch(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
         """The messages of these sequences, up to the first that is missing."""
-        return self._run(self._fetched(asked, timeout_s, is_direct), timeout_s)
-
-    def close(self) -> None:
-        with suppress(Exception):  # the connection is abandoned in any case
-            self._run(self._client.close(), CLOSE_S)
-        self._runner.close()
-
-    def abort(self) -> None:
-        """Do nothing: calls waiting in the event loop have their own timeouts."""
-
-    def _run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        return self._runner.run(_timed(work, timeout_s))
-
-    async def _asked(
-        self, subject: str, said: bytes, timeout_s: float, headers: dict[str, str] | None = None
-    ) -> Answer:
-        answer = await self._client.request(subject, said, timeout=timeout_s, headers=headers)
-        return _ANSWER.decode(answer.data)
-
-    async def _fetched(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
-        one = self._direct if is_direct else self._stored
+        verb = b"DIRECT.GET" if is_direct else b"STREAM.MSG.GET"
+        requests = [self._request(verb, b'{"seq":%d}' % seq) for seq in asked]
+        replies = self._connection.ask(requests, timeout_s)
+        read = _direct if is_direct else _stored
         found: list[bytes] = []
-        for start in range(0, len(asked), IN_FLIGHT):
-            some = asked[start : start + IN_FLIGHT]
-            for data in await asyncio.gather(*(one(seq, timeout_s) for seq in some)):
-                if data is None:
-                    return found
-                found.append(data)
+        for seq, reply in zip(asked, replies, strict=True):
+            data = read(seq, reply)
+            if data is None:
+                break
+            found.append(data)
         return found
 
-    async def _stored(self, seq: int, timeout_s: float) -> bytes | None:
-        answer = await self._asked(f"$JS.API.STREAM.MSG.GET.{self._stream}", b'{"seq":%d}' % seq, timeout_s)
-        if answer.error is not None and answer.error.err_code != NO_MESSAGE:
-            raise NoAnswer(_said(answer.error))
-        return None if answer.message is None else answer.message.data
+    def _request(self, verb: bytes, said: bytes) -> Request:
+        return Request(b"$JS.API.%s.%s" % (verb, self._stream), said)
 
-    async def _direct(self, seq: int, timeout_s: float) -> bytes | None:
-        subject = f"$JS.API.DIRECT.GET.{self._stream}"
-        answer = await self._client.request(subject, b'{"seq":%d}' % seq, timeout=timeout_s)
-        headers = answer.headers or {}
-        status = headers.get("Status")
-        if status == NOT_FOUND:
-            return None
-        if status is not None or headers.get("Nats-Sequence") != str(seq):
-            raise NoAnswer(f"record {seq} is not given out: {status} {headers.get('Description', '')}")
-        return answer.data
+    def _asked(self, requests: list[Request], timeout_s: float) -> list[Answer]:
+        return [_ANSWER.decode(reply.data) for reply in self._connection.ask(requests, timeout_s)]
+
+
+def _stored(_seq: int, reply: Reply) -> bytes | None:
+    answer = _ANSWER.decode(reply.data)
+    if answer.error is not None and answer.error.err_code != NO_MESSAGE:
+        raise NoAnswer(_said(answer.error))
+    return None if answer.message is None else answer.message.data
+
+
+def _direct(seq: int, reply: Reply) -> bytes | None:
+    if reply.status == NOT_FOUND:
+        return None
+    if reply.status or b"\r\nNats-Sequence: %d\r\n" % seq not in reply.headers:
+        said = reply.headers.partition(b"\r\n")[0].decode(errors="replace")
+        raise NoAnswer(f"record {seq} is not given out: {said}")
+    return reply.data
 
 
 def servers_of(url: str) -> list[str]:
@@ -336,15 +301,6 @@ def servers_of(url: str) -> list[str]:
         port = "" if host.rpartition(":")[2].isdigit() else f":{PORT}"
         found.append(f"{parts.scheme}://{user}{'@' if user else ''}{unquote(host)}{port}")
     return found
-
-
-async def _timed(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    async with asyncio.timeout(timeout_s):
-        return await work
-
-
-async def _unsaid(_error: Exception) -> None:
-    """Ignore: the call that fails over the connection raises the same error."""
 
 
 def _said(error: ApiError) -> str:

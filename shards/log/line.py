@@ -1,7 +1,7 @@
 """Calls with a timeout, whatever the driver does; a new connection after a failed one.
 
-A *line* is a connection and the one thread that uses it. Drivers hang: nats-py and psycopg both did, in
-partitions, with their own timeouts set. So a caller waits for the line's thread, not for the driver, and
+A *line* is a connection and the one thread that uses it. Drivers hang: psycopg did, in partitions, with its
+own timeouts set, and a name server may. So a caller waits for the line's thread, not for the driver, and
 abandons both when the time is over. The socket is shut under the driver, which ends nearly every wait; the
 thread closes what is left; the next call makes a new line. The thread does not keep the process from exiting.
 

@@ -46,9 +46,7 @@ PACKAGES = {
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
 ONLY_IN = {
-    # The drivers of the log's engines: installed, and imported, only where there is a log. nats-py has no
-    # calls that block; its event loop runs in a thread of the log's own, while a call is waited for.
-    ("shards", "jetstream.py"): {"nats", "asyncio"},
+    # The driver of one of the log's engines: installed, and imported, only where there is such a log.
     ("shards", "postgres.py"): {"psycopg"},
     # Imported only where the environment asks for traces.
     ("server", "tracing.py"): {"opentelemetry"},

@@ -1,16 +1,17 @@
 """What befalls three NATS servers: killed, stopped, all of them; and what is no log for anybody."""
 
-import asyncio
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from nats.aio.client import Client
 
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Damaged, LogDown, Unfit
 from shards.log.jetstream import JetStream, servers_of
+from shards.log.nats import NatsConnection
+from tests.support.authority import NAMES, Authority
 from tests.support.nats import Nats
 from tests.support.soak import SOAK
 
@@ -59,7 +60,7 @@ def test_all_are_killed_at_once(servers: Nats) -> None:
 
 
 def test_all_are_stopped_for_longer_than_the_deadline(servers: Nats) -> None:
-    """nats-py waits for what does not come: the call ends by the deadline, the log works again after."""
+    """What does not come is waited for: the call ends by the deadline, the log works again after."""
     log = opened(servers, "stopped", deadline_s=1)
     other = opened(servers, "stopped")
     ledger = Ledger(log)
@@ -78,25 +79,13 @@ def test_all_are_stopped_for_longer_than_the_deadline(servers: Nats) -> None:
     ledger.check(other)
 
 
-@pytest.mark.parametrize("how", ["blocks", "will not be cancelled"])
-def test_the_client_hangs(servers: Nats, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Whatever nats-py does, who calls is free by the deadline; then there is a fresh connection."""
+def test_the_client_hangs(servers: Nats, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it does, who calls is free by the deadline; then there is a fresh connection."""
     released = threading.Event()
-
-    async def hang(*_arguments: object, **_options: object) -> None:
-        while not released.is_set():
-            try:
-                if how == "blocks":
-                    time.sleep(0.01)  # noqa: ASYNC251 - the event loop stands still
-                else:
-                    await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
-
-    ledger = Ledger(opened(servers, f"hung_{how[0]}", deadline_s=1))
+    ledger = Ledger(opened(servers, "hung", deadline_s=1))
     ledger.append(3)
     with monkeypatch.context() as patched:
-        patched.setattr(Client, "request", hang)
+        patched.setattr(NatsConnection, "ask", lambda *_: released.wait())
         began = time.monotonic()
         with pytest.raises(LogDown, match=r"no answer of 127\.0\.0\.1:\d+,.* within"):
             ledger.append(1)
@@ -167,6 +156,38 @@ def test_one_server_alone_is_refused_unless_told_otherwise(tmp_path: Path) -> No
         log.append(2, log.claim(1, "a", "http://a"), b"x")
         assert len(list(log.read(0))) == 2
         log.close()
+
+
+def test_tls_and_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the page for operators says: `tls://`, a user with a password, certificates of a CA of one's own."""
+    authority = Authority(tmp_path / "ca")
+    cert, key = authority.issue("nats", NAMES)
+    with Nats(tmp_path, count=1) as alone:
+        alone.kill("n0")
+        with (tmp_path / "n0" / "conf").open("a") as conf:
+            conf.write(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n')
+            conf.write('authorization { users: [ { user: fasti, password: "s@ cret" } ] }\n')
+        alone.start("n0")
+        port = urlsplit(alone.url).port
+        for scheme, secret, said in (
+            ("tls", "s%40%20cret", "CERTIFICATE_VERIFY_FAILED"),
+            ("tls", "wrong", "Authorization Violation"),
+            ("tls", "s%40%20cret", ""),
+            ("nats", "s%40%20cret", ""),
+        ):
+            if "CERT" not in said:
+                monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+            url = f"{scheme}://fasti:{secret}@localhost:{port}"
+            engine = JetStream(url, "safe", must_replicate=False)
+            if said:
+                with pytest.raises(LogDown, match=said):
+                    open_engine(engine, time, 2)
+            else:
+                log = open_engine(engine, time, 8)
+                before = log.bounds()[1]
+                assert log.claim(before + 1, "a", "") == before + 1
+                log.close()
+            engine.close()
 
 
 def test_nobody_there(tmp_path: Path) -> None:
