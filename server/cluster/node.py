@@ -78,6 +78,8 @@ TRIM_EVERY = 5
 """Trim the log every so many looks."""
 REPORTED_S = 30.0
 """By then all live nodes have reported: a term begins to trim the log, a process knows what all read."""
+UNASKED = "the other nodes have not been asked for their clocks yet"
+"""Why a node that has just begun does not lead. It asks at once, and does not wait for answers for long."""
 AGAIN_S = 1.0
 """Pause after a store or log could not be opened, or no copy made."""
 
@@ -104,7 +106,7 @@ class Node:
         self._takeover_s = config.cluster.takeover_after_ms / 1000
         self._clock = NodeClock()
         self._clocks = Clocks(config.cluster.node, self._clock.mono)
-        self._clock_agrees, self._clock_fault = False, ""
+        self._clock_agrees, self._clock_fault = False, UNASKED
         """Whether another node's clock is as this one's, and why not to lead by it."""
         self._judged_ms = 0
         """The step of the clock that the measurements are about."""
@@ -490,7 +492,7 @@ class Node:
                 f"this node's clock was set by {by_s:.1f} s, no other node confirms it:"
                 " the former time counts"
             )
-        if self._clock_fault and self._clock_fault not in told:
+        if self._clock_fault not in ("", UNASKED, *told):
             told.append(self._clock_fault)
         told += differing(self._member(), self._members)
         return "; ".join(told)

@@ -9,7 +9,7 @@ from server.cluster import digests
 from server.cluster.clocks import KEPT_S, SKEW_MS, Clocks, NodeClock
 from server.cluster.digests import differing, keys_digest
 from server.cluster.members import ALIVE_S, Member, Members, Row
-from server.cluster.node import Node
+from server.cluster.node import UNASKED, Node
 from server.settings.config import Config
 from server.settings.reading import load
 
@@ -128,6 +128,14 @@ async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
     node._clocks.measured("c", 0, 0)
     node._judge_clock()
     assert node.view()["why"] == ""
+    await node._listeners.stop()
+
+
+async def test_a_node_asks_the_others_before_it_leads(node: Node) -> None:
+    """Its clock may have been wrong when it was started, and nobody may lead."""
+    assert node._clock_fault == UNASKED
+    node._judge_clock()
+    assert node._clock_fault == "", "none of them has to answer"
     await node._listeners.stop()
 
 
