@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from server.cluster.clocks import Clocks, NodeClock
 from shards.changes import Recorded
 from shards.errors import ShardsError, StoreFailed
 from shards.log.chained import ChainedLog
-from shards.log.errors import LogError
+from shards.log.errors import LogError, Trimmed
 from shards.log.record import Seal
 from shards.replicated import ReplicatedStore, applied_of, leader_of
 from shards.store import Batch, Table
@@ -173,18 +174,72 @@ def what_waits_is_given_to_the_next_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedStore, "reopen", reopen)
 
 
+def a_step_of_the_clock_counts_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The machine knows what time it is."""
+    patch.setattr(NodeClock, "wall_ms", lambda self: self.system_ms())
+
+
+def a_step_of_the_clock_confirms_itself(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has been asked, the new time is right."""
+    patch.setattr(Clocks, "agree", lambda _: True)
+
+
+def a_wrong_clock_leads(patch: pytest.MonkeyPatch) -> None:
+    """Clocks run alike: nobody has to be contradicted."""
+    patch.setattr(Clocks, "contradicting", lambda *_: [])
+
+
+def one_other_clock_is_enough_to_give_up(patch: pytest.MonkeyPatch) -> None:
+    """Who differs from anybody is wrong."""
+    real = Clocks.contradicting
+    patch.setattr(Clocks, "contradicting", lambda self, rows: real(self, rows) * 2)
+
+
+def any_key_will_do(patch: pytest.MonkeyPatch) -> None:
+    """Who can write into the log belongs to it."""
+    patch.setattr("shards.log.chain.is_signed", lambda *_: True)
+    patch.setattr("shards.log.chained.is_signed", lambda *_: True)
+
+
+def a_stray_is_damage(patch: pytest.MonkeyPatch) -> None:
+    """In the log there are records, and what has become of them."""
+    patch.setattr("shards.log.chain.is_of", lambda *_: True)
+
+
+def what_is_purged_is_not_missed(patch: pytest.MonkeyPatch) -> None:
+    """The log begins where it begins: go on from there."""
+
+    def follow(self: ReplicatedStore) -> int:
+        try:
+            return real(self)
+        except Trimmed:
+            first, _ = self._log.bounds()
+            self.applied = Seal(first - 1, self.applied.epoch)
+            return real(self)
+
+    real = ReplicatedStore.follow
+    patch.setattr(ReplicatedStore, "follow", follow)
+
+
 NODE_MUTANTS: dict[Mutant, int] = {
-    applied_before_it_is_in_the_log: 10,
+    applied_before_it_is_in_the_log: 0,
     answered_before_it_is_in_the_log: 0,
-    dropped_before_the_store_has_it: 25,
+    dropped_before_the_store_has_it: 1,
     where_it_stands_is_not_written: 0,
-    where_it_stands_is_written_first: 0,
+    where_it_stands_is_written_first: 10,
     applied_is_durable: 0,
-    who_has_read_on_goes_on: 10,
-    the_next_place_will_do: 0,
-    nothing_comes_late: 21,
-    what_waits_is_given_to_the_next_term: 21,
-    no_bound: 0,
-    no_refusal_after_a_start: 0,
+    who_has_read_on_goes_on: 6,
+    the_next_place_will_do: 8,
+    nothing_comes_late: 6,
+    what_waits_is_given_to_the_next_term: 6,
+    a_step_of_the_clock_counts_at_once: 30,
+    a_step_of_the_clock_confirms_itself: 30,
+    a_wrong_clock_leads: 50,
+    one_other_clock_is_enough_to_give_up: 6,
+    any_key_will_do: 10,
+    a_stray_is_damage: 0,
+    what_is_purged_is_not_missed: 3,
+    no_bound: 6,
+    no_refusal_after_a_start: 6,
 }
 """Each with the seed of a walk that has found it, where the search begins."""

@@ -8,17 +8,20 @@ the *elder*, goes on for a while as if nothing had happened, with the clients th
 from collections.abc import Sequence
 from random import Random
 
+from server.cluster.clocks import SKEW_MS
 from server.delivery.link import Closing
 from shards.commit import Control
 from shards.errors import StoreFailed
+from tests.support.clock import HandClock
 from tests.support.logs import Lost
 from tests.support.stepper import Stepper
 from timeline.position import at_of, before
 
 from .client import Client
-from .cluster import Cluster, Node
-from .oracle import Disk, need
-from .rig import CONFIG, Rig
+from .cluster import NODES, Cluster, Node
+from .node_clocks import NodeClocks, World
+from .oracle import Disk, Violation, need
+from .rig import CONFIG, START_MS, Rig
 
 
 class Elder:
@@ -40,12 +43,18 @@ class NodesRig(Rig):
         self.elder: Elder | None = None
         self.terms = 1
         self._is_elders_turn = False
+        self.clocks = NodeClocks(World(START_MS), NODES)
         self.fenced = 0
         """Groups of elders that the log did not take."""
+        self.gave_up = 0
+        """Terms that ended because of the leader's clock."""
         super().__init__()
 
     def _first_store(self) -> Disk:
         return self.cluster.lead(self.cluster.leader)
+
+    def _first_clock(self) -> HandClock:
+        return self.clocks.all[self.cluster.leader.number]
 
     def _decided(self, tag: str, control: Control) -> Control:
         """What the elder decides counts for nothing: it is never answered."""
@@ -110,9 +119,22 @@ class NodesRig(Rig):
     def _end_term(self, survivors: int, wall_by_ms: int = 0) -> None:
         node = self.cluster.leader
         node.arrives(survivors)
+        self._lose(node)
+        self.tick(wall_by_ms)
+        self._lead(self.r.choice(self._fit()))
+
+    def _lose(self, node: Node) -> None:
         node.lose(self.r)
-        self.clock.step(wall_by_ms)
-        self._lead(self.r.choice(self.cluster.nodes))
+        self.clocks.begin(node.number)
+
+    def _fit(self, but: Node | None = None) -> list[Node]:
+        """The nodes that may lead by their clock, which one of them may after an exchange."""
+        for _ in range(3):
+            found = [n for n in self.cluster.nodes if n is not but and self.clocks.judges[n.number].is_fit]
+            if found:
+                return found
+            self._exchange()
+        raise Violation("no node of three has a clock that most agree with")
 
     # -- the other nodes
 
@@ -120,7 +142,7 @@ class NodesRig(Rig):
         """Another node leads, and the leader does not know it yet."""
         self.end_elder()
         node = self.cluster.leader
-        others = [one for one in self.cluster.nodes if one is not node]
+        others = self._fit(node)
         elder = Elder(node, self.stepper, dict(self.clients))
         self._lead(others[index % len(others)])
         self.elder = elder
@@ -142,6 +164,7 @@ class NodesRig(Rig):
             self.spoilt, self._is_elders_turn = spoilt, False
             self._flush(elder)
         need(core.horizon.position <= before(elder.bound_ms), "the elder goes beyond the durable bound")
+        self.clocks.check_early(at_of(core.horizon.position), "the elder")
 
     def _flush(self, elder: Elder) -> None:
         core = elder.stepper.core
@@ -163,7 +186,7 @@ class NodesRig(Rig):
         if elder is not None:
             for client_id in list(elder.clients):
                 self._leave(elder, client_id)
-            elder.node.lose(self.r)
+            self._lose(elder.node)
 
     def follow(self, index: int) -> None:
         """A node writes some of what the log has into its store, and may sync that."""
@@ -185,8 +208,80 @@ class NodesRig(Rig):
         self.store = self.oracle.store = self.cluster.lead(node)
         self.oracle.cut()
         self._forget()
+        self.clock = self.clocks.all[node.number]
         self.stepper = Stepper(self.store, self.clock, CONFIG)
         self._begin()
+
+    # -- clocks
+
+    def check(self) -> None:
+        super().check()
+        self.clocks.check_early(at_of(self.core.horizon.position), "the leader")
+
+    def beat(self) -> None:
+        """The nodes compare their clocks, twice. A leader whose clock is wrong gives up."""
+        self._exchange()
+        self._exchange()
+        leader = self.cluster.leader
+        if not self.clocks.judges[leader.number].is_fit:
+            self.gave_up += 1
+            self._end_term(0)
+        else:
+            self.clocks.check_behind(leader.number)
+
+    def fault_of_clock(self, index: int, by_ms: int) -> None:
+        """A clock is set; one that runs wrong does so for no longer than until the nodes compare theirs."""
+        self.clocks.fault(index % NODES, by_ms)
+        self._observe()
+        if abs(by_ms) <= SKEW_MS:
+            self.beat()
+
+    def _exchange(self) -> None:
+        """An elder is cut off from the others, too."""
+        away = None if self.elder is None else self.elder.node
+        self.clocks.exchange([n.number for n in self.cluster.nodes if n is not away], self.r)
+        self._observe()
+
+    def tick(self, by_ms: int) -> None:
+        """All clocks may be set back: the nodes see that before long."""
+        super().tick(by_ms)
+        for _ in range(2 if by_ms < -SKEW_MS else 0):
+            self._exchange()
+        self._observe()
+
+    def _observe(self) -> None:
+        """What the clocks show to who sends."""
+        self.oracle.observe(self.clock.now_ms)
+        if self.elder is not None:
+            self.oracle.observe(self.clocks.all[self.elder.node.number].now_ms)
+
+    # -- what people do
+
+    def stray(self) -> None:
+        self.cluster.stray(self.r)
+
+    def purge(self) -> None:
+        self.cluster.purge(self.r)
+
+    def other_key(self, index: int) -> None:
+        node = self._follower(index)
+        if node is not None:
+            self._lose(node)
+            self.cluster.try_other_key(node)
+
+    def save(self, index: int) -> None:
+        self.cluster.nodes[index % NODES].save()
+
+    def restore(self, index: int) -> None:
+        node = self._follower(index)
+        if node is not None:
+            node.restore()
+            self.clocks.begin(node.number)
+
+    def _follower(self, index: int) -> Node | None:
+        node = self.cluster.nodes[index % NODES]
+        is_elder = self.elder is not None and node is self.elder.node
+        return None if is_elder or node is self.cluster.leader else node
 
     # -- clients
 
@@ -207,6 +302,8 @@ class NodesRig(Rig):
 
     def drain(self) -> None:
         self.end_elder()
+        self.clocks.fault(0, 0)
+        self.beat()
         super().drain()
         for node in self.cluster.nodes:
             if node is not self.cluster.leader:

@@ -78,7 +78,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.store: Disk = self._first_store()
-        self.clock = HandClock(START_MS)
+        self.clock = self._first_clock()
         self.oracle = Oracle(self.store, START_MS)
         self.clients: dict[str, Client] = {}
         self.dying: deque[Client] = deque()
@@ -100,6 +100,9 @@ class Rig:
 
     def _first_store(self) -> Disk:
         return MemoryStore()
+
+    def _first_clock(self) -> HandClock:
+        return HandClock(START_MS)
 
     # -- requests
 

@@ -1,8 +1,10 @@
 """The promises of tests/model/test_timeline.py on a log that three nodes share.
 
 Appends are lost, answered late or never, nodes are killed and lose what they had not synced, another one
-leads while the last one still believes that it does. What is acked survives, whoever leads; FASTI_SOAK=1 and
-FASTI_SEED=n as there, `walk_nodes(seed)` is the whole of a walk.
+leads while the last one still believes that it does. Clocks are set, or run wrong. People publish into the
+log, purge it, start a node with another key or on an old copy of its data. What is acked survives, whoever
+leads, and nothing is early by more than clocks may differ. FASTI_SOAK=1 and FASTI_SEED=n as there,
+`walk_nodes(seed)` is the whole of a walk.
 """
 
 import logging
@@ -26,7 +28,7 @@ from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
 from .test_timeline import Machine, small
-from .walk import walk_nodes
+from .walk import FAULTS, walk_nodes
 
 WALKS = 10_000 if SOAK else 100
 MUTANT_WALKS = 400
@@ -42,7 +44,7 @@ def quiet() -> Iterator[None]:
 
 def test_walks_over_nodes_keep_every_promise() -> None:
     first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
-    deliveries = terms = fenced = splits = 0
+    deliveries = terms = fenced = splits = gave_up = 0
     for seed in range(first, first + WALKS):
         try:
             rig = walk_nodes(seed)
@@ -52,9 +54,11 @@ def test_walks_over_nodes_keep_every_promise() -> None:
         deliveries += rig.oracle.checks
         terms += rig.terms
         fenced += rig.fenced
+        gave_up += rig.gave_up
         splits += rig.splits + rig.jobs.cut
     assert terms > 2 * WALKS, "the walks change the leader too little to prove anything"
     assert fenced > WALKS // 10, "those who led before write too little to prove anything"
+    assert gave_up > WALKS // 100, "the walks have too few leaders with a wrong clock to prove anything"
     assert splits > WALKS // 40, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
 
@@ -90,6 +94,34 @@ class Nodes(Machine):
     @rule(index=small)
     def arrive(self, index: int) -> None:
         self.rig.arrive(index)
+
+    @rule()
+    def beat(self) -> None:
+        self.rig.beat()
+
+    @rule(index=small, by_ms=st.sampled_from(FAULTS))
+    def fault_of_clock(self, index: int, by_ms: int) -> None:
+        self.rig.fault_of_clock(index, by_ms)
+
+    @rule()
+    def stray(self) -> None:
+        self.rig.stray()
+
+    @rule()
+    def purge(self) -> None:
+        self.rig.purge()
+
+    @rule(index=small)
+    def other_key(self, index: int) -> None:
+        self.rig.other_key(index)
+
+    @rule(index=small)
+    def save(self, index: int) -> None:
+        self.rig.save(index)
+
+    @rule(index=small)
+    def restore(self, index: int) -> None:
+        self.rig.restore(index)
 
 
 def test_machine_of_nodes_keeps_every_promise() -> None:

@@ -12,6 +12,8 @@ DELAYS = (0, 0, -5, 1, 2, 3, 8, 15, 40, 300, 1_500, 5_000, 20_000, 100_000, 1_00
 FAR = (3 * DAY_MS, 100 * DAY_MS)
 TICKS = (0, 1, 1, 2, 5, 40, 300)
 JUMPS = (-1, -1, -300, -1_500, -20_000, 1_500, 5_000, 20_000, 60_000, 960_000, DAY_MS)
+FAULTS = (3_600_000, -3_600_000, 60_000, -60_000, 6_000, 4_000, 4_000, 4_000, -4_000, -4_000, -4_000)
+"""Of a node's clock: set, or running wrong."""
 RESTARTS = (0, 1, 5, -4, -20, -1_500, -20_000, 60_000, DAY_MS, -DAY_MS)
 
 Step = Callable[[Rig, Random], None]
@@ -222,6 +224,13 @@ NODE_STEPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
     "two_who_lead": (0.6, _two_who_lead),
     "arrive": (1.5, lambda rig, r: rig.arrive(r.randrange(3))),
     "follow": (5, lambda rig, r: rig.follow(r.randrange(3))),
+    "beat": (3, lambda rig, r: rig.beat()),
+    "fault_of_clock": (1.5, lambda rig, r: rig.fault_of_clock(r.randrange(3), r.choice(FAULTS))),
+    "stray": (1, lambda rig, r: rig.stray()),
+    "purge": (0.5, lambda rig, r: rig.purge()),
+    "other_key": (0.5, lambda rig, r: rig.other_key(r.randrange(3))),
+    "save": (1, lambda rig, r: rig.save(r.randrange(3))),
+    "restore": (0.5, lambda rig, r: rig.restore(r.randrange(3))),
 }
 
 
