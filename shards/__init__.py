@@ -34,6 +34,7 @@ Writing: requests are decided against the open group, which becomes one batch
     gathered.py      the rows of one, sorted by key
     dedupe.py        idempotency keys: drafts that were accepted before
     adopt.py         messages that bring their own ids
+    upsert.py        the message under a key: made, changed or cancelled, by version or debounced
     kept.py          messages kept for one place: the rows of retries and dead letters
     retries.py       a message that waits for its next try
     dead.py          dead letters, kept until a user decides

@@ -59,7 +59,8 @@ def adopt_in_steps(
             row = commit.rehome(name, value, draft.due_ms, slot, None)
             answers[index] = name
             if draft.key:
-                seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row))
+                extra = group.extra_of(draft.key)
+                seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row), extra)
                 commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
         else:
             (answers[index],) = group.place([draft], [slot])

@@ -45,7 +45,17 @@ from .record import (
 )
 from .steps import STEP, Bits, at_once
 from .store import Table
-from .tables import BatchRow, DedupeRow, RowAddress, batch_from, batch_value, dedupe_from, dedupe_value
+from .tables import (
+    NO_EXTRA,
+    BatchRow,
+    DedupeRow,
+    KeyExtra,
+    RowAddress,
+    batch_from,
+    batch_value,
+    dedupe_from,
+    dedupe_value,
+)
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -168,6 +178,16 @@ class Commit:
             self.open_batch.settle(draft.value, 0)
         return row
 
+    def put_under(self, draft: Draft, extra: KeyExtra) -> MessageId:
+        """Place one message under its key, whatever had that before. Raises Refused."""
+        _, owner, size = self._admitted([draft], {})
+        group = self.open_batch
+        reserved = group.reserve([draft])
+        group.keep_extra(draft.key, extra)
+        (row,) = group.place([draft], reserved)
+        self.placed(1, owner, size)
+        return row
+
     def put_owed(self, draft: Draft) -> MessageId:
         """Place one message that was promised before, whatever the bound on pending. Raises Refused."""
         (row,) = self.open_batch.place([draft], self.open_batch.reserve([draft]))
@@ -176,7 +196,7 @@ class Commit:
 
     def cancel(self, wanted: MessageId) -> Control:
         """Cancel the message, if dispatch has not reached it."""
-        control = self._winnable(wanted)
+        control = self.winnable(wanted)
         if control.outcome is Outcome.CANCELLED:
             return Control(Outcome.DONE, control.found)
         if control.outcome is Outcome.DONE:
@@ -194,18 +214,35 @@ class Commit:
     ) -> Control:
         """Move to another due (`zone`: as wall time); same id, new position. `expected`: only if its row is
         this."""
-        control = self._winnable(wanted)
+        control = self.winnable(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
+        return self._put_again(found, with_id(found.value, wanted, due_ms, zone), due_ms)
+
+    def change(self, wanted: MessageId, draft: Draft) -> Control:
+        """Put another message in the place of one that dispatch has not reached; same id, new position.
+
+        The draft has its key. Raises Refused.
+        """
+        control = self.winnable(wanted)
+        if control.outcome is not Outcome.DONE or control.found is None:
+            return control
+        owner = owner_of(draft.value)
+        if owner:
+            more = len(draft.value) - len(control.found.value)
+            self._check_bytes(owner, more, self._quota_of(owner).bytes)
+        return self._put_again(control.found, with_id(draft.value, wanted, draft.due_ms), draft.due_ms)
+
+    def _put_again(self, found: Found, value: bytes, due_ms: int) -> Control:
+        """Put a message that dispatch has not reached to another place, as `value`. Raises Refused."""
         reserved = self.open_batch.reserve([Draft(due_ms, b"", b"")])
-        value = with_id(found.value, wanted, due_ms, zone)
         taken = self.taken_by(value)
         self._retire(found, MOVED)
         self._resized(found.value, value)
-        row = self.rehome(wanted, value, due_ms, reserved[0], taken)
+        row = self.rehome(found.id, value, due_ms, reserved[0], taken)
         return Control(Outcome.DONE, found, row)
 
     def revive(self, found: Found, *, was_passed: bool = False) -> None:
@@ -249,15 +286,19 @@ class Commit:
         if taken + count > caps.pending:
             raise Refused("over-quota", f"{caps.pending} messages are pending, the limit of limits.pending")
         quota = self._quota_of(owner) if owner else NO_QUOTA
-        most, most_bytes = quota.messages, quota.bytes
+        most = quota.messages
         if most and (pending := self._owned.pending(owner)) + count > most:
             text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
             raise Refused("over-quota", text)
-        if most_bytes and (pending := self._owned.pending_bytes(owner)) + size > most_bytes:
-            text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most_bytes}"
-            raise Refused("over-quota", text)
+        self._check_bytes(owner, size, quota.bytes)
         if caps.is_shared:
             self._check_share(count, owner, taken, is_proven=quota.is_proven)
+
+    def _check_bytes(self, owner: bytes, size: int, most: int) -> None:
+        """Raise Refused if the owner has more than `most` bytes pending with `size` more; 0: no limit."""
+        if most and size > 0 and (pending := self._owned.pending_bytes(owner)) + size > most:
+            text = f"key '{owner.decode()}' has {pending} bytes pending, its limit is {most}"
+            raise Refused("over-quota", text)
 
     def _check_share(self, count: int, owner: bytes, taken: int, *, is_proven: bool) -> None:
         """Check the owner's share; `taken`: pending of all. What has no owner counts as one owner. Raises
@@ -322,23 +363,38 @@ class Commit:
         The key is free if its message was lost (in a repair). By `terms` it is also free if the message was
         cancelled, or is no longer undone.
         """
+        row = self.standing(key)
+        is_free = row is None or self._is_free(row, terms)
+        # A version stays known under the key, whatever message has it next.
+        self.open_batch.keep_extra(key, NO_EXTRA if row is None else KeyExtra(row.extra.version))
+        return None if is_free else row
+
+    def standing(self, key: bytes) -> DedupeRow | None:
+        """The row of the key, unless retention has passed it. Raises Refused.
+
+        While a place has still to try its message, the key stays taken.
+        """
         row = self.known_under(key)
-        if row is None:
-            return None
+        if row is None or row.position >= self.directory.floor:
+            return row
+        return row if row.id and is_to_be_tried(self.open_batch, row.id) else None
+
+    def _is_free(self, row: DedupeRow, terms: Terms) -> bool:
         if row.position < self.directory.floor:
-            # Its slice is gone. The key stays taken while a place has still to try the message.
-            return row if is_to_be_tried(self.open_batch, row.id) else None
+            return False
         try:
             found = self.find_known(row)
         except Corrupt:
-            return row  # counts as pending
+            return False  # counts as pending
         if found is None:
-            return None
+            return True
         if is_stub(found.value):
-            return None if terms.replace or terms.while_undone else row
-        if terms.while_undone and not self._is_pending(found) and not self._is_undone(self.open_batch, found):
-            return None
-        return row
+            return terms.replace or terms.while_undone
+        return terms.while_undone and not self.is_undone(found)
+
+    def is_undone(self, found: Found) -> bool:
+        """Whether a message is pending, or some place has not finished it."""
+        return self._is_pending(found) or self._is_undone(self.open_batch, found)
 
     def _is_pending(self, found: Found) -> bool:
         return found.shard is None or found.position > self.horizon.position
@@ -351,8 +407,16 @@ class Commit:
         except Corrupt as error:
             raise Refused("unreadable", "the message stored under the key cannot be read") from error
 
+    def note_extra(self, key: bytes, row: DedupeRow, extra: KeyExtra) -> None:
+        """Remember this of the key of a message, beside its message; `row`: the key's."""
+        if extra != row.extra:
+            again = DedupeRow(row.id, row.fingerprint, row.due_ms, row.position, extra)
+            self.row(Table.DEDUPE, key, dedupe_value(again))
+
     def find_known(self, row: DedupeRow) -> Found | None:
         """The message of a key; sees those that this group has placed. None: it is gone. Raises Corrupt."""
+        if not row.id:
+            return None
         self.open_batch.reveal(row.position)
         return self.find(row.id)
 
@@ -411,7 +475,7 @@ class Commit:
         if taken and taken.id == wanted:  # else the key has gone to another message since the cancel
             place = id_position(row_id)
             kept = group.kept_at(place) if is_held else place
-            follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
+            follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept, taken.extra)
             group.row(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
 
@@ -423,7 +487,7 @@ class Commit:
             log.error("message keeps no idempotency key: %s", error)
             return None
 
-    def _winnable(self, wanted: MessageId) -> Control:
+    def winnable(self, wanted: MessageId) -> Control:
         """Whether a cancel or move of the message can still win."""
         found = self.find(wanted)
         if found is None:

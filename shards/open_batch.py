@@ -39,8 +39,11 @@ from .steps import STEP, Bits, T
 from .store import Batch, Store, Table
 from .tables import (
     META_CURSOR,
+    NO_EXTRA,
+    KeyExtra,
     StoredCursor,
     cursor_value,
+    extra_value,
     known_value,
     shard_value,
     slice_value,
@@ -86,6 +89,8 @@ class OpenBatch:
         self._touched: dict[bytes, Shard] = {}
         self._slices: dict[int, Slice] = {}
         self._quarters: dict[int, Slice] = {}
+        self._extras: dict[bytes, KeyExtra] = {}
+        """What keys have besides their messages, for the rows that this group writes of them."""
 
     def begin(self, wall_ms: int) -> None:
         """Open a group; `wall_ms` is the clock's reading for all of it."""
@@ -99,6 +104,7 @@ class OpenBatch:
             rows.clear()
         self._touched.clear()
         self._slices.clear()
+        self._extras.clear()
         if len(self._quarters) > 2 * self.directory.max_slices:
             self._quarters.clear()
 
@@ -174,6 +180,17 @@ class OpenBatch:
         else:
             self._batch.put(table, key, value)
         self._fresh[table][key] = value
+
+    def keep_extra(self, key: bytes, extra: KeyExtra) -> None:
+        """What the key has besides its message, if this group places a new message under it."""
+        if extra != NO_EXTRA:
+            self._extras[key] = extra
+        else:
+            self._extras.pop(key, None)
+
+    def extra_of(self, key: bytes) -> KeyExtra:
+        """What `keep_extra` was last told of the key."""
+        return self._extras.get(key, NO_EXTRA)
 
     def hold_back(self, place: Position) -> None:
         """Keep the horizon from passing something that is only in RAM, until this group is durable."""
@@ -337,6 +354,8 @@ class OpenBatch:
 
     def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
         value = known_value(name, draft.fingerprint, draft.due_ms or position >> 48, position)
+        if self._extras:
+            value += extra_value(self.extra_of(draft.key))
         self._batch.put(Table.DEDUPE, draft.key, value)
         self._fresh[Table.DEDUPE][draft.key] = value
 

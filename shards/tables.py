@@ -19,6 +19,8 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
 retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
           in `retries`, per place: how many (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
+          of a key with a version or a debounce: then 1 if it has a version, else 0 (1) · the version, two
+          signed numbers (16) · until when a debounce may move the message, ms, 0: none (8)
           of a batch: fingerprint (16) · position (12) · for each item its message id (16), zeros: refused
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
@@ -69,6 +71,7 @@ _RUN = Struct(">10sH")
 _COUNTED = 1
 _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
+_KEY_EXTRA = Struct(">BqqQ")
 _BATCH = Struct(">16s12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
@@ -104,13 +107,26 @@ class StoredCursor(msgspec.Struct, frozen=True):
     floor: Position
 
 
+class KeyExtra(msgspec.Struct, frozen=True):
+    """What a key has besides its message."""
+
+    version: tuple[int, int] | None = None
+    """The highest version that an upsert has named; None: none has."""
+    until_ms: int = 0
+    """Until when a debounce may move the message; 0: it was not debounced."""
+
+
+NO_EXTRA = KeyExtra()
+
+
 class DedupeRow(msgspec.Struct, frozen=True):
-    """The first answer to an idempotency key."""
+    """The first answer to an idempotency key. `id` 0: a version is known under the key, and no message."""
 
     id: MessageId
     fingerprint: bytes
     due_ms: int
     position: Position
+    extra: KeyExtra = NO_EXTRA
 
 
 class BatchRow(msgspec.Struct, frozen=True):
@@ -410,19 +426,32 @@ def cursor_from(value: bytes) -> StoredCursor:
 
 
 def dedupe_value(row: DedupeRow) -> bytes:
-    return known_value(row.id, row.fingerprint, row.due_ms, row.position)
+    return known_value(row.id, row.fingerprint, row.due_ms, row.position) + extra_value(row.extra)
+
+
+def extra_value(extra: KeyExtra) -> bytes:
+    """The end of a `DedupeRow`."""
+    if extra == NO_EXTRA:
+        return b""
+    return _KEY_EXTRA.pack(extra.version is not None, *(extra.version or (0, 0)), extra.until_ms)
 
 
 def known_value(name: MessageId, fingerprint: bytes, due_ms: int, position: Position) -> bytes:
-    """Encode a `DedupeRow`; one is written for each message with a key."""
+    """Encode a `DedupeRow` without an extra; one is written for each message with a key."""
     place = position.to_bytes(POSITION_BYTES, "big")
     return _DEDUPE.pack(name.to_bytes(ID_BYTES, "big"), fingerprint, due_ms, place)
 
 
 def dedupe_from(value: bytes) -> DedupeRow:
     """Raises Corrupt."""
-    message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value)
-    return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place))
+    message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value[: _DEDUPE.size])
+    extra = _extra_from(value[_DEDUPE.size :]) if len(value) > _DEDUPE.size else NO_EXTRA
+    return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place), extra)
+
+
+def _extra_from(value: bytes) -> KeyExtra:
+    has_version, first, second, until_ms = _unpacked(_KEY_EXTRA, value)
+    return KeyExtra((first, second) if has_version else None, until_ms)
 
 
 def batch_value(row: BatchRow) -> bytes:
@@ -441,7 +470,8 @@ def batch_from(value: bytes) -> BatchRow:
 
 def key_row_of(value: bytes) -> DedupeRow | BatchRow:
     """Either row of `dedupe`: their lengths differ. Raises Corrupt."""
-    return dedupe_from(value) if len(value) == _DEDUPE.size else batch_from(value)
+    is_of_message = len(value) in (_DEDUPE.size, _DEDUPE.size + _KEY_EXTRA.size)
+    return dedupe_from(value) if is_of_message else batch_from(value)
 
 
 def wall_value(wall_ms: int) -> bytes:

@@ -80,7 +80,7 @@ from .errors import (
 )
 from .groups import Group
 from .jobs import Job
-from .messages import ByKey, Claims, Handling, Message
+from .messages import ByKey, Claims, Handling, Message, Upserted
 from .places import Skipped, StillUndone, Undone
 from .pull import Pull, Pulled
 from .ranges import BulkResult
@@ -140,6 +140,7 @@ __all__ = [
     "UnencryptedWarning",
     "Unreachable",
     "Untrusted",
+    "Upserted",
     "WaitingRetry",
     "Worker",
     "instant_of_id",

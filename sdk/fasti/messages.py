@@ -44,6 +44,7 @@ from .wire import (
     parsed,
 )
 
+Version = tuple[int, int]
 _OPTIONS = MessageOptions.__optional_keys__
 
 
@@ -179,6 +180,24 @@ class Message:
         self.raw = {**self.raw, **newer.raw}
 
 
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """What `ByKey.upsert` has left under the key."""
+
+    id: str | None
+    """Message id; None: there is no message, and the server remembers the version."""
+    state: str
+    """pending, dispatched, cancelled or expired."""
+    deliver_at: datetime | None
+    """Due time, UTC."""
+    changed: bool
+    """Whether the call has made, changed or cancelled the message. False: its version was not higher."""
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(said["id"], said["state"], parsed(said["deliver_at"]), said["changed"])
+
+
 @unfolded
 @dataclass(frozen=True, slots=True)
 class ByKey:
@@ -197,12 +216,53 @@ class ByKey:
         """The message in its current state."""
         return await self._calls._get(self._path)
 
-    async def cancel(self, *, strict: bool = False) -> bool:
+    async def cancel(self, *, strict: bool = False, version: Version | None = None) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
 
         With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left.
+
+        `version`: as in `upsert`. The server remembers it even if no message is known under the key, and
+            False may also mean that a higher one is known, so that nothing is cancelled.
         """
-        return await self._calls._cancel(self._path, strict=strict)
+        if version is None:
+            return await self._calls._cancel(self._path, strict=strict)
+        try:
+            left = await self._calls._upsert(self._path, {"cancel": True, "version": version})
+        except AlreadyDispatched:
+            if strict:
+                raise
+            return False
+        return left.state == "cancelled"
+
+    async def upsert(
+        self,
+        topic: str = "",
+        payload: Any = NO_PAYLOAD,
+        *,
+        version: Version | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Upserted:
+        """Make the message under the key, or change the pending one, all of it; its id stays.
+
+        A cancelled one is made anew. Raises AlreadyDispatched if it is too late, but for a higher version,
+        which makes a new message, and with `key_scope="pending"` once the old one is finished everywhere.
+
+        `topic`, `payload`: as in `schedule`.
+        `version`: two integers, compared in order. One that is not above the highest so far changes nothing,
+            so calls with versions may be repeated and may overtake each other.
+        """
+        check(_OPTIONS, options)
+        if options.get("key") is not None:
+            raise BadArgument("key", "is the one of by_key()")
+        body = message_body(topic, payload, options)
+        headers = joined(body.get("headers"))
+        if headers is not None:
+            body["headers"] = headers
+        if version is not None:
+            body["version"] = version
+        if payload is NO_PAYLOAD and options.get("deliver_to") is None:
+            warn_of_empty(f"upsert({topic!r})")
+        return await self._calls._upsert(self._path, body)
 
     async def reschedule(self, **when: Unpack[Due]) -> Message:
         """Move it; its id and its key stay. Raises AlreadyDispatched, and Refused if it was cancelled."""
@@ -410,6 +470,13 @@ class Messages:
                 raise
             return False
         return True
+
+    async def _upsert(self, path: str, body: Json) -> Upserted:
+        try:
+            answer = await self._transport.call("PUT", path, body=dumps(body))
+        except Refused as error:
+            raise renamed(error, DUE_NAMES) from None
+        return Upserted.of(answer.object())
 
     async def _reschedule(self, path: str, **when: Unpack[Due]) -> Message:
         check(Due.__optional_keys__, when)

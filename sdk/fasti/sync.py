@@ -45,7 +45,7 @@ from .delivery import Received
 from .endpoints import Endpoint
 from .groups import Group
 from .jobs import POLL_S, Job
-from .messages import Claims, Handling
+from .messages import Claims, Handling, Upserted, Version
 from .options import (
     DeadSelection,
     Door,
@@ -111,12 +111,34 @@ class ByKey(Value[_messages.ByKey]):
         """The message in its current state."""
         return Message(self._loop, self._loop.run(self._inner.get()))
 
-    def cancel(self, *, strict: bool = False) -> bool:
+    def cancel(self, *, strict: bool = False, version: Version | None = None) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: it was already dispatched.
 
         With `strict` raises AlreadyDispatched instead, which lists the deliveries that are left.
+
+        `version`: as in `upsert`. The server remembers it even if no message is known under the key, and
+            False may also mean that a higher one is known, so that nothing is cancelled.
         """
-        return self._loop.run(self._inner.cancel(strict=strict))
+        return self._loop.run(self._inner.cancel(strict=strict, version=version))
+
+    def upsert(
+        self,
+        topic: str = "",
+        payload: Any = NO_PAYLOAD,
+        *,
+        version: Version | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Upserted:
+        """Make the message under the key, or change the pending one, all of it; its id stays.
+
+        A cancelled one is made anew. Raises AlreadyDispatched if it is too late, but for a higher version,
+        which makes a new message, and with `key_scope="pending"` once the old one is finished everywhere.
+
+        `topic`, `payload`: as in `schedule`.
+        `version`: two integers, compared in order. One that is not above the highest so far changes nothing,
+            so calls with versions may be repeated and may overtake each other.
+        """
+        return self._loop.run(self._inner.upsert(topic, payload, version=version, **options))
 
     def reschedule(self, **when: Unpack[Due]) -> Message:
         """Move it; its id and its key stay. Raises AlreadyDispatched, and Refused if it was cancelled."""

@@ -25,6 +25,7 @@ Shared by calls
     streams.py     endless answers: their number, and their end
     bulk.py        many changes in one request to the writer
     posting.py     placing drafts in the writer, and the answer for a single one
+    by_key.py      the message under an idempotency key, judged and decided
     batching.py    answers to a batch
     intake.py      from messages read to messages placed: checks, drafts
     leasing.py     calls for leases: requests and answers

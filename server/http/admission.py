@@ -2,7 +2,7 @@
 
 A body is read and parsed as a whole. So it may have what its call needs, at most `http.max_body`:
 
-    /v1/messages, schedules             one message: 6 x limits.max_payload + 64 KiB
+    /v1/messages, by key, schedules     one message: 6 x limits.max_payload + 64 KiB
     /v1/messages:batch, jobs' :commit   http.max_body
     all others                          1 MiB: ids, filters, settings
 
@@ -39,7 +39,12 @@ ESCAPED = 6
 BESIDE_BYTES = 64 << 10
 """Bytes of a message besides its payload: topic, headers, times."""
 SMALL_BYTES = 1 << 20
-OF_ONE = ("/v1/messages", "/v1/schedules/{name}", "/v1/schedules:preview")
+OF_ONE = (
+    "/v1/messages",
+    "/v1/messages/by-key/{key}",
+    "/v1/schedules/{name}",
+    "/v1/schedules:preview",
+)
 """Calls that take one message."""
 OF_MANY = ("/v1/messages:batch", "/v1/jobs/{id}:commit")
 """Calls that take as many bytes as any."""

@@ -133,13 +133,17 @@ def _check(
 ) -> Bits[None]:
     """Refuse the first draft whose time has passed, or which cannot be delivered to its target, unless it was
     accepted before."""
-    wrong = [(index, "late", "has passed, and the message is not wanted late") for index in late]
-    wrong += [(index, "deliver_to", why) for index, why in barred.items()]
-    for count, (index, field, why) in enumerate(wrong, 1):
+    for count, (index, field, why) in enumerate(faults(late, barred), 1):
         if _is_fresh(commit, drafts[index], terms):
             raise Refused(field, why, index)
         if not count % STEP or drafts[index].while_undone or terms.while_undone:
             yield
+
+
+def faults(late: Sequence[int], barred: Mapping[int, str]) -> list[tuple[int, str, str]]:
+    """Why new messages cannot be placed: index, field, reason."""
+    wrong = [(index, "late", "has passed, and the message is not wanted late") for index in late]
+    return wrong + [(index, "deliver_to", why) for index, why in barred.items()]
 
 
 def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:

@@ -82,7 +82,7 @@ class Timeline:
         """Messages under a user's idempotency key, from HTTP and from MQTT. Raises FieldError, Corrupt."""
         check_words("key", key, KEY_CHARS_MAX)
         known = [self.known_under(stored_key(key, user, door)) for door in (HTTP, MQTT)]
-        return {row.id for row in known if row is not None}
+        return {row.id for row in known if row is not None and row.id}
 
     def has_passed(self, found: Found) -> bool:
         """Whether dispatch has reached it."""

@@ -66,6 +66,52 @@ async def test_the_message_under_a_key(c: fasti.Client) -> None:
         c.messages.by_key("")
 
 
+async def test_upsert_under_a_key(c: fasti.Client) -> None:
+    named = c.messages.by_key("upsert")
+    made = await named.upsert("a/b", {"n": 1}, delay=3_600, version=(1, 0))
+    assert (made.state, made.changed, made.deliver_at) == ("pending", True, (await named.get()).deliver_at)
+    later = await named.upsert("a/c", "two", delay=7_200, qos=2, version=(3, 0))
+    assert (later.id, later.changed) == (made.id, True)
+    again = await named.upsert("a/b", "overtaken", delay=60, version=(2, 9))
+    assert (again.id, again.changed) == (made.id, False)
+    found = await named.get()
+    assert (found.topic, found.payload, found.deliver_at) == ("a/c", "two", later.deliver_at)
+    assert await named.cancel(version=(3, 0)) is False
+    assert [await named.cancel(version=(4, n)) for n in (1, 0)] == [True, True]
+    told = await named.upsert("a/b", 1, version=(4, 1))
+    assert (told.state, told.changed) == ("cancelled", False)
+    overtook = c.messages.by_key("overtook")
+    assert await overtook.cancel(version=(2, 0)) is True
+    assert (await overtook.upsert("a/b", 1, version=(1, 0))).id is None
+    with pytest.raises(fasti.BadArgument):
+        await named.upsert("a/b", 1, key="other")
+    with pytest.raises(fasti.Refused, match=r"^at:"):
+        await named.upsert("a/b", 1, at="no time")
+
+
+async def test_an_upsert_that_is_too_late(c: fasti.Client) -> None:
+    named = c.messages.by_key("upsert-late")
+    first = await named.upsert("a/b", 1, delay=60, version=(1, 0))
+    await c.advance(timedelta(minutes=2))
+    with pytest.raises(fasti.AlreadyDispatched):
+        await named.upsert("a/b", 2)
+    assert await named.cancel(version=(2, 0)) is False
+    with pytest.raises(fasti.AlreadyDispatched):
+        await named.cancel(version=(3, 0), strict=True)
+    assert (await named.upsert("a/b", 2, delay=60, version=(4, 0))).id != first.id
+
+
+async def test_put_at_the_command_line(server: Server, c: fasti.Client) -> None:
+    put = ("message", "put", "--url", server.url, "-o", "json", "-k", "put")
+    made = json.loads(await ok(*put, "a/b", "hi", "--in", "1h", "--version", "1,0"))
+    assert (made["state"], made["changed"]) == ("pending", True)
+    assert not json.loads(await ok(*put, "a/b", "late", "--version", "1,0"))["changed"]
+    assert json.loads(await ok(*put, "--cancel", "--version", "2,0"))["state"] == "cancelled"
+    assert json.loads(await ok(*put, "--cancel", "--version", "1,9"))["state"] == "cancelled"
+    for wrong in (("--cancel", "a/b"), ("a/b", "--version", "1"), ("a/b", "--version", "x,y")):
+        assert (await fasti_cli(*put, *wrong))[0] == 2
+
+
 async def test_too_late_and_gone(c: fasti.Client) -> None:
     await c.messages.schedule("a/b", 1, delay=60, key="late")
     await c.advance(timedelta(minutes=2))

@@ -25,6 +25,8 @@ Topic = Annotated[
     str | None, typer.Argument(help="Optional with --deliver-to: one text alone is then the payload.")
 ]
 Payload = Annotated[str | None, typer.Argument(help="Text, or JSON with --json.")]
+File = Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The payload is JSON.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Keys = Annotated[
     list[str] | None,
@@ -49,8 +51,8 @@ async def schedule(
     out: Printer,
     topic: Topic = None,
     payload: Payload = None,
-    file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
+    file: File = None,
+    as_json: AsJson = False,
     replace: Replace = False,
     key_only: KeyOnly = False,
     **options: Unpack[MessageOptions],
@@ -63,6 +65,47 @@ async def schedule(
     made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
     replayed = {"replayed": True} if made.replayed else {}
     out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
+
+
+@app.command()
+@with_client(MessageOptions)
+async def put(
+    client: fasti.Client,
+    out: Printer,
+    topic: Topic = None,
+    payload: Payload = None,
+    file: File = None,
+    as_json: AsJson = False,
+    cancelled: Annotated[bool, typer.Option("--cancel", help="Cancel the message under the key.")] = False,
+    version: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Two integers: nothing changes if a higher or equal one is known."),
+    ] = None,
+    **options: Unpack[MessageOptions],
+) -> None:
+    """Make the message under --idempotency-key, or change or cancel it if it is pending."""
+    key, numbers = options.pop("key", None), None if version is None else _version_of(version)
+    if key is None:
+        raise ValueError("give --idempotency-key")
+    named = client.messages.by_key(key)
+    if cancelled:
+        if topic is not None or file is not None or any(value is not None for value in options.values()):
+            raise ValueError("--cancel goes with --idempotency-key and --version alone")
+        is_cancelled = await named.cancel(strict=True, version=numbers)
+        out.one({"key": key, "state": "cancelled"} if is_cancelled else {"key": key, "changed": False})
+        return
+    topic, content = sent_of(topic, payload, file, as_json, options.get("deliver_to"))
+    left = await named.upsert(topic, content, version=numbers, **options)
+    out.one({"id": left.id, "deliver_at": left.deliver_at, "state": left.state, "changed": left.changed})
+
+
+def _version_of(text: str) -> tuple[int, int]:
+    """Raises ValueError."""
+    try:
+        first, second = map(int, text.split(","))
+    except ValueError:
+        raise ValueError(f"--version: give two integers, as 17,0, not {text[:_SHOWN]!r}") from None
+    return first, second
 
 
 @app.command()

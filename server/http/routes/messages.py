@@ -11,6 +11,8 @@ decision, never an earlier look-up.
 answers. The writer also decides which message that is, and whether the caller may see and change it, since
 another request may take the key meanwhile (`?replace=true`).
 
+    PUT makes the message, changes the pending one, or cancels it (shards/upsert.py)
+
     a message has the key                                      as by its id
     retention or a repair has dropped it                       410 gone
     the key was never used, or has been forgotten              404
@@ -24,13 +26,13 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.draft import Known
+from shards.draft import AS_EVER, Known
 from shards.fields import Record
 from shards.outcome import Control, Outcome
 from shards.read import Found
-from shards.record import decode, topic_of
-from shards.state import DISPATCHED, EXPIRED
-from shards.tables import DedupeRow
+from shards.record import decode, due_at, topic_of
+from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, State
+from shards.upsert import Effect, Upserted
 from timeline.position import MessageId, Position, id_position, id_text
 
 from ...delivery.deliveries import Deliveries, Delivery
@@ -41,8 +43,9 @@ from ...observe.metrics import Metrics
 from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
-from ..access import Rights, Sees, changes, owns, rights_of, sees, user_of
+from ..access import Rights, changes, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, raw_answer, refusals
+from ..by_key import ByKey
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
@@ -58,6 +61,7 @@ from ..values.drafts import HTTP, MQTT, stored_key
 from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of
 from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When, rules, some_of
+from ..values.upsert_body import Upsert
 from ..values.views import delivery_view, etag, message_view, time_text
 
 TAGGED = {"ETag": ETag}
@@ -91,45 +95,6 @@ class MoveRequest(NamedTuple):
     due_ms: int
     zone: bytes
     tags: frozenset[str] | None
-
-
-class ByKey(NamedTuple):
-    """A message by its idempotency key, and what the caller may see."""
-
-    key: str
-    stored: bytes
-    sees: Sees | None
-
-    def judge(
-        self, row: DedupeRow | None, found: Found | None, may_change: Sees | None = None
-    ) -> Found | Problem:
-        """The message, or the problem. `row`: what is stored under the key; `found`: the message that it
-        names.
-
-        The key is the caller's, so this reveals nothing about other clients' messages.
-        """
-        if row is None:
-            detail = f"No message is known under the key {self.key!r}."
-            return Problem("not-found", detail)
-        if found is None:
-            name = id_text(row.id)
-            detail = f"{name}, the message under the key {self.key!r}, is past retention, or was lost."
-            return Problem("gone", detail, id=name)
-        topic = topic_of(found.value)
-        if self.sees is not None and not self.sees(topic):
-            return Problem("not-found", f"No message exists under the key {self.key!r}.")
-        if may_change is not None and not may_change(topic):
-            return Problem("forbidden", "The key may see this message but not change it.")
-        return found
-
-    def decide(
-        self, commit: Commit, act: Callable[[Commit, MessageId], Control], may_change: Sees | None
-    ) -> tuple[MessageId, Control] | Problem:
-        """In the writer: `act` on the message. Returns its id and the outcome. Raises Refused, Corrupt."""
-        row = commit.known_under(self.stored)
-        found = None if row is None else commit.find_known(row)
-        judged = self.judge(row, found, may_change)
-        return judged if isinstance(judged, Problem) else (judged.id, act(commit, judged.id))
 
 
 class Messages:
@@ -166,6 +131,7 @@ class Messages:
             web.patch("/v1/messages/{id}", self.patch),
             web.delete("/v1/messages/{id}", self.delete),
             web.get(NAMED, self.get_by_key),
+            web.put(NAMED, self.put_by_key),
             web.patch(NAMED, self.patch_by_key),
             web.delete(NAMED, self.delete_by_key),
         ]
@@ -377,6 +343,75 @@ class Messages:
             await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
         return web.Response(status=204)
+
+    @described(
+        "Make the message under an idempotency key what the body says: made, changed or cancelled",
+        SCHEDULE,
+        Gives(201, shapes.Upserted, PLACED, "made"),
+        Gives(200, shapes.Upserted, said="changed, cancelled, or nothing to do"),
+        body=Upsert,
+        example={"topic": "orders/17/reminder", "payload": "hi", "deliver_in": "1h", "version": [3, 0]},
+        problems=("not-found", "already-dispatched", *WRITES),
+    )
+    async def put_by_key(self, request: web.Request) -> web.Response:
+        check_json(request.headers.get("Content-Type", ""))
+        body = await whole_body(request)
+        named, now_ms, rights = _by_key(request), self._clock.wall_ms(), rights_of(request)
+        trace, may_change = Trace(self._traces, trace_of(request), is_one=True), changes(request)
+        user = "" if rights is None else rights.name
+        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=False)
+        wish, item = reader.wish(body, named.key)
+        upserted: Upserted | Problem
+        if item is None:
+            cancel = partial(named.cancel, version=wish.version, may_change=may_change)
+            upserted = await asked(self._ask, cancel)
+        else:
+            decide, turn = partial(named.upsert, wish=wish, may_change=may_change), self._turns.of(request)
+            topics = reader.topics.values()
+            coming = Coming([item], topics, now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
+            with trace, refusals():
+                _, (upserted,) = await self._intake.take(coming)
+                trace.placed = [upserted.id if isinstance(upserted, Upserted) else upserted]
+        return await self._told_of(request, named, upserted)
+
+    async def _told_of(
+        self, request: web.Request, named: ByKey, upserted: Upserted | Problem
+    ) -> web.Response:
+        """The answer to an upsert. Raises Problem."""
+        if isinstance(upserted, Problem):
+            raise upserted
+        effect, found, message = upserted.effect, upserted.found, upserted.id
+        if effect is Effect.UNKNOWN:
+            raise named.unknown()
+        if effect is Effect.TOO_LATE:
+            outcome = Outcome.NOT_FOUND if found is None else Outcome.ALREADY_DISPATCHED
+            await self._not_cancelled(request, message, Control(outcome, found))
+        self._metrics.accepted.inc(effect is Effect.MADE)
+        self._metrics.moved += effect is Effect.CHANGED
+        self._metrics.cancelled += effect is Effect.CANCELLED
+        state, due_ms = self._after(upserted)
+        told: shapes.Upserted = {
+            "id": id_text(message) if message else None,
+            "state": state,
+            "deliver_at": format_ms(due_ms) if message else None,
+            "changed": effect in (Effect.MADE, Effect.CHANGED, Effect.CANCELLED),
+        }
+        answer = json_answer(told, 201 if effect is Effect.MADE else 200)
+        if effect is Effect.MADE:
+            answer.headers.update({"Location": f"/v1/messages/{id_text(message)}", "ETag": etag(message)})
+        return answer
+
+    def _after(self, upserted: Upserted) -> tuple[State, int]:
+        """State and due of the message under a key after an upsert."""
+        effect, found = upserted.effect, upserted.found
+        if effect in (Effect.MADE, Effect.CHANGED):
+            return PENDING, upserted.due_ms
+        if found is None:
+            return DISPATCHED if upserted.id else CANCELLED, upserted.due_ms
+        record = decode(found.value)
+        is_cancelled = effect is not Effect.NOTHING
+        state = CANCELLED if is_cancelled else self._timeline.state_of(found, record)[0]
+        return state, due_at(found.position, record.due_ms)
 
     async def _decided(
         self, request: web.Request, named: ByKey, act: Callable[[Commit, MessageId], Control]

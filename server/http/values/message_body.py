@@ -366,10 +366,15 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
+def check_utf8(raw: bytes) -> None:
+    """Raise UnicodeDecodeError for bytes that are no text: msgspec does not check the content of a `Raw`."""
+    if not raw.isascii():
+        raw.decode()
+
+
 def decode(raw: bytes) -> MessageRequest:
     """The request in `raw`; checks only types and names. Raises one of UNREADABLE, or FieldError."""
-    if not raw.isascii():
-        raw.decode()  # msgspec does not check the content of a `Raw`
+    check_utf8(raw)
     try:
         return _ONE.decode(raw)
     except msgspec.ValidationError as error:

@@ -38,6 +38,7 @@ from .message_body import (
     rare,
     topic_bytes,
 )
+from .upsert_body import Wish, wish_of
 
 Item = Draft | ParsedMessage
 _TEXT, _JSON = NUMBER["text"], NUMBER["json"]
@@ -146,6 +147,14 @@ class Reader:
                 raise FieldError("key", "differs from the header Idempotency-Key")
             request.key = key
         return self.read((request,), (body,))[0]
+
+    def wish(self, body: bytes, key: str) -> tuple[Wish, Item | None]:
+        """What a body says of the message under a key, and that message; None: it is to be cancelled.
+
+        Raises NotReadable and FieldError.
+        """
+        wish = wish_of(body, key)
+        return wish, None if wish.request is None else self.read((wish.request,), (body,))[0]
 
     def line(self, raw: bytes) -> Item:
         """The item in one line, or array item, of a batch. Raises FieldError."""

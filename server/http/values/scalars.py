@@ -108,6 +108,15 @@ OrderingKey = Annotated[
 KEPT, UNDONE = "kept", "pending"
 """How long a key is taken: as long as its message is kept, or until the message is no longer undone."""
 KeyScope = Annotated[Literal["kept", "pending"], _meta(default=KEPT)]
+_VersionNumber = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+VersionNumbers = Annotated[
+    list[_VersionNumber],
+    Meta(
+        min_length=2,
+        max_length=2,
+        description="compared in order; not above the highest one: nothing changes",
+    ),
+]
 ContentType = Annotated[str, _meta(minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
@@ -141,9 +150,9 @@ def not_both(one: str, other: str) -> dict[str, Any]:
     return {"not": {"required": [one, other]}}
 
 
-def without(name: str) -> Meta:
-    """The type has no such member here."""
-    return Meta(extra_json_schema={"properties": {name: False}})
+def without(*names: str) -> Meta:
+    """The type has no such members here."""
+    return Meta(extra_json_schema={"properties": dict.fromkeys(names, False)})
 
 
 # -- parameters

@@ -56,6 +56,15 @@ class Posted(Scheduled):
     claims: NotRequired[Claims]
 
 
+class Upserted(TypedDict):
+    """The message under a key after an upsert. `id` null: there is none, and the version is remembered."""
+
+    id: Id | None
+    state: State
+    deliver_at: Instant | None
+    changed: bool
+
+
 class Accepted(TypedDict):
     """A stored batch; ids in the order of the items."""
 

@@ -1,0 +1,246 @@
+"""`PUT /v1/messages/by-key/{key}`: made, changed, cancelled; versions; who may; what is refused."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.clock import SimulatedClock
+from server.settings.config import Config, Slices
+from tests.support.http import Http
+from tests.support.stores import FailingMemory
+
+from ..conftest import DAY_MS, HOUR_MS, Running, running
+from .test_by_key import BODY, BY_KEY, guarded, keyed_one
+from .test_keys import Keyed
+
+__all__ = ["guarded"]
+
+JOBS = "/v1/groups/workers/messages"
+
+
+async def put(server: Running, *, key: str = "k", status: int = 200, **members: object) -> Any:
+    """The answer to a wish, a message unless it is cancelled."""
+    body = dict(members) if "cancel" in members else {**BODY, **members}
+    if "deliver_at" in members:
+        del body["deliver_in"]
+    return await server.call("PUT", BY_KEY + key, body, status=status)
+
+
+async def test_made_changed_and_cancelled(server: Running) -> None:
+    made = await put(server, status=201)
+    assert made.body == {
+        "id": made.body["id"],
+        "state": "pending",
+        "deliver_at": "2026-11-21T09:00:00.000Z",
+        "changed": True,
+    }
+    assert made.headers["Location"] == f"/v1/messages/{made.body['id']}"
+    changed = await put(server, topic="c", payload={"x": 1}, deliver_in="2h", qos=2, headers={"a": "b"})
+    assert changed.body == {**made.body, "deliver_at": "2026-11-21T10:00:00.000Z"}
+    shown = (await server.call("GET", made.headers["Location"])).body
+    assert (shown["topic"], shown["payload"], shown["qos"], shown["headers"]) == (
+        "c",
+        {"x": 1},
+        2,
+        {"a": "b"},
+    )
+    assert (await server.call("GET", BY_KEY + "k")).body == shown
+    assert server.app.core.opened.pending == 1
+    for is_changed in (True, False):
+        cancelled = (await put(server, cancel=True)).body
+        assert (cancelled["state"], cancelled["changed"]) == ("cancelled", is_changed)
+    anew = await put(server, status=201)
+    assert anew.body["id"] != made.body["id"]
+    assert server.app.metrics.moved == server.app.metrics.cancelled == 1
+
+
+async def test_it_is_delivered_as_it_was_last(server: Running) -> None:
+    _, link = await server.connect("s", "#")
+    await put(server, status=201)
+    await put(server, topic="c", payload="last", deliver_in="30m")
+    await server.pass_time(2 * HOUR_MS)
+    assert [(m.record.topic, m.record.payload) for m in link.sent] == [(b"c", b"last")]
+
+
+async def test_a_lower_or_equal_version_changes_nothing_and_says_so(server: Running) -> None:
+    made = (await put(server, status=201, version=[3, 7])).body
+    for version in ([3, 7], [3, 6], [2, 9]):
+        for members in ({"payload": "other"}, {"cancel": True}):
+            told = (await put(server, version=version, **members)).body
+            assert told == {**made, "changed": False}
+    assert (await put(server, version=[3, 8], cancel=True)).body["changed"]
+    told = (await put(server, version=[3, 8], payload="other")).body
+    assert (told["id"], told["state"], told["changed"]) == (made["id"], "cancelled", False)
+    assert server.app.core.opened.pending == 0
+    assert (await put(server, status=201, version=[4, -1])).body["id"] != made["id"]
+
+
+async def test_a_cancel_that_overtakes_its_message(server: Running) -> None:
+    assert (await put(server, cancel=True, status=404)).slug == "not-found"
+    noted = (await put(server, cancel=True, version=[2, 0])).body
+    assert noted == {"id": None, "state": "cancelled", "deliver_at": None, "changed": False}
+    assert (await put(server, version=[1, 0])).body == noted
+    for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1})):
+        assert (await server.call(method, BY_KEY + "k", body, status=404)).slug == "not-found"
+    assert (await server.call("GET", "/v1/messages?key=k")).body["messages"] == []
+    posted = await keyed_one(server, payload="posted")
+    assert (await put(server, version=[2, 0])).body["id"] == posted.body["id"], "its version is still known"
+    assert (await put(server, version=[3, 0])).body["changed"]
+
+
+async def test_dispatched_it_is_too_late_or_another_wish(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "#"}, status=201)
+    made = (await put(server, status=201, version=[1, 0])).body
+    await server.pass_time(HOUR_MS)
+    late = await put(server, status=409)
+    assert (late.slug, late.body["dispatched_at"]) == ("already-dispatched", "2026-11-21T09:00:00.000Z")
+    assert [one["group"] for one in late.body["deliveries"]] == ["workers"]
+    assert (await put(server, cancel=True, version=[3, 0], status=409)).slug == "already-dispatched"
+    told = (await put(server, version=[2, 0])).body
+    assert told == {**made, "state": "dispatched", "changed": False}
+    undone = await put(server, version=[4, 0], key_scope="pending", status=409)
+    assert undone.slug == "already-dispatched"
+    (leased,) = (await server.call("POST", f"{JOBS}:lease", {"max": 1})).body["messages"]
+    await server.call("POST", f"{JOBS}:ack", {"lease_ids": [leased["lease_id"]]})
+    again = await put(server, key_scope="pending", status=201)
+    await server.pass_time(HOUR_MS)
+    assert (await put(server, version=[4, 0], status=201)).body["id"] not in (made["id"], again.body["id"])
+
+
+async def test_what_a_post_has_made_is_changed_too(server: Running) -> None:
+    """A repetition of the POST still gets its first answer."""
+    made = await keyed_one(server)
+    assert (await put(server, payload="other")).body["id"] == made.body["id"]
+    again = await keyed_one(server, status=200)
+    assert (again.body["id"], again.headers["Idempotent-Replayed"]) == (made.body["id"], "true")
+    assert (await server.call("GET", BY_KEY + "k")).body["payload"] == "other"
+    await put(server, key="own", status=201)
+    assert (await keyed_one(server, "own", status=422, payload="x")).slug == "idempotency-mismatch"
+
+
+async def test_all_at_once_the_highest_version_counts(server: Running) -> None:
+    http = Http(server.http)
+    versions = [5, 3, 9, 1, 9, 7]
+    answers = await asyncio.gather(
+        *(http.call("PUT", BY_KEY + "k", {**BODY, "payload": n, "version": [n, 0]}) for n in versions)
+    )
+    assert [answer.status for answer in answers] == [201] + [200] * 5
+    assert [answer.body["changed"] for answer in answers] == [True, False, True, False, False, False]
+    assert (await server.call("GET", BY_KEY + "k")).body["payload"] == 9
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**BODY, "version": [1]}, "version"),
+        ({**BODY, "version": [1, 2, 3]}, "version"),
+        ({**BODY, "version": [1, 2**63]}, "version"),
+        ({**BODY, "version": [1, "2"]}, "version"),
+        ({**BODY, "key": "other"}, "key"),
+        ({**BODY, "id": "0" * 32}, "id"),
+        ({**BODY, "cancel": 1}, "cancel"),
+        ({"topic": "a", "cancel": True}, "topic"),
+        ({"topic": "a"}, "payload"),
+        ({"payload": "x"}, "topic"),
+        ({}, "payload"),
+        ({**BODY, "late": "drop", "deliver_at": "2026-11-21T07:00:00Z", "deliver_in": None}, "deliver_in"),
+        ({"topic": "a", "payload": "x", "late": "drop", "deliver_at": "2026-11-21T07:00:00Z"}, "deliver_at"),
+        ({**BODY, "deliver_to": "nobody"}, "deliver_to"),
+        ({**BODY, "unheard": 1}, "unheard"),
+    ],
+)
+async def test_refused(server: Running, body: dict[str, object], field: str) -> None:
+    for is_there in (False, True):
+        refused = await server.call("PUT", BY_KEY + "k", body, status=422)
+        assert refused.body["errors"][0]["field"] == field
+        if not is_there:
+            await put(server, status=201)
+    assert (await put(server)).body["changed"]
+
+
+async def test_readable_and_not_too_long(server: Running) -> None:
+    for body in (b"{", b'{"topic":"a","payload":"\xff"}', b"[]"):
+        answer = await server.call("PUT", BY_KEY + "k", body, status=None)
+        assert answer.status in (400, 422)
+    await put(server, key="x" * 257, status=422)
+    await put(server, key="x" * 257, cancel=True, version=[1, 0], status=422)
+    await server.call("PUT", f"{BY_KEY}k?door=mqtt", BODY, status=422)
+
+
+async def test_a_held_message_is_changed(server: Running) -> None:
+    await server.pass_time(HOUR_MS)
+    server.clock.now_ms -= HOUR_MS
+    made = await put(server, status=201, deliver_in="1m")
+    assert made.body["id"][12:16] == "ffff"
+    assert (await put(server, payload="other", deliver_in="2m")).body["id"] == made.body["id"]
+    assert (await put(server, cancel=True)).body["changed"]
+    await server.pass_time(2 * HOUR_MS)
+    assert server.app.core.opened.pending == 0
+
+
+class TestRetention:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
+
+    async def test_a_version_is_known_as_long_as_its_key(self, server: Running) -> None:
+        await put(server, status=201, version=[5, 0])
+        await put(server, key="noted", cancel=True, version=[5, 0])
+        await server.pass_time(HOUR_MS)
+        for key in ("k", "noted"):
+            assert not (await put(server, key=key, version=[4, 0])).body["changed"]
+        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
+        await server.app.garbage.sweep()
+        for key in ("k", "noted"):
+            await put(server, key=key, status=201, version=[4, 0])
+
+
+async def test_over_a_start_versions_are_known(
+    tmp_path: Path, config: Config, clock: SimulatedClock, ram: FailingMemory | None
+) -> None:
+    async with running(tmp_path, config, clock, store=ram) as server:
+        made = (await put(server, status=201, version=[2, 0])).body
+        await put(server, version=[2, 1], payload="second")
+        await put(server, key="noted", cancel=True, version=[2, 0])
+    async with running(tmp_path, config, clock, store=ram) as server:
+        assert (await put(server, version=[2, 1])).body == {**made, "changed": False}
+        assert (await server.call("GET", BY_KEY + "k")).body["payload"] == "second"
+        assert (await put(server, key="noted", version=[2, 0])).body["id"] is None
+
+
+async def test_a_key_changes_what_it_may_change_alone(guarded: Keyed) -> None:
+    """By the topic that it has, and by the one that it gets; and the key's name is the API key's own."""
+    guarded.add("a", publish=["a/#"], deliver=["#"])
+    path, other = BY_KEY + "k", {**BODY, "topic": "x"}
+    made = await guarded.body("a", "PUT", path, BODY, status=201)
+    assert (await guarded.call("a", "PUT", path, other, status=403)).slug == "forbidden"
+    guarded.add("b")
+    assert (await guarded.body("b", "PUT", path, BODY, status=201))["id"] != made["id"]
+    guarded.file.revoke("a")
+    guarded.add("a", publish=["x"], deliver=["#"])
+    for body in (other, {"cancel": True}, {"cancel": True, "version": [1, 0]}):
+        assert (await guarded.call("a", "PUT", path, body, status=403)).slug == "forbidden"
+    guarded.add("reader", "read")
+    await guarded.call("reader", "PUT", path, BODY, status=403)
+    assert guarded.server.app.core.opened.pending == 2
+
+
+async def test_quotas_hold_for_what_grows(guarded: Keyed) -> None:
+    guarded.add("a", pending=1, pending_bytes=2_000)
+    path = BY_KEY + "k"
+    owned = guarded.server.app.core.opened.owned
+    await guarded.call("a", "PUT", path, BODY, status=201)
+    small = owned.pending_bytes(b"a")
+    for _ in range(3):
+        await guarded.call("a", "PUT", path, {**BODY, "payload": "x" * 1_000})
+    assert (await guarded.call("a", "PUT", path, {**BODY, "payload": "x" * 2_000}, status=429)).slug
+    assert (await guarded.call("a", "PUT", BY_KEY + "l", BODY, status=429)).slug == "over-quota"
+    await guarded.call("a", "PUT", path, BODY)
+    assert (owned.pending(b"a"), owned.pending_bytes(b"a")) == (1, small + 16), (
+        "a moved message carries its id"
+    )
+    await guarded.call("a", "PUT", path, {"cancel": True})
+    assert (owned.pending(b"a"), owned.pending_bytes(b"a")) == (0, 0)
