@@ -45,7 +45,7 @@ from typing import TypeVar
 
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
-from .engine import Engine, NoAnswer, Taken
+from .engine import Engine, LogState, NoAnswer, Taken
 from .errors import Damaged, Fenced, LogDown, LogError, OtherKey, TooLarge, Trimmed, Unfit
 from .record import (
     EXTRA_BYTES,
@@ -160,6 +160,12 @@ class ChainedLog:
 
     def bounds(self) -> tuple[int, int]:
         return self._timer().ask(self._engine.bounds)
+
+    def state(self) -> LogState:
+        return self._timer().ask(self._engine.state)
+
+    def limit(self, wanted_bytes: int) -> None:
+        self._timer().ask(lambda left_s: self._engine.limit(wanted_bytes, left_s))
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
         chain = self._standing(after, must_be_known=False)

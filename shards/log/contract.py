@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from .chain import Strays
+from .engine import LogState
 from .record import Seal
 
 Write = Callable[[], None]
@@ -102,6 +103,12 @@ class Log(Protocol):
 
     def bounds(self) -> tuple[int, int]:
         """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
+
+    def state(self) -> LogState:
+        """The same, with the bytes that the log takes and may take."""
+
+    def limit(self, wanted_bytes: int) -> None:
+        """Set a bound of these bytes if there is none and the engine has bounds."""
 
     def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
         """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.

@@ -6,7 +6,7 @@ what a quorum agreed on. It never blocks longer than its timeout and does not re
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Taken(Exception):
@@ -16,6 +16,16 @@ class Taken(Exception):
 class NoAnswer(Exception):
     """No answer in time, or a refusal that may pass. A `put` may have been done, or may still be done
     later."""
+
+
+class LogState(NamedTuple):
+    """First and last sequence, as of `bounds`; the bytes of all frames, with what the engine keeps beside
+    each, and their bound; 0: none is known."""
+
+    first: int
+    last: int
+    used_bytes: int = 0
+    max_bytes: int = 0
 
 
 class Engine(Protocol):
@@ -40,6 +50,13 @@ class Engine(Protocol):
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         """First and last sequence, from the server that decides about `put`; (1, 0) if there never was
         one."""
+
+    def state(self, timeout_s: float) -> LogState:
+        """The same with the bytes, for who trims."""
+
+    def limit(self, wanted_bytes: int, timeout_s: float) -> None:
+        """Set a bound of the bytes if there is none: `wanted_bytes`, or less if the servers have less. At the
+        servers' own limit some engines cannot even delete."""
 
     def confirm(self, timeout_s: float) -> None:
         """Return once all that was readable before the call is durable on a quorum."""

@@ -7,6 +7,7 @@
               for again (chained.py)
     bounds    $JS.API.STREAM.INFO, from the leader too
     drop      $JS.API.STREAM.PURGE up to a sequence
+    limit     $JS.API.STREAM.UPDATE of `max_bytes`
 
 Consumers are not used: when asked for a trimmed sequence, a consumer begins silently with the first that is
 left.
@@ -23,16 +24,21 @@ again: a new, empty one would look like a log in which nothing was ever written.
 **Size.** A record is one message, so the servers' `max_payload` (1 MiB by default) bounds it. `largest` is
 what they allow. A larger group is in parts (chained.py).
 
+**Room.** Servers that have reached their own limit (`max_file`) stop the stream: it takes nothing, not even a
+purge. With `max_bytes` they set so much aside, and what is full refuses records and can be purged. So a
+stream without it gets one, of what they have to give: half, if that is less than was wanted.
+
 **The connection** (nats.py) is to one server at a time. After any failure the line (`line.py`) is abandoned
 and the next line goes to the next server. The server's pings are answered during calls. The server closes a
 connection that was idle for minutes, and the next call makes a new one.
 """
 
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from .engine import NoAnswer, Taken
+from .engine import LogState, NoAnswer, Taken
 from .errors import Unfit
 from .line import Line
 from .nats import NatsConnection, Reply, Request
@@ -42,6 +48,9 @@ OLDEST = (2, 15)
 REPLICAS = 3
 HEADER_BYTES = 256
 """Room for the headers of a record, which count toward the servers' bound."""
+LEAST_BYTES = 16 << 20
+"""Minimum bound of a stream."""
+NO_ROOM = (10002, 10047, 10122)
 NO_STREAM = 10059
 NO_MESSAGE = 10037
 NOT_FOUND = b"404"
@@ -63,6 +72,11 @@ class State(msgspec.Struct):
 
     first_seq: int = 0
     last_seq: int = 0
+    bytes: int = 0
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return (self.first_seq, self.last_seq) if self.last_seq else (1, 0)
 
 
 class Config(msgspec.Struct):
@@ -97,11 +111,12 @@ class Answer(msgspec.Struct):
     error: ApiError | None = None
     seq: int = 0
     state: State = msgspec.field(default_factory=State)
-    config: Config = msgspec.field(default_factory=Config)
+    config: msgspec.Raw = msgspec.Raw(b"{}")
     message: Message | None = None
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
+_CONFIG = msgspec.json.Decoder(Config)
 
 
 class JetStream:
@@ -140,8 +155,15 @@ class JetStream:
         return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
-        state = self._api(b"INFO", b"", timeout_s).state
-        return (state.first_seq, state.last_seq) if state.last_seq else (1, 0)
+        return self._api(b"INFO", b"", timeout_s).state.bounds
+
+    def state(self, timeout_s: float) -> LogState:
+        answer = self._api(b"INFO", b"", timeout_s)
+        max_bytes = max(0, _CONFIG.decode(answer.config).max_bytes)
+        return LogState(*answer.state.bounds, answer.state.bytes, max_bytes)
+
+    def limit(self, wanted_bytes: int, timeout_s: float) -> None:
+        self._line.call(lambda session, left_s: self._limit(session, wanted_bytes, left_s), timeout_s)
 
     def confirm(self, timeout_s: float) -> None:
         """Nothing to do: what the stream's leader has, a quorum has in its log."""
@@ -157,6 +179,21 @@ class JetStream:
         if answer.error is not None:
             raise NoAnswer(_said(answer.error))
         return answer
+
+    def _limit(self, session: "_Session", wanted_bytes: int, timeout_s: float) -> None:
+        answer = session.api(b"INFO", b"", timeout_s)
+        if answer.error is not None:
+            raise NoAnswer(_said(answer.error))
+        config = msgspec.json.decode(answer.config, type=dict[str, Any])
+        if config.get("max_bytes", -1) > 0:
+            return
+        least, bound = max(LEAST_BYTES, 2 * answer.state.bytes), wanted_bytes
+        while (answer := session.update({**config, "max_bytes": bound}, timeout_s)).error is not None:
+            bound //= 2
+            if not _lacks_room(answer.error) or bound < least:
+                raise NoAnswer(_said(answer.error))
+        if least <= bound // 2 < wanted_bytes // 2:
+            session.update({**config, "max_bytes": bound // 2}, timeout_s)
 
     def _session(self, timeout_s: float) -> "_Session":
         """In the line's thread: connect to the next server, and check the stream."""
@@ -188,7 +225,7 @@ class JetStream:
                     f"the stream {self._name} cannot be of {REPLICAS} replicas: {_said(answer.error)}"
                 )
             raise NoAnswer(_said(answer.error))
-        return answer.config
+        return _CONFIG.decode(answer.config)
 
     def _make(self, session: "_Session", replicas: int, timeout_s: float) -> Answer:
         wanted = Config(subjects=[self._subject], num_replicas=replicas)
@@ -255,6 +292,9 @@ class _Session:
         (answer,) = self._asked([self._request(b"STREAM.%s" % verb, said)], timeout_s)
         return answer
 
+    def update(self, config: dict[str, Any], timeout_s: float) -> Answer:
+        return self.api(b"UPDATE", msgspec.json.encode(config), timeout_s)
+
     def fetch(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
         """The messages of these sequences, up to the first that is missing."""
         verb = b"DIRECT.GET" if is_direct else b"STREAM.MSG.GET"
@@ -301,6 +341,11 @@ def servers_of(url: str) -> list[str]:
         port = "" if host.rpartition(":")[2].isdigit() else f":{PORT}"
         found.append(f"{parts.scheme}://{user}{'@' if user else ''}{unquote(host)}{port}")
     return found
+
+
+def _lacks_room(error: ApiError) -> bool:
+    """Whether less might be granted."""
+    return error.err_code in NO_ROOM or "insufficient storage" in error.description
 
 
 def _said(error: ApiError) -> str:

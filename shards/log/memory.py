@@ -6,7 +6,7 @@ faults around an engine, whichever it is.
 
 from dataclasses import dataclass, field
 
-from .engine import Taken
+from .engine import LogState, NoAnswer, Taken
 
 LARGEST = 64 << 20
 
@@ -18,6 +18,12 @@ class Shelf:
     frames: dict[int, bytes] = field(default_factory=dict)
     first: int = 1
     last: int = 0
+    max_bytes: int = 0
+    """At this bound it is full; 0: never."""
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(map(len, self.frames.values()))
 
 
 class MemoryEngine:
@@ -37,6 +43,8 @@ class MemoryEngine:
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         if seq != self._shelf.last + 1:
             raise Taken
+        if 0 < self._shelf.max_bytes < self._shelf.used_bytes + len(frame):
+            raise NoAnswer("maximum bytes exceeded")
         self._shelf.frames[seq] = frame
         self._shelf.last = seq
 
@@ -55,6 +63,13 @@ class MemoryEngine:
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._shelf.first, self._shelf.last
+
+    def state(self, timeout_s: float) -> LogState:
+        shelf = self._shelf
+        return LogState(shelf.first, shelf.last, shelf.used_bytes, shelf.max_bytes)
+
+    def limit(self, wanted_bytes: int, timeout_s: float) -> None:
+        """None is set: tests set it."""
 
     def confirm(self, timeout_s: float) -> None:
         """Nothing to wait for: there is one copy."""

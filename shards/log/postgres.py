@@ -38,7 +38,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from .engine import NoAnswer, Taken
+from .engine import LogState, NoAnswer, Taken
 from .errors import Unfit
 from .line import Line
 
@@ -112,6 +112,12 @@ class Postgres:
             lambda connection, _left_s: self._rows(connection, BOUNDS, ()), timeout_s
         )
         return first, last
+
+    def state(self, timeout_s: float) -> LogState:
+        return LogState(*self.bounds(timeout_s))
+
+    def limit(self, wanted_bytes: int, timeout_s: float) -> None:
+        """A table has no bound."""
 
     def confirm(self, timeout_s: float) -> None:
         self._line.call(lambda connection, _left_s: self._committed(connection, CONFIRM, ()), timeout_s)

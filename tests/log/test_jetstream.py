@@ -217,6 +217,29 @@ def test_another_client_publishes_into_the_stream(servers: Nats) -> None:
     assert reader.strays == (1, 2, 2)
 
 
+def test_a_stream_without_a_bound_gets_what_the_servers_have(servers: Nats) -> None:
+    """Half of it, if that is less than was wanted; the bound that somebody has set stays."""
+    log = opened(servers, "bound")
+    assert log.state().max_bytes == 0
+    log.limit(64 << 40)
+    most = log.state().max_bytes
+    assert 16 << 20 <= most < 4 << 30
+    log.limit(1 << 20)
+    assert log.state().max_bytes == most
+    config = servers.api("STREAM.INFO.bound", {})["config"]
+    servers.api("STREAM.UPDATE.bound", {**config, "max_bytes": 1_100})
+    epoch = log.claim(1, "a", "http://a")
+    log.append(2, epoch, b"x")
+    full = ChainedLog(JetStream(servers.url, "bound"), time, 1, ("",))
+    list(full.read(0))
+    with pytest.raises(LogDown, match="maximum bytes"):
+        full.append(3, epoch, bytes(500))
+    assert full.state().used_bytes > 300
+    log.trim(1)
+    full.append(3, epoch, bytes(500))
+    servers.api("STREAM.DELETE.bound", {})
+
+
 def test_urls() -> None:
     assert servers_of("nats://a,b:5000,c") == ["nats://a:4222", "nats://b:5000", "nats://c:4222"]
     assert servers_of("tls://u:p@a,b") == ["tls://u:p@a:4222", "tls://u:p@b:4222"]

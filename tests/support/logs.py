@@ -6,7 +6,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
 
-from shards.log.engine import Engine, NoAnswer, Taken
+from shards.log.engine import Engine, LogState, NoAnswer, Taken
 
 T = TypeVar("T")
 
@@ -64,6 +64,12 @@ class Faulty:
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._called(lambda: self._engine.bounds(timeout_s))
+
+    def state(self, timeout_s: float) -> LogState:
+        return self._called(lambda: self._engine.state(timeout_s))
+
+    def limit(self, wanted_bytes: int, timeout_s: float) -> None:
+        self._called(lambda: self._engine.limit(wanted_bytes, timeout_s))
 
     def confirm(self, timeout_s: float) -> None:
         self._called(lambda: self._engine.confirm(timeout_s))
