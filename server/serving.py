@@ -66,6 +66,8 @@ class Term:
     """The node's sockets, in every state."""
     routes: Sequence[web.RouteDef]
     figures: Collector
+    full: Callable[[], str]
+    """Why the log has no room for messages; empty: it has."""
 
 
 class Server:
@@ -98,6 +100,7 @@ class Server:
                 fatal=self._fatal,
                 lease=term.lease,
                 lost=self._lose,
+                full=term.full,
                 traces=traces,
                 stored=term.stored,
             )

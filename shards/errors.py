@@ -9,6 +9,10 @@ class StoreFailed(ShardsError):
     """The engine did not write, sync or read. What was not durable may be lost."""
 
 
+class LogFull(StoreFailed):
+    """The log of several nodes has no room for more messages now."""
+
+
 class Corrupt(ShardsError):
     """Stored bytes differ from what was written. The message names the file or the row."""
 

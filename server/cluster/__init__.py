@@ -2,11 +2,12 @@
 
 view.py          answer of /v1/cluster
 members.py       members as the nodes know each other
+trimming.py      what of the log may go, and its room for messages
 offsets.py       retained log offsets: the record that was so many bytes ago
 follower.py      following the log, and the election
 standby.py       what a follower keeps in RAM, to take the lead at once
 opening.py       opens a node's store with its connection to the log
-engine_side.py   a second connection to the log: its bounds, and trimming
+engine_side.py   a second connection to the log: its bounds, its room, and trimming
 clocks.py        whose clock differs, and what a step of one's own is worth
 digests.py       digests of the keys and settings, which should be the same on all nodes
 beats.py         heartbeats of a leader whose loop is busy

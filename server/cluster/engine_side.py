@@ -1,4 +1,4 @@
-"""A second connection to the log, for its bounds and for trimming.
+"""A second connection to the log, for its bounds, its room, and for trimming.
 
 A Log is for one thread at a time; this one has a thread of its own, so its calls delay nobody else.
 """
@@ -8,11 +8,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 from shards.log.contract import Log
+from shards.log.engine import LogState
 from shards.log.errors import LogError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class LogSide:
@@ -27,6 +31,14 @@ class LogSide:
         """First and last record; None: the log does not answer."""
         return await self._in_thread(self._bounds)
 
+    async def state(self) -> LogState | None:
+        """The same with the bytes."""
+        return await self._in_thread(self._state)
+
+    async def limit(self, wanted_bytes: int) -> str:
+        """Set a bound of the log's bytes if there is none. Returns why not; empty: done."""
+        return await self._in_thread(partial(self._limit, wanted_bytes))
+
     async def trim(self, upto: int) -> None:
         await self._in_thread(partial(self._trim, upto))
 
@@ -34,7 +46,7 @@ class LogSide:
         await self._in_thread(self._close)
         self._thread.shutdown(wait=False)
 
-    async def _in_thread(self, work: Callable[[], tuple[int, int] | None]) -> tuple[int, int] | None:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _bounds(self) -> tuple[int, int] | None:
@@ -43,6 +55,21 @@ class LogSide:
         except LogError:
             self._close()
             return None
+
+    def _state(self) -> LogState | None:
+        try:
+            return self._at_hand().state()
+        except LogError:
+            self._close()
+            return None
+
+    def _limit(self, wanted_bytes: int) -> str:
+        try:
+            self._at_hand().limit(wanted_bytes)
+        except LogError as error:
+            self._close()
+            return str(error)
+        return ""
 
     def _trim(self, upto: int) -> None:
         try:

@@ -57,7 +57,6 @@ from .figures import ClusterFigures
 from .follower import Follower
 from .key import ClusterKey
 from .members import Member, Members
-from .offsets import RetainedOffsets
 from .opening import open_hand, open_store
 from .redirecting import RedirectingListeners
 from .reports import Reports
@@ -65,6 +64,7 @@ from .routes import ClusterRoutes
 from .space import give_back
 from .standby import Standby
 from .swap import recover_swap
+from .trimming import Trimming
 from .view import Leader, NodeRow, Places, View
 
 log = logging.getLogger(__name__)
@@ -74,10 +74,6 @@ FOLLOW_S = 0.05
 SYNC_S = 1.0
 """How often a node makes durable what it has applied."""
 LOOK_S = 1.0
-TRIM_EVERY = 5
-"""Trim the log every so many looks."""
-REPORTED_S = 30.0
-"""By then all live nodes have reported: a term begins to trim the log, a process knows what all read."""
 UNASKED = "the other nodes have not been asked for their clocks yet"
 """Why a node that has just begun does not lead. It asks at once, and does not wait for answers for long."""
 AGAIN_S = 1.0
@@ -125,8 +121,6 @@ class Node:
         """Set to end the follower."""
         self._over = asyncio.Event()
         """Set to end the term."""
-        self._since = self._clock.mono()
-        self._led_since = 0.0
         cluster = config.cluster
         self._members = Members(self._clock.mono)
         self._key = ClusterKey(cluster.keys, self._clock.mono)
@@ -134,8 +128,8 @@ class Node:
         self._reports = Reports(
             self._members, cluster.node, self._key, cluster.peers, self._clocks, system_ms, self._clock.mono
         )
-        self._offsets = RetainedOffsets(cluster.keep)
         self._side = LogSide(partial(open_hand, config))
+        self._trimming = Trimming(self._side, self._members, cluster.node, cluster.keep, self._clock.mono)
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key, cluster.node, system_ms)
         self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._leader)
@@ -208,7 +202,8 @@ class Node:
         self._state = "follower"
         self._store = store
         cluster = self._config.cluster
-        self._offsets = RetainedOffsets(cluster.keep)
+        self._trimming.begin()
+        self._durable = min(self._durable, store.applied.seq)
         standby = Standby(self._config, store, self._clock.mono)
         follower = self._follower = Follower(
             store,
@@ -247,7 +242,6 @@ class Node:
             is_busy = standby.step(is_led=store.applied.seq != applied)
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
-                self._offsets.note(store.applied.seq, store.passed_bytes)
                 self._stored_zones = _zones_in(store)
             self._why = follower.why
             self._halt.wait(0 if is_busy else FOLLOW_S)
@@ -269,7 +263,7 @@ class Node:
         if self.stopping.is_set():
             self._over.set()
         self._takeovers += 1
-        self._state, self._led_since = "leader", self._clock.mono()
+        self._state = "leader"
         log.info("node: leader since record %d of the log", store.applied.epoch)
         term = Term(
             lease,
@@ -279,6 +273,7 @@ class Node:
             self._listeners.ports,
             self._more(),
             self._figures,
+            lambda: self._trimming.full(store.passed_bytes),
         )
         with Beats(lease, store.beat, self._clock):
             server = await self._serve(store, term)
@@ -358,26 +353,24 @@ class Node:
             store = self._store
             self._keys_digest = await _in_thread(partial(keys_digest, self._config))
             if store is not None:
-                store.is_raised = self._is_sure and self._members.all_read(VERSION, self._count)
+                store.is_raised = self._trimming.is_sure and self._members.all_read(VERSION, self._count)
             leader = None if self._server is not None else self._leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             self._judge_clock()
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
-        """Read the log's bounds; a leader also makes its own rows durable and trims."""
-        looks = 0
+        """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
-            looks += 1
-            self._bounds = await self._side.bounds()
+            self._bounds = await self._trimming.look(self._store)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
                 with suppress(ShardsError):
                     self._durable = (await server.app.workers.in_thread(store.sync)).seq
-                self._offsets.note(store.applied.seq, store.passed_bytes)
-                if looks % TRIM_EVERY == 0 and self._clock.mono() - self._led_since > REPORTED_S:
-                    behind = max(self._members.lowest(), self._offsets.oldest(store.passed_bytes))
-                    await self._side.trim(min(behind, self._durable))
+            store, follower = self._store, self._follower
+            if store is not None and self._bounds is not None:
+                is_led = follower is not None and follower.hears_leader
+                await self._trimming.trim(store, self._durable, is_led=is_led)
             await asyncio.sleep(LOOK_S)
 
     def _more(self) -> list[web.RouteDef]:
@@ -464,11 +457,6 @@ class Node:
         """The number of nodes that the settings name."""
         return len({*self._config.cluster.peers, self._listeners.places.http})
 
-    @property
-    def _is_sure(self) -> bool:
-        """Whether all live nodes have been heard."""
-        return self._clock.mono() - self._since > REPORTED_S
-
     def _told_why(self) -> str:
         """What keeps this node from following or leading, and what is wrong with the log."""
         told = [self._why] if self._why and self._server is None else []
@@ -486,6 +474,7 @@ class Node:
                     f"records keep version {store.applied.version} until {self._count} nodes have reported"
                     f" that they read version {VERSION}"
                 )
+        told += self._trimming.told()
         if self._clock.stepped_ms:
             by_s = self._clock.stepped_ms / 1000
             told.append(

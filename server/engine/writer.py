@@ -47,7 +47,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from shards.commit import Commit, GroupCommit, Refused
-from shards.errors import Corrupt, ShardsError, StoreFailed
+from shards.errors import Corrupt, LogFull, ShardsError, StoreFailed
 from shards.recover import Opened, read_timeline_again, reopen_store, undo_group
 from shards.state import Journal
 from shards.steps import Steps
@@ -174,6 +174,8 @@ class Writer:
         """Number of groups that one request spoiled."""
         self.broken: ShardsError | None = None
         """Reason why the store takes no writes now; None: it does."""
+        self.full = ""
+        """Why no request with bytes of its own is taken now; empty: all are."""
         self._is_reading = False
         """Whether the store is broken but readable, and the wheel is loaded from it."""
 
@@ -253,8 +255,10 @@ class Writer:
         `owner`: name of the key that it is for; empty: of none.
 
         Raises Busy at either bound if it `can_refuse`, for which who asks has a bound of its own else;
-        StoreFailed while broken.
+        StoreFailed while broken; LogFull.
         """
+        if self.full and writes and size:
+            raise LogFull(self.full)
         if self.broken is not None and writes:
             raise StoreFailed(str(self.broken))
         if can_refuse and self._queued + cost > self._max_queued and self._queue:

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from shards.dedupe import BATCH_MISMATCH, Refused
-from shards.errors import StoreFailed
+from shards.errors import LogFull, StoreFailed
 from shards.state import CANCELLED
 
 from ..engine.writer import Ask, Busy, Decide
@@ -76,6 +76,8 @@ def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
             return refusal(error)
         case Busy():
             return Problem("over-quota", str(error), headers=RETRY_AFTER)
+        case LogFull():
+            return Problem("store-unavailable", f"{error}.", headers=RETRY_AFTER)
     return Problem("store-unavailable", "No write can be made durable now.", headers=RETRY_AFTER)
 
 

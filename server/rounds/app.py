@@ -92,12 +92,13 @@ class App:
         fatal: Callable[[], None],
         lease: Lease | None = None,
         lost: Callable[[], None] = _nothing,
+        full: Callable[[], str] = str,
         traces: Traces | None = None,
         stored: StoredSessions | None = None,
     ) -> None:
         """`fatal`: called when the server cannot continue. `lease`: of a cluster's leader; when it ends, or
         the store fails, nothing more is done, and `lost` is called, perhaps more than once, before running
-        requests are answered. `traces`, `stored`: as for the core.
+        requests are answered. `full`: why no messages are taken, if so. `traces`, `stored`: as for the core.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -127,6 +128,7 @@ class App:
         self._fatal = fatal
         self._lease = lease
         self._lost = lost
+        self._full = full
         self._is_dead = False
         self._disk = DiskThread()
         self._syncs = 0
@@ -319,6 +321,7 @@ class App:
         core = self.core
         if self._lease is not None and self._has_lost(self._lease):
             return
+        core.writer.full = self._full()
         core.heartbeat(is_due=self._lease is not None and self._lease.is_due)
         if core.writer.broken is not None:
             self._mark()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from tests.support.mqtt import dial
 from tests.support.server import serving
 from tests.support.stores import FailingStore
 
-MOVED = 0x9D
+MOVED, UNAVAILABLE = 0x9D, 0x83
 ANY = Address("127.0.0.1", 0)
 
 
@@ -39,21 +39,56 @@ async def nothing() -> None:
     """There are no other doors."""
 
 
+def leading(
+    folder: Path, over: list[str], full: Callable[[], str], *, lease_s: float = 60.0
+) -> tuple[Server, FailingStore]:
+    """A server in its term, and the store that it is on."""
+    config = Config(
+        http=replace(Config().http, listen=ANY),
+        mqtt=replace(Config().mqtt, listen=(ANY,)),
+        store=replace(Config().store, dir=str(folder)),
+    )
+    clock, store = SystemClock(), FailingStore(folder)
+    stored = StoredSessions(config, store)
+    lost = partial(over.append, "over")
+    term = Term(Lease(clock, lease_s), lost, stored, nothing, Ports(), (), NoFigures(), full)
+    return Server(config, clock, store, None, None, term), store
+
+
+async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over: list[str] = []
+    full = ["the log is full"]
+    server, _ = leading(tmp_path, over, lambda: full[0], lease_s=1.0)
+    await server.start()
+    message = {"topic": "t", "payload": "x", "deliver_in": "1h"}
+    try:
+        said = capsys.readouterr().out
+        peer = await dial(("127.0.0.1", int(said.partition("mqtt=127.0.0.1:")[2].split()[0])))
+        await peer.connect("full", clean=False, session_expiry=60)
+        await peer.subscribe("t/#", qos=1)  # no message: it goes through
+        async with aiohttp.ClientSession(f"http://{said.partition('http=')[2].split()[0]}") as session:
+            async with session.post("/v1/messages", json=message) as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+                assert (await answer.json())["detail"] == "the log is full."
+            peer.put("t", "hi", 1, user_properties=(("deliver-in", "1h"),))
+            assert (await peer.take(Ack)).reason == UNAVAILABLE
+            full[0] = ""
+            await asyncio.sleep(2.0)  # twice the lease: heartbeats go on, and the end is noticed
+            async with session.post("/v1/messages", json=message) as answer:
+                assert answer.status == 201
+        assert not over
+    finally:
+        await asyncio.wait_for(server.stop(), 20)
+
+
 async def test_what_may_be_in_the_log_is_not_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its clients are sent away without an answer, and ask the next leader."""
-    config = Config(
-        http=replace(Config().http, listen=ANY),
-        mqtt=replace(Config().mqtt, listen=(ANY,)),
-        store=replace(Config().store, dir=str(tmp_path / "data")),
-    )
-    clock, store = SystemClock(), FailingStore(tmp_path / "data")
     over: list[str] = []
-    stored = StoredSessions(config, store)
-    lost = partial(over.append, "over")
-    term = Term(Lease(clock, 60.0), lost, stored, nothing, Ports(), (), NoFigures())
-    server = Server(config, clock, store, None, None, term)
+    server, store = leading(tmp_path / "data", over, str)
     await server.start()
     closing = AsyncExitStack()
     try:

@@ -1,0 +1,120 @@
+"""What of the log may go, and whether there is room in it for more messages.
+
+The log is kept for nodes that are behind: for `cluster.keep` bytes, and for as long as a node is not given up
+(members.py). A bounded log is not kept for anybody beyond SHORT of its bound: then a fourth of its records go
+each second. Who lacks those takes a copy of another node's data. Each node deletes only what is durable in
+its own store.
+
+    0 ........ 1/4 ................. 3/4 ......... 7/8 ...... bound
+       trimmed     trimmed each look     a fourth       RESERVE: messages are refused, heartbeats and claims
+       now and                           goes each      have room
+       then                              look
+
+The leader trims. Another node does so while it hears no leader, or if the log gets short nevertheless: a full
+log takes no claim, so whoever waits for a leader to make room would wait for ever.
+"""
+
+from collections.abc import Callable
+
+from shards.log.engine import LogState
+from shards.replicated import ReplicatedStore
+
+from .engine_side import LogSide
+from .members import ALIVE_S, Members
+from .offsets import RetainedOffsets
+
+EVERY = 5
+"""Trim the log every so many looks, while there is much room."""
+SURE_S = 30.0
+"""By then all live nodes have reported to a process."""
+SHORT = 0.75
+RESERVE = 8
+"""This part of the bound, or RESERVE_BYTES, is kept for claims and all that is no message."""
+RESERVE_BYTES = 64 << 20
+LIMIT_S = 600.0
+"""Pause between two tries to give the log a bound, ..."""
+KEEPS = 2
+"""... of so many times `cluster.keep`."""
+NONE = LogState(1, 0)
+
+
+class Trimming:
+    """Looks at the log now and then. For the loop."""
+
+    def __init__(
+        self, side: LogSide, members: Members, node: str, keep_bytes: int, mono: Callable[[], float]
+    ) -> None:
+        self._side = side
+        self._members = members
+        self._node = node
+        self._keep_bytes = keep_bytes
+        self._mono = mono
+        self._state = NONE
+        self._since = self._looked_at = mono()
+        self._looks = 0
+        self._passed_bytes = 0
+        self._limited_at = float("-inf")
+        self._limit_fault = ""
+        """Why the log has no bound, if it should have one."""
+        self.begin()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all live nodes have been heard."""
+        return self._mono() - self._since > SURE_S
+
+    def begin(self) -> None:
+        """Another store is open."""
+        self._offsets = RetainedOffsets(self._keep_bytes)
+
+    async def look(self, store: ReplicatedStore | None) -> tuple[int, int] | None:
+        """Ask for the log's first and last record; None: it does not answer. Sees to its bound."""
+        passed_bytes, now = 0 if store is None else store.passed_bytes, self._mono()
+        if now - self._looked_at > ALIVE_S:
+            self._since = now  # this process has stood still, and has heard nobody meanwhile
+        self._looks += 1
+        state = await self._side.state()
+        self._looked_at = self._mono()
+        if state is None:
+            return None
+        self._state, self._passed_bytes = state, passed_bytes
+        if state.max_bytes:
+            self._limit_fault = ""
+        elif now - self._limited_at > LIMIT_S:
+            self._limited_at = now
+            fault = await self._side.limit(KEEPS * self._keep_bytes)
+            self._limit_fault = fault and f"the log has no bound, and may fill its servers: {fault}"
+        return state.first, state.last
+
+    async def trim(self, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
+        """Delete what may go. `durable`: the record up to which the open store is. `is_led`: whether another
+        node leads."""
+        self._offsets.note(store.applied.seq, store.passed_bytes)
+        state, upto = self._state, 0
+        is_time = self._looks % EVERY == 0 or state.used_bytes > state.max_bytes // 4 > 0
+        if is_time and not is_led:
+            upto = self._offsets.oldest(store.passed_bytes)
+            if self.is_sure:
+                upto = max(upto, self._members.lowest())
+        if state.used_bytes > state.max_bytes * SHORT > 0:
+            upto = max(upto, state.first + (state.last - state.first) // 4)
+        if min(upto, durable) >= state.first:
+            await self._side.trim(min(upto, durable))
+
+    def full(self, passed_bytes: int) -> str:
+        """Why no more messages are taken; empty: they are. `passed_bytes` of the leader's store now."""
+        most = self._state.max_bytes
+        used = self._state.used_bytes + passed_bytes - self._passed_bytes
+        if not most or most - used > min(RESERVE_BYTES, most // RESERVE):
+            return ""
+        return f"the log is full, at {used:,} of {most:,} bytes: no messages are taken until it is trimmed"
+
+    def told(self) -> list[str]:
+        """What is wrong, in words."""
+        first = self._state.first
+        lines = [
+            f"the log no longer has what {row.member.node} lacks: it takes a copy when it is back"
+            for row in self._members
+            if not row.is_alive and row.member.node != self._node and row.member.applied < first - 1
+        ]
+        return [*lines, *filter(None, (self.full(self._passed_bytes), self._limit_fault))]
