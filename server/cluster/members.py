@@ -94,7 +94,7 @@ class Members:
         known = [row.member.reads for row in self if row.heard_ms < GIVEN_UP_S * 1000]
         return len(known) >= least and min(known, default=0) >= version
 
-    def lowest(self) -> int:
-        """The lowest record applied by any node that is not given up; 0 if none was heard."""
-        applied = [row.member.applied for row in self if row.heard_ms < GIVEN_UP_S * 1000]
+    def lowest(self, within_s: float = GIVEN_UP_S) -> int:
+        """The lowest record applied by any node that was heard within this time; 0 if none was."""
+        applied = [row.member.applied for row in self if row.heard_ms < within_s * 1000]
         return min(applied, default=0)

@@ -1,14 +1,14 @@
 """What of the log may go, and whether there is room in it for more messages.
 
 The log is kept for nodes that are behind: for `cluster.keep` bytes, and for as long as a node is not given up
-(members.py). A bounded log is not kept for anybody beyond SHORT of its bound: then a fourth of its records go
-each second. Who lacks those takes a copy of another node's data. Each node deletes only what is durable in
-its own store.
+(members.py). A bounded log is not kept for who is away beyond SHORT of its bound, and then a fourth of its
+records go each second, whoever lacks them. A node that lacks what has gone takes a copy of another node's
+data. Each node deletes only what is durable in its own store.
 
     0 ........ 1/4 ................. 3/4 ......... 7/8 ...... bound
-       trimmed     trimmed each look     a fourth       RESERVE: messages are refused, heartbeats and claims
-       now and                           goes each      have room
-       then                              look
+       trimmed     trimmed each look     for who     RESERVE: messages are refused, heartbeats and claims
+       now and                           is there    have room
+       then
 
 The leader trims. Another node does so while it hears no leader, or if the log gets short nevertheless: a full
 log takes no claim, so whoever waits for a leader to make room would wait for ever.
@@ -97,7 +97,8 @@ class Trimming:
             if self.is_sure:
                 upto = max(upto, self._members.lowest())
         if state.used_bytes > state.max_bytes * SHORT > 0:
-            upto = max(upto, state.first + (state.last - state.first) // 4)
+            fourth = state.first + (state.last - state.first) // 4
+            upto = max(upto, fourth, self._members.lowest(ALIVE_S))
         if min(upto, durable) >= state.first:
             await self._side.trim(min(upto, durable))
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,16 @@ def bounded(nats: Nats, stream: str, max_bytes: int) -> None:
     assert "error" not in said, said
 
 
+def posted(url: str, body: bytes) -> tuple[int, str]:
+    """Status and body of the answer."""
+    asked = urllib.request.Request(url, body, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
 def test_a_full_log(cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record) -> None:
     """Nothing is acked, nobody leads, and each says why; with room everything goes on."""
     leader = cluster.leader()
@@ -38,6 +49,31 @@ def test_a_full_log(cluster: Cluster, load: Load, nats_servers: Nats, record_pro
     )
     bounded(nats_servers, cluster.name, -1)
     cluster.leader(READY_S)
+    load.acked(ACKS)
+    check(load, record_property)
+
+
+def test_a_small_log(cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record) -> None:
+    """Five times what it holds goes through, while a node is away that has acked nothing of it."""
+    leader = cluster.leader()
+    away = next(node for node in cluster.nodes.values() if node is not leader)
+    away.kill()
+    bounded(nats_servers, cluster.name, 4 << 20)
+    body = json.dumps([{"topic": "small", "payload": "x" * 1_000, "deliver_in": "1h"}] * 200).encode()
+    taken, until = 0, time.monotonic() + 120
+    while taken < 100:
+        assert time.monotonic() < until, taken
+        status, answer = posted(f"{leader.url}/v1/messages:batch", body)
+        taken += status == 201
+        if status != 201:
+            assert (status, "the log is full" in answer) == (503, True), answer
+            time.sleep(0.2)
+    assert cluster.leader() is leader
+    lacks = f"what {away.name} lacks"
+    cluster.until(lambda: lacks in str((leader.status() or {}).get("why")), "it does not say so", READY_S)
+    away.start()
+    cluster.wait_ready(READY_S)
+    bounded(nats_servers, cluster.name, -1)
     load.acked(ACKS)
     check(load, record_property)
 
