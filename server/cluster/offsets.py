@@ -13,14 +13,14 @@ class RetainedOffsets:
     """Marks (record, bytes up to it) of a log that is followed or written; the last `keep_bytes` are kept."""
 
     def __init__(self, keep_bytes: int) -> None:
-        self._keep_bytes = keep_bytes
+        self.keep_bytes = keep_bytes
         self._marks: deque[tuple[int, int]] = deque()
 
     def note(self, seq: int, passed_bytes: int) -> None:
         """Note that the log up to record `seq` has `passed_bytes`; both only grow."""
-        if not self._marks or passed_bytes - self._marks[-1][1] >= self._keep_bytes // MARKS:
+        if not self._marks or passed_bytes - self._marks[-1][1] >= self.keep_bytes // MARKS:
             self._marks.append((seq, passed_bytes))
-        while len(self._marks) > 1 and passed_bytes - self._marks[1][1] >= self._keep_bytes:
+        while len(self._marks) > 1 and passed_bytes - self._marks[1][1] >= self.keep_bytes:
             self._marks.popleft()
 
     def oldest(self, passed_bytes: int) -> int:
@@ -28,4 +28,4 @@ class RetainedOffsets:
         if not self._marks:
             return 0
         seq, at = self._marks[0]
-        return seq if passed_bytes - at >= self._keep_bytes else 0
+        return seq if passed_bytes - at >= self.keep_bytes else 0

@@ -1,9 +1,9 @@
 """What of the log may go, and whether there is room in it for more messages.
 
-The log is kept for nodes that are behind: for `cluster.keep` bytes, and for as long as a node is not given up
-(members.py). A bounded log is not kept for who is away beyond SHORT of its bound, and then a fourth of its
-records go each second, whoever lacks them. A node that lacks what has gone takes a copy of another node's
-data. Each node deletes only what is durable in its own store.
+The log is kept for nodes that are behind: for `cluster.keep` bytes or half of its bound, and for as long as a
+node is not given up (members.py). A bounded log is not kept for who is away beyond SHORT of its bound, and
+then a fourth of its records go each second, whoever lacks them. A node that lacks what has gone takes a copy
+of another node's data. Each node deletes only what is durable in its own store.
 
     0 ........ 1/4 ................. 3/4 ......... 7/8 ...... bound
        trimmed     trimmed each look     for who     RESERVE: messages are refused, heartbeats and claims
@@ -34,7 +34,7 @@ RESERVE_BYTES = 64 << 20
 LIMIT_S = 600.0
 """Pause between two tries to give the log a bound, ..."""
 KEEPS = 2
-"""... of so many times `cluster.keep`."""
+"""... of so many times what is kept for nodes that are behind."""
 NONE = LogState(1, 0)
 
 
@@ -89,8 +89,9 @@ class Trimming:
     async def trim(self, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
         """Delete what may go. `durable`: the record up to which the open store is. `is_led`: whether another
         node leads."""
-        self._offsets.note(store.applied.seq, store.passed_bytes)
         state, upto = self._state, 0
+        self._offsets.keep_bytes = min(self._keep_bytes, state.max_bytes // KEEPS or self._keep_bytes)
+        self._offsets.note(store.applied.seq, store.passed_bytes)
         is_time = self._looks % EVERY == 0 or state.used_bytes > state.max_bytes // 4 > 0
         if is_time and not is_led:
             upto = self._offsets.oldest(store.passed_bytes)

@@ -421,7 +421,7 @@ class Cluster:
     wait for an append: then it gives up. 2 s to 60 s. A node whose clock is more than 5 s ahead of the
     leader's does not take its place: it would deliver early."""
     keep: int = _key(size(1 << 20), "4GiB")
-    """So much of the log is kept for nodes that are behind or away, and at most three quarters of the log's
+    """So much of the log is kept for nodes that are behind or away, and at most half of the log's
     bound. A node that lacks more takes a copy of another node's data."""
     allow_unreplicated: bool = _key(FLAG, False)
     """Whether to start on a log that a single machine's loss may take records of: fewer than 3 replicas, no
