@@ -55,6 +55,8 @@ NOBODY = 0
 """Epoch of a node that does not lead."""
 FOLLOW_BYTES = 16 << 20
 """Bytes of records followed in one call."""
+FOLLOW_S = 1.0
+"""Time of one call: many strays are passed over in several."""
 EMPTIED_MAX = 1_000
 """Maximum remembered ranges; beyond it they are merged into one range over all."""
 PLACES = Table.SESSIONS, Table.CURSORS, Table.RECEIVED
@@ -110,6 +112,11 @@ class ReplicatedStore:
         return self._log.strays
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the last `follow` was ended by its time."""
+        return self._log.is_behind
+
+    @property
     def is_leading(self) -> bool:
         """Whether this node leads, as far as it knows. If another has claimed the log, the next append finds
         out."""
@@ -117,7 +124,7 @@ class ReplicatedStore:
 
     def follow(self) -> int:
         """Write records that only the log has into the store, about FOLLOW_BYTES of them. Returns how many
-        were read, with parts of a group that is not whole yet; 0: all done.
+        were read, with parts of a group that is not whole yet; 0: all done, or `is_behind`.
 
         Raises Trimmed and Damaged if the store cannot continue with this log, OtherLog if it is not of this
         log, UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
@@ -128,7 +135,7 @@ class ReplicatedStore:
         self._log.stand(self.applied)
         start = self._log.reached
         try:
-            for _, _, data in self._log.read(self.applied.seq):
+            for _, _, data in self._log.read(self.applied.seq, FOLLOW_S):
                 self._take(self._log.at, data)
                 self._has_fit = True
                 if self.passed_bytes - passed_bytes > FOLLOW_BYTES:
@@ -154,6 +161,8 @@ class ReplicatedStore:
             is_raised=self.is_raised,
         )
         self.follow()
+        while self.is_behind and self.applied.seq < epoch:
+            self.follow()
         if self.applied.epoch == epoch:
             self._epoch, self._refusal = epoch, None
 

@@ -97,7 +97,8 @@ class Follower:
         if count and self._read_at is not None:
             self._seen = now
             self._compare_clocks(self._read_at)
-        self._read_at = began
+        if not self._store.is_behind:
+            self._read_at = began
         if now - self._quiet_since < self._patience_s:
             self.why = ""
             return False

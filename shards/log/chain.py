@@ -66,8 +66,8 @@ class Chain:
         return self.next > self.link.seq + 1
 
     def rewind(self) -> None:
-        """Back to the end of the last whole record."""
-        if self.next != self.last.seq + 1:
+        """Back to the end of the last whole record, if parts of another follow."""
+        if self.link != self.last:
             self.link, self.next = self.last, self.last.seq + 1
             self._parts = []
 

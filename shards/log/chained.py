@@ -12,7 +12,7 @@ with the same bytes, which is harmless: whichever comes first takes the place.
           ──> no answer (it was stored, its ack was lost)
     put 7 ──> taken;  fetch 7: our bytes                  confirm, return
                                another record             Fenced
-                               a stray (chain.py)         put 8, if all nodes can read past 7
+                               strays (chain.py)          put behind them, if all nodes can read past 7
                                nothing: decided, but not yet readable; or unknown to this server: again
           ──> no answer until the deadline                LogDown
 
@@ -93,6 +93,7 @@ class ChainedLog:
         self._deadline_s = deadline_s
         self._keys = keys
         self._chain = Chain(ORIGIN, keys)
+        self._is_behind = False
 
     @property
     def at(self) -> Seal:
@@ -105,6 +106,10 @@ class ChainedLog:
     @property
     def strays(self) -> Strays:
         return self._chain.strays
+
+    @property
+    def is_behind(self) -> bool:
+        return self._is_behind
 
     def stand(self, seal: Seal) -> None:
         last = self._chain.last
@@ -167,10 +172,14 @@ class ChainedLog:
     def limit(self, wanted_bytes: int) -> None:
         self._timer().ask(lambda left_s: self._engine.limit(wanted_bytes, left_s))
 
-    def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
+    def read(self, after: int, for_s: float | None = None) -> Iterator[tuple[int, int, bytes]]:
+        until = None if for_s is None else self._clock.monotonic() + for_s
         chain = self._standing(after, must_be_known=False)
-        count, is_sure, timer = 1, False, self._timer()
+        count, is_sure, timer, self._is_behind = 1, False, self._timer(), False
         while True:
+            if until is not None and self._clock.monotonic() > until:
+                self._is_behind = True
+                return
             frames = self._frames(chain.next, count, timer, is_sure=is_sure)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
@@ -191,8 +200,7 @@ class ChainedLog:
                 else:
                     break
             is_sure = record is None and not is_sure
-            count = max(1, min(BATCH, BATCH_BYTES // max(1, *map(len, frames))))
-            timer = self._timer()
+            count, timer = _count_after(frames), self._timer()
 
     def trim(self, upto: int) -> None:
         timer = self._timer()
@@ -246,8 +254,8 @@ class ChainedLog:
         chain.step(Record(seal, chain.link.digest, told, is_part))
 
     def _is_put(self, chain: Chain, frame: bytes, timer: "_Timer") -> bool:
-        """Try to put the frame at the chain's next place. False: a stray is there, and is passed over; or the
-        place is taken, and it cannot be seen yet by whom. Raises Fenced."""
+        """Try to put the frame at the chain's next place. False: strays are there, and are passed over; or
+        the place is taken, and it cannot be seen yet by whom. Raises Fenced."""
         seq = chain.next
         try:
             timer.ask(lambda left_s: self._engine.put(seq, frame, left_s), len(frame))
@@ -255,22 +263,27 @@ class ChainedLog:
             pass
         else:
             return True
-        there = self._frame(seq, timer)
-        if there is None:
+        there: Sequence[bytes] = [found] if (found := self._frame(seq, timer)) is not None else []
+        if not there:
             timer.doubt(
                 LogDown(f"the place of record {seq} in the log is taken, what is there cannot be read")
             )
-            return False
-        if there == frame:
+        elif there[0] == frame:
             timer.ask(self._engine.confirm)
             return True
-        try:
-            record = chain.judged(there)
-        except LogError as error:
-            raise Fenced(f"another node wrote record {seq} of the log: {error}") from error
-        if record is not None:
-            raise Fenced(f"another node wrote record {seq} of the log")
-        self._pass(chain)
+        count = 1
+        while there:
+            for one in there:
+                fenced = _fenced(chain, one)
+                if fenced is not None and chain.next == seq:
+                    raise fenced
+                if fenced is not None:
+                    return False  # perhaps it is our frame of that place, from an earlier call
+                self._pass(chain)
+            if len(there) < count:
+                break
+            count = _count_after(there)
+            there = self._frames(chain.next, count, timer, is_sure=True)
         return False
 
     def _pass(self, chain: Chain) -> None:
@@ -340,6 +353,20 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[
 
 def _patience_s(deadline_s: float) -> float:
     return min(deadline_s / TRIES, PATIENCE_S)
+
+
+def _count_after(frames: Sequence[bytes]) -> int:
+    """How many frames to fetch after these."""
+    return max(1, min(BATCH, BATCH_BYTES // max(1, *map(len, frames))))
+
+
+def _fenced(chain: Chain, frame: bytes) -> Fenced | None:
+    """Whose the frame at the chain's next place is, if not ours; None: a stray."""
+    try:
+        record = chain.judged(frame)
+    except LogError as error:
+        return Fenced(f"another node wrote record {chain.next} of the log: {error}")
+    return None if record is None else Fenced(f"another node wrote record {chain.next} of the log")
 
 
 def _judged(chain: Chain, frame: bytes, *, is_sure: bool) -> Record | None:

@@ -60,6 +60,10 @@ class Log(Protocol):
     def strays(self) -> Strays:
         """Messages that were passed over since the log was opened, since they are no records."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last read was ended by its time. The next one goes on there."""
+
     def check_key(self, claim: bytes, seal: Seal) -> None:
         """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
 
@@ -110,9 +114,10 @@ class Log(Protocol):
     def limit(self, wanted_bytes: int) -> None:
         """Set a bound of these bytes if there is none and the engine has bounds."""
 
-    def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
+    def read(self, after: int, for_s: float | None = None) -> Iterator[tuple[int, int, bytes]]:
         """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.
-        `seq`: of its last record.
+        `seq`: of its last record. `for_s`: end after this time, although there is more: strays may come for
+        ever.
 
         A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
         trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a
