@@ -24,10 +24,10 @@ LAG_MS = 900
 
 
 @contextmanager
-def mounted(path: Path) -> Iterator[Path]:
-    """A file system of `SIZE`."""
+def mounted(path: Path, size: str = SIZE) -> Iterator[Path]:
+    """A file system of this size."""
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
     except OSError as error:

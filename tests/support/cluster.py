@@ -55,6 +55,8 @@ class Node:
         """Of its process, beside the settings."""
         self.root = ROOT
         """The tree of its program; the tests' own, or another version's."""
+        self.module = "server.__main__"
+        """Whose `main` runs, of the tests' own tree."""
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._is_stopped = False
 
@@ -83,7 +85,7 @@ class Node:
         given = ["--data", str(self.data), "--http", where[0], "--mqtt", where[1]]
         env = {**environment(self.settings), **self.environ}
         if self.root == ROOT and can_fork(env):
-            self._process = Forked(given, ROOT, env, self.log)
+            self._process = Forked(given, ROOT, env, self.log, self.module)
             return
         env["PYTHONPATH"] = str(self.root)
         with self.log.open("ab") as out:
