@@ -67,6 +67,8 @@ class Upserted(msgspec.Struct, frozen=True):
     """Of the message that was made or changed, or the first due under the key."""
     found: Found | None = None
     """The message as it was before; None: there was none, or its slice is gone."""
+    row: MessageId = NO_MESSAGE
+    """Names the row of a message that was made or changed."""
 
 
 class Under(msgspec.Struct, frozen=True):
@@ -119,7 +121,7 @@ def upsert(commit: Commit, what: Under, draft: Draft, version: Version | None) -
     if not is_new:
         return _unchanged(what, Effect.TOO_LATE)
     name = commit.put_under(draft, KeyExtra(version_now))
-    return Upserted(Effect.MADE, name, draft.due_ms, found)
+    return Upserted(Effect.MADE, name, draft.due_ms, found, name)
 
 
 def cancel_under(commit: Commit, what: Under, version: Version | None) -> Upserted:
@@ -152,7 +154,7 @@ def debounce(commit: Commit, what: Under, draft: Draft, until_ms: int) -> Upsert
         if changed is not None:
             return changed
     name = commit.put_under(draft, KeyExtra(what.version, until_ms))
-    return Upserted(Effect.MADE, name, draft.due_ms, found)
+    return Upserted(Effect.MADE, name, draft.due_ms, found, name)
 
 
 def _changed(commit: Commit, key: bytes, row: DedupeRow, draft: Draft, extra: KeyExtra) -> Upserted | None:
@@ -163,7 +165,7 @@ def _changed(commit: Commit, key: bytes, row: DedupeRow, draft: Draft, extra: Ke
     again = commit.known_under(key)
     assert again is not None, "the message has moved with its key"
     commit.note_extra(key, again, extra)
-    return Upserted(Effect.CHANGED, row.id, draft.due_ms, control.found)
+    return Upserted(Effect.CHANGED, row.id, draft.due_ms, control.found, control.row)
 
 
 def _unchanged(what: Under, effect: Effect) -> Upserted:

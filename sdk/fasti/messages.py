@@ -42,6 +42,7 @@ from .wire import (
     message_line,
     parse_instant,
     parsed,
+    span,
 )
 
 Version = tuple[int, int]
@@ -285,6 +286,7 @@ class Messages:
         replace: bool = False,
         key_only: bool = False,
         claims: bool = False,
+        debounce: tuple[Span, Span] | None = None,
         **options: Unpack[MessageOptions],
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
@@ -292,8 +294,8 @@ class Messages:
         `key` makes the call idempotent, also across processes. Without one, the client makes a key for its
         own retries. `replayed` of the answer says that the key was known, `state` is its message's state.
         Raises Refused if the key has another message, KeyCancelled if its message was cancelled.
-        Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
-        message takes its context along.
+        Concurrent calls share requests, but for those with `claims` or `debounce`. Within a span of
+        OpenTelemetry the message takes its context along.
 
         `topic`: where it is published; optional with `deliver_to`.
         `payload`: bytes and str go as they are, anything else as JSON.
@@ -301,6 +303,8 @@ class Messages:
             keeps the key.
         `key_only`: any message under the key counts as this one, whatever its content and time.
         `claims`: `claims` of the answer says how many places would get the message now.
+        `debounce`: (wait, at most): the message under `key` is due `wait` after the last such call, and never
+            later than the second span after the first one. The last payload wins; the id stays.
         """
         check(_OPTIONS, options)
         own = key_text(options.get("key"))
@@ -313,12 +317,17 @@ class Messages:
         headers = joined(body.get("headers"))
         if headers is not None:
             body["headers"] = headers
+        if debounce is not None:
+            if not own:
+                raise BadArgument("key", "is needed with debounce")
+            body["debounce"] = {"wait": span(debounce[0]), "max_wait": span(debounce[1])}
         line = message_line(body)
         if payload is NO_PAYLOAD and options.get("deliver_to") is None:
             warn_of_empty(f"schedule({topic!r})")
         try:
-            if claims:
-                answer = await send_one(self._transport, (*terms, ("claims", "true")), line, own)
+            if claims or debounce is not None:
+                asked = (*terms, ("claims", "true")) if claims else terms
+                answer = await send_one(self._transport, asked, line, own)
             else:
                 if self._outbox.is_full:
                     await self._outbox.room()

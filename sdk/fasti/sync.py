@@ -585,6 +585,7 @@ class Messages(Facade[_messages.Messages]):
         replace: bool = False,
         key_only: bool = False,
         claims: bool = False,
+        debounce: tuple[Span, Span] | None = None,
         **options: Unpack[MessageOptions],
     ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
@@ -592,8 +593,8 @@ class Messages(Facade[_messages.Messages]):
         `key` makes the call idempotent, also across processes. Without one, the client makes a key for its
         own retries. `replayed` of the answer says that the key was known, `state` is its message's state.
         Raises Refused if the key has another message, KeyCancelled if its message was cancelled.
-        Concurrent calls share requests, but for those with `claims`. Within a span of OpenTelemetry the
-        message takes its context along.
+        Concurrent calls share requests, but for those with `claims` or `debounce`. Within a span of
+        OpenTelemetry the message takes its context along.
 
         `topic`: where it is published; optional with `deliver_to`.
         `payload`: bytes and str go as they are, anything else as JSON.
@@ -601,12 +602,20 @@ class Messages(Facade[_messages.Messages]):
             keeps the key.
         `key_only`: any message under the key counts as this one, whatever its content and time.
         `claims`: `claims` of the answer says how many places would get the message now.
+        `debounce`: (wait, at most): the message under `key` is due `wait` after the last such call, and never
+            later than the second span after the first one. The last payload wins; the id stays.
         """
         return Message(
             self._loop,
             self._loop.run(
                 self._inner.schedule(
-                    topic, payload, replace=replace, key_only=key_only, claims=claims, **options
+                    topic,
+                    payload,
+                    replace=replace,
+                    key_only=key_only,
+                    claims=claims,
+                    debounce=debounce,
+                    **options,
                 )
             ),
         )

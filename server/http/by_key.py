@@ -14,7 +14,7 @@ from shards.outcome import Control
 from shards.read import Found
 from shards.record import topic_of
 from shards.tables import DedupeRow
-from shards.upsert import Upserted, Version, cancel_under, is_known, under, upsert
+from shards.upsert import Upserted, Version, cancel_under, debounce, is_known, under, upsert
 from timeline.position import MessageId, id_text
 
 from .access import Sees
@@ -90,6 +90,29 @@ class ByKey(NamedTuple):
             for index, field, why in faults(late, barred):
                 raise Refused(field, why, index)
         return [upsert(commit, what, draft, wish.version)]
+
+    def debounce(
+        self,
+        commit: Commit,
+        drafts: Sequence[Draft],
+        *,
+        until_ms: int,
+        may_change: Sees | None,
+        late: Sequence[int] = (),
+        names: Sequence[MessageId] = (),  # noqa: ARG002 - of imports only
+        terms: Terms = AS_EVER,  # noqa: ARG002 - a debounce has none
+        barred: Mapping[int, str] = NOT_BARRED,
+    ) -> list[Upserted | Problem]:
+        """In the writer: make the message, which is the only draft, or put it in the place of the pending
+        one. Raises Refused, Corrupt."""
+        (draft,) = drafts
+        what = under(commit, self.stored)
+        problem = None if what.found is None else self._barred(what.found, may_change)
+        if problem is not None:
+            return [problem]
+        for index, field, why in faults(late, barred):
+            raise Refused(field, why, index)
+        return [debounce(commit, what, draft, until_ms)]
 
     def cancel(self, commit: Commit, version: Version | None, may_change: Sees | None) -> Upserted | Problem:
         """In the writer: cancel the message, or remember that. Raises Refused, Corrupt."""

@@ -158,7 +158,7 @@ class Desk:
         try:
             items = _batch(body, reader, self._max_items) if kind else [reader.one(body, request.key)]
             few = [item for item in items if not isinstance(item, Draft)]
-            if not items or (few and not all(map(_is_quick, few))):
+            if not items or reader.debounced or (few and not all(map(_is_quick, few))):
                 return False
             if rights is not None:
                 for topic in reader.topics.values():

@@ -19,6 +19,7 @@ from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
 from shards.steps import STEP, Bits, Steps, at_once
+from shards.upsert import Effect, Upserted
 from timeline.position import MessageId, at_of, id_text
 
 from ..settings.times import format_ms
@@ -245,6 +246,15 @@ def first_answer(
     name = id_text(placed)
     headers = {"Location": f"/v1/messages/{name}", "ETag": etag(placed)}
     return 201, headers, _body(name, due_ms, PENDING, now_ms)
+
+
+def debounced_answer(upserted: Upserted, now_ms: int) -> tuple[int, dict[str, str], bytes]:
+    """The same for a debounced message: 200 if the pending one has changed."""
+    name, is_new = id_text(upserted.id), upserted.effect is Effect.MADE
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(upserted.row)}
+    if not is_new:
+        headers["Idempotent-Replayed"] = "false"
+    return 201 if is_new else 200, headers, _body(name, upserted.due_ms, PENDING, now_ms)
 
 
 def _answer_again(known: Known, now_ms: int, timeline: Timeline) -> tuple[int, dict[str, str], bytes]:

@@ -101,6 +101,34 @@ async def test_an_upsert_that_is_too_late(c: fasti.Client) -> None:
     assert (await named.upsert("a/b", 2, delay=60, version=(4, 0))).id != first.id
 
 
+async def test_a_debounce(server: Server, c: fasti.Client) -> None:
+    calls = [
+        c.messages.schedule("a/b", n, key="bounce", debounce=("30s", timedelta(minutes=2))) for n in (1, 2)
+    ]
+    first, second = [await call for call in calls]
+    assert (second.id, second.replayed, second.state) == (first.id, False, "pending")
+    assert (await c.messages.by_key("bounce").get()).payload == 2
+    with pytest.raises(fasti.BadArgument):
+        await c.messages.schedule("a/b", 1, debounce=("30s", "2m"))
+    with pytest.raises(fasti.Refused):
+        await c.messages.schedule("a/b", 1, key="bounce", debounce=("30s", "2s"))
+    line = (
+        "message",
+        "schedule",
+        "--url",
+        server.url,
+        "-o",
+        "json",
+        "-k",
+        "bounce",
+        "a/b",
+        "x",
+        "--debounce",
+    )
+    assert json.loads(await ok(*line, "1m, 2m"))["id"] == first.id
+    assert (await fasti_cli(*line, "1m"))[0] == 2
+
+
 async def test_put_at_the_command_line(server: Server, c: fasti.Client) -> None:
     put = ("message", "put", "--url", server.url, "-o", "json", "-k", "put")
     made = json.loads(await ok(*put, "a/b", "hi", "--in", "1h", "--version", "1,0"))

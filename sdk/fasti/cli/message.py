@@ -55,6 +55,10 @@ async def schedule(
     as_json: AsJson = False,
     replace: Replace = False,
     key_only: KeyOnly = False,
+    debounce: Annotated[
+        str | None,
+        typer.Option(metavar="WAIT,MOST", help="Due WAIT after the last one under the key: 30s,2m."),
+    ] = None,
     **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
@@ -62,7 +66,9 @@ async def schedule(
     topic, content = sent_of(topic, payload, file, as_json, deliver_to)
     if payload is None and file is None and deliver_to is None:
         out.complain("there is no PAYLOAD, so the message is empty; give '' if that is meant")
-    made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
+    made = await client.messages.schedule(
+        topic, content, replace=replace, key_only=key_only, debounce=_debounce_of(debounce), **options
+    )
     replayed = {"replayed": True} if made.replayed else {}
     out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
@@ -97,6 +103,16 @@ async def put(
     topic, content = sent_of(topic, payload, file, as_json, options.get("deliver_to"))
     left = await named.upsert(topic, content, version=numbers, **options)
     out.one({"id": left.id, "deliver_at": left.deliver_at, "state": left.state, "changed": left.changed})
+
+
+def _debounce_of(text: str | None) -> tuple[str, str] | None:
+    """Raises ValueError."""
+    if text is None:
+        return None
+    wait, comma, most = text.partition(",")
+    if not comma:
+        raise ValueError(f"--debounce: give two spans, as 30s,2m, not {text[:_SHOWN]!r}")
+    return wait.strip(), most.strip()
 
 
 def _version_of(text: str) -> tuple[int, int]:

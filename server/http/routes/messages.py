@@ -49,7 +49,7 @@ from ..by_key import ByKey
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
-from ..posting import TERMS, first_answer, place, terms_of
+from ..posting import TERMS, debounced_answer, first_answer, place, terms_of
 from ..problems import Problem
 from ..requests import KEY_HEADER, body_of, flag, id_of, key_of, trace_of, whole_body
 from ..selection import visible
@@ -58,7 +58,8 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
 from ..values.drafts import HTTP, MQTT, stored_key
-from ..values.message_body import ONE_TIME, New, ParsedMessage, due_of
+from ..values.message_body import ONE_TIME, ParsedMessage, due_of
+from ..values.post_body import Debounced, New
 from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When, rules, some_of
 from ..values.upsert_body import Upsert
@@ -140,7 +141,12 @@ class Messages:
         "Schedule a message; sent again under its key it gets the first answer",
         SCHEDULE,
         Gives(201, shapes.Posted, PLACED),
-        Gives(200, shapes.Posted, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
+        Gives(
+            200,
+            shapes.Posted,
+            {**PLACED, "Idempotent-Replayed": Literal["true", "false"]},
+            "the first answer; false: debounced, and the pending message has changed",
+        ),
         query=TERMS | CLAIMS,
         body=New,
         example={
@@ -163,16 +169,37 @@ class Messages:
         with_claims = flag(request, "claims")
         topics = reader.topics.values()
         coming = Coming([item], topics, now_ms, terms, rights, turn, trace, place, _refuse)
-        with trace, refusals():
-            (draft,), (placed,) = await self._intake.take(coming)
-        if not isinstance(placed, Known):
-            self._metrics.accepted.inc()
-        status, headers, answer = first_answer(placed, draft.due_ms, now_ms, self._timeline)
+        if reader.debounced is not None:
+            status, headers, answer = await self._debounced(request, coming, reader.debounced)
+        else:
+            with trace, refusals():
+                (draft,), (placed,) = await self._intake.take(coming)
+            if not isinstance(placed, Known):
+                self._metrics.accepted.inc()
+            status, headers, answer = first_answer(placed, draft.due_ms, now_ms, self._timeline)
         if with_claims:
             deliver_to = item.deliver_to if isinstance(item, ParsedMessage) else b""
             claims = await claims_of(item.topic, deliver_to, self._router, rights, turn)
             answer = b'%b,"claims":%b}' % (answer[:-1], msgspec.json.encode(claims))
         return raw_answer(answer, status, headers)
+
+    async def _debounced(
+        self, request: web.Request, coming: Coming, how: Debounced
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Place a debounced message; status, headers and body of the answer. Raises Problem, FieldError."""
+        if coming.terms is not AS_EVER:
+            raise FieldError("debounce", "does not go with replace, key_only and key_scope")
+        named = _named(request, how.key)
+        coming.decide = partial(named.debounce, until_ms=how.until_ms, may_change=changes(request))
+        upserted: Upserted | Problem
+        with coming.trace, refusals():
+            _, (upserted,) = await self._intake.take(coming)
+            coming.trace.placed = [_id_of(upserted)]
+        if isinstance(upserted, Problem):
+            raise upserted
+        self._metrics.accepted.inc(upserted.effect is Effect.MADE)
+        self._metrics.moved += upserted.effect is Effect.CHANGED
+        return debounced_answer(upserted, coming.now_ms)
 
     @described(
         "Look at a message, and at what has become of it with each who was to get it",
@@ -371,7 +398,7 @@ class Messages:
             coming = Coming([item], topics, now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
             with trace, refusals():
                 _, (upserted,) = await self._intake.take(coming)
-                trace.placed = [upserted.id if isinstance(upserted, Upserted) else upserted]
+                trace.placed = [_id_of(upserted)]
         return await self._told_of(request, named, upserted)
 
     async def _told_of(
@@ -488,7 +515,17 @@ def _by_key(request: web.Request) -> ByKey:
     key, door = request.match_info["key"], request.query.get("door", HTTP)
     if door not in (HTTP, MQTT):
         raise FieldError("door", f"must be {HTTP} or {MQTT}, not {door[:40]!r}")
+    return _named(request, key, door)
+
+
+def _named(request: web.Request, key: str, door: str = HTTP) -> ByKey:
+    """A message by a key of the caller."""
     return ByKey(key, stored_key(key, user_of(request), door), sees(request))
+
+
+def _id_of(upserted: Upserted | Problem) -> MessageId | Problem:
+    """What a span is told of it."""
+    return upserted.id if isinstance(upserted, Upserted) else upserted
 
 
 def _refuse(_: int, error: Wrong) -> NoReturn:

@@ -8,6 +8,7 @@ In
     message_body.py    a message as sent, and the checks of its fields
     drafts.py          a checked message -> the draft that the writer takes
     reader.py          messages as sent -> drafts, or checked messages that need more work
+    post_body.py       a single message as sent, perhaps debounced
     upsert_body.py     what the message under a key should be, as sent
     batch_body.py      NDJSON or an array of them -> messages and errors
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends

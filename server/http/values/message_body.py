@@ -45,7 +45,6 @@ from .scalars import (
     not_both,
     rules,
     some_of,
-    without,
 )
 
 KEY_CHARS_MAX = 256
@@ -90,8 +89,6 @@ TO_SOMETHING = some_of("topic", "deliver_to")
 _Checked = Annotated[MessageRequest, rules(ONE_TIME, TO_SOMETHING)]
 Item = Annotated[_Checked, named("BatchItem")]
 """An item of a batch, as described."""
-New = Annotated[_Checked, without("id")]
-"""A single message: it gets its id from the server."""
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):

@@ -38,6 +38,7 @@ from .message_body import (
     rare,
     topic_bytes,
 )
+from .post_body import Debounced, debounced_of, decode_one
 from .upsert_body import Wish, wish_of
 
 Item = Draft | ParsedMessage
@@ -46,9 +47,20 @@ _JSON_TYPE = content_type_property("application/json")
 
 
 class Reader:
-    """Reads the requests of one body. `topics`: those read so far, in their stored form."""
+    """Reads the requests of one body. `topics`: those read so far, in their stored form. `debounced`:
+    whether the single one is."""
 
-    __slots__ = ("_as_drafts", "_keep_ids", "_limits", "_now_ms", "_of_json", "_of_text", "_user", "topics")
+    __slots__ = (
+        "_as_drafts",
+        "_keep_ids",
+        "_limits",
+        "_now_ms",
+        "_of_json",
+        "_of_text",
+        "_user",
+        "debounced",
+        "topics",
+    )
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class Reader:
         """`now_ms`: the server's time. `user`, `context`: as in `draft_of`. `keep_ids`: messages may have
         ids. `as_drafts` False: all become a ParsedMessage."""
         self.topics: dict[str | msgspec.UnsetType, bytes] = {}
+        self.debounced: Debounced | None = None
         self._now_ms, self._limits = now_ms, limits
         self._user = user
         self._of_text, self._of_json = b"", _JSON_TYPE
@@ -139,13 +152,14 @@ class Reader:
         Raises NotReadable and FieldError.
         """
         try:
-            request = decode(body)
+            request = decode_one(body)
         except UNREADABLE as error:
             raise NotReadable(why_unreadable(error)) from None
         if key is not None:
             if request.key not in (None, key):
                 raise FieldError("key", "differs from the header Idempotency-Key")
             request.key = key
+        self.debounced = debounced_of(request, self._now_ms, self._limits)
         return self.read((request,), (body,))[0]
 
     def wish(self, body: bytes, key: str) -> tuple[Wish, Item | None]:
