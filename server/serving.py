@@ -43,6 +43,8 @@ from .site import build_desk, build_site
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+HAND_OVER_S = 0.5
+"""Maximum time that a leader which stops waits for running requests and posts, before another may lead."""
 INSIDE = Address("127.0.0.1", 0)
 """Plain HTTP for the server's own jobs, if HTTP has TLS."""
 REVIEW_S = 0.005
@@ -58,6 +60,8 @@ class Term:
     lease: Lease
     lost: Callable[[], None]
     """Called when it no longer leads."""
+    hand_over: Callable[[], Awaitable[None]]
+    """Awaited after the last group: another node may lead at once."""
     stored: StoredSessions
     """Sessions, as the node has read them before it led."""
     before_listening: Callable[[], Awaitable[None]]
@@ -206,7 +210,16 @@ class Server:
         self._acceptor.close()
         self.app.core.pull.stop()
         self.app.end_streams()
-        await asyncio.gather(self._stop_http(), self._stop_mqtt(), self.app.webhooks.stop())
+        http, mqtt = asyncio.ensure_future(self._stop_http()), asyncio.ensure_future(self._stop_mqtt())
+        if self._term is None:
+            await self.app.webhooks.stop()
+        else:
+            # Some clients take seconds to close their connections. The next leader does not wait for them.
+            posts = self.app.webhooks.stop(HAND_OVER_S)
+            await asyncio.gather(asyncio.wait([http], timeout=HAND_OVER_S), posts)
+            await self.app.finish()
+            await self._term.hand_over()
+        await asyncio.gather(http, mqtt)
         await self.app.stop()
         if self._is_started:
             log.info("stopped")

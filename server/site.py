@@ -1,13 +1,13 @@
 """Builds the HTTP side: the parts of the app that each resource uses, and the middlewares of every request.
 
 From the outside in: the count of answers, CORS, problems for exceptions, keys, the bound on bodies, keys
-again when a body has arrived, the route. The resources themselves (server/http) know only the parts that they
-get, not the app.
+again when a body has arrived, the lease of a cluster's leader, the route. The resources themselves
+(server/http) know only the parts that they get, not the app.
 """
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -17,7 +17,7 @@ from aiohttp.typedefs import Middleware
 from .console.pages import Console, shipped
 from .http.access import Access
 from .http.admission import Admission, unasked
-from .http.answers import Handler, name_server
+from .http.answers import RETRY_AFTER, Handler, name_server
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.desk import Desk
@@ -25,7 +25,7 @@ from .http.front import Front
 from .http.intake import Intake
 from .http.leasing import Leasing
 from .http.openapi import OpenApi
-from .http.problems import problem_middleware
+from .http.problems import Problem, problem_middleware
 from .http.protocol import Protocol
 from .http.routes.backups import Backups
 from .http.routes.batch import Batch
@@ -61,6 +61,9 @@ from .observe.metrics import Metrics
 from .rounds.app import App
 from .settings.kinds import Address
 from .settings.public import public_mqtt, public_url
+
+TIMELINE_PATHS, CLUSTER_PATHS = "/v1/", "/v1/cluster"
+"""Calls that a leader answers, but for those that any node does."""
 
 
 def build_site(
@@ -153,6 +156,7 @@ def _bare_site(app: App, admission: Admission) -> web.Application:
             access.middleware(),
             admission.middleware(),
             access.again(),
+            only_with_lease(lambda: app.has_lease),
         ],
         client_max_size=app.core.config.http.max_body,
     )
@@ -184,6 +188,7 @@ def build_desk(
         crowd,
         app.pool,
         leasing_of(app),
+        lambda: app.has_lease,
     )
 
 
@@ -202,6 +207,28 @@ def read_side(app: App) -> Timeline:
 def _patient(route: web.RouteDef) -> web.RouteDef:
     """A route whose clients get "100 Continue" from admission control."""
     return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
+
+
+def only_with_lease(has_lease: Callable[[], bool]) -> Middleware:
+    """A leader that was cut off, or stood still, does not know what another has done since: it gives no
+    answer that it has without the log."""
+
+    @web.middleware
+    async def checking(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not request.path.startswith(TIMELINE_PATHS) or request.path.startswith(CLUSTER_PATHS):
+            return await handler(request)
+        if not has_lease():
+            raise _no_leader()
+        response = await handler(request)
+        if request.method in ("GET", "HEAD") and not response.prepared and not has_lease():
+            raise _no_leader()
+        return response
+
+    return checking
+
+
+def _no_leader() -> Problem:
+    return Problem("no-leader", "this node no longer leads", headers=RETRY_AFTER)
 
 
 def count_answers(metrics: Metrics) -> Middleware:

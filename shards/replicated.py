@@ -369,16 +369,22 @@ class ReplicatedStore:
     def marked_ms(self) -> int:
         return self._store.marked_ms()
 
-    def close(self) -> None:
-        """If this node leads, announce first that nobody does, so that the others need not wait."""
+    def hand_over(self, to: str = "") -> None:
+        """If this node leads, announce that nobody does, so that the others need not wait. `to`: the node
+        that is to lead next."""
         with self._appending:
             if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
                 try:
-                    self._log.claim(self.applied.seq + 1, "", "", timeline=self.timeline)
+                    self._log.claim(self.applied.seq + 1, "", to, timeline=self.timeline)
                     self.follow()  # so that a store has all that the log has
                 except ShardsError as error:
                     log.warning("log: the end of this node's lead was not announced: %s", error)
             self._epoch = NOBODY
+
+    def close(self) -> None:
+        """Hand over, unless this is done."""
+        with self._appending:
+            self.hand_over()
             self._log.close()
         with self._compacting:
             self._store.close()

@@ -4,7 +4,7 @@ A step reads new records of the log. If there was none for `takeover_s`, althoug
 node claims the log. While the log does not answer the leader is unknown: the time begins again when it does.
 The wait is only a random moment, so that not all claim at once, if there is no leader to wait for:
 
-    no node has ever led, or the leader has resigned
+    no node has ever led, or the leader has resigned (the node that it names does not wait)
     this node led: it was restarted, or its log did not answer for a while
 
 Two nodes may claim at the same time. One claim becomes the record; the other node is Fenced and continues
@@ -116,7 +116,11 @@ class Follower:
 
     @property
     def _patience_s(self) -> float:
-        return self._takeover_s if self._is_led else self._moment_s
+        leader = self._store.leader
+        if self._is_led or leader is None or leader.node or not leader.url:
+            return self._takeover_s if self._is_led else self._moment_s
+        # The leader has resigned, and named the one that is to be the first to claim.
+        return 0.0 if leader.url == self._node else MOMENT_S + self._moment_s
 
     @property
     def _is_led(self) -> bool:

@@ -37,6 +37,8 @@ class Member(msgspec.Struct, frozen=True):
     keys_digest: str = ""
     settings_digest: str = ""
     timeline: str = ""
+    fit: bool = True
+    """Whether it leads, or could."""
 
     @property
     def is_plausible(self) -> bool:
@@ -93,6 +95,11 @@ class Members:
         """Whether all nodes that are not given up, at least so many, read this version of records."""
         known = [row.member.reads for row in self if row.heard_ms < GIVEN_UP_S * 1000]
         return len(known) >= least and min(known, default=0) >= version
+
+    def next_leader(self) -> str:
+        """The follower that is to lead next: a fit one, with the most of the log. Empty: none is heard."""
+        rows = [row.member for row in self if row.state == "follower" and row.member.fit]
+        return max(rows, key=lambda member: member.applied).node if rows else ""
 
     def lowest(self, within_s: float = GIVEN_UP_S) -> int:
         """The lowest record applied by any node that was heard within this time; 0 if none was."""

@@ -132,7 +132,7 @@ class Node:
         self._trimming = Trimming(self._side, self._members, cluster.node, cluster.keep, self._clock.mono)
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key, cluster.node, system_ms)
-        self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._leader)
+        self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._other_leader)
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -189,6 +189,7 @@ class Node:
 
     async def _opened(self) -> ReplicatedStore | None:
         """The store on the log; None: the log does not answer, or another node's data is needed first."""
+        self._lease = Lease(self._clock, self._takeover_s)
         try:
             return await _in_thread(partial(open_store, self._config, self._lease.renewed_by))
         except (LogDown, StoreFailed) as error:
@@ -268,6 +269,7 @@ class Node:
         term = Term(
             lease,
             self._over.set,
+            partial(self._hand_over, store),
             sessions,
             self._listeners.close,
             self._listeners.ports,
@@ -283,6 +285,9 @@ class Node:
             self.stopping.set()
         if not self.stopping.is_set():
             await self._listeners.open(self._of_followers())
+
+    async def _hand_over(self, store: ReplicatedStore) -> None:
+        await _in_thread(partial(store.hand_over, self._members.next_leader()))
 
     async def _serve(self, store: ReplicatedStore, term: Term) -> Server:
         """A server, until the term is over; it has closed the store then."""
@@ -354,7 +359,7 @@ class Node:
             self._keys_digest = await _in_thread(partial(keys_digest, self._config))
             if store is not None:
                 store.is_raised = self._trimming.is_sure and self._members.all_read(VERSION, self._count)
-            leader = None if self._server is not None else self._leader()
+            leader = self._other_leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             self._judge_clock()
             await asyncio.sleep(LOOK_S)
@@ -404,6 +409,10 @@ class Node:
             "mqtt_urls": list(places.mqtt),
         }
 
+    def _other_leader(self) -> Leader | None:
+        """Where clients go. While this node begins a term, and does not listen as a leader yet, nowhere."""
+        return None if self._server is not None else self._leader()
+
     def _member(self) -> Member:
         places = self._listeners.places
         epoch = 0 if self._store is None else self._store.applied.epoch
@@ -420,6 +429,7 @@ class Node:
             self._keys_digest,
             self._settings_digest,
             "" if self._store is None else self._store.timeline,
+            self._is_fit,
         )
 
     def _judge_clock(self) -> None:

@@ -26,6 +26,11 @@ class Lease:
         self.for_s = for_s
         self._clock = clock
         self._since = clock.mono()
+        self._is_over = False
+
+    def end(self) -> None:
+        """Another node may lead from now on."""
+        self._is_over = True
 
     def renew(self, since: float) -> None:
         """An append that was begun then has come into the log. In monotonic seconds."""
@@ -39,7 +44,7 @@ class Lease:
 
     @property
     def is_fresh(self) -> bool:
-        return self._clock.mono() - self._since < self.for_s
+        return not self._is_over and self._clock.mono() - self._since < self.for_s
 
     @property
     def is_due(self) -> bool:
@@ -49,4 +54,4 @@ class Lease:
     @property
     def is_late(self) -> bool:
         """Whether the loop should have written that group by now."""
-        return self._clock.mono() - self._since > self.for_s / 2
+        return not self._is_over and self._clock.mono() - self._since > self.for_s / 2

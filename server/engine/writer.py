@@ -370,6 +370,10 @@ class Writer:
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store: failed: %s", error)
+        self.end(error)
+
+    def end(self, error: ShardsError) -> None:
+        """Take no more: what is open or comes is answered with this error."""
         self._failing()
         if self._deciding is not None:
             self._open.append((self._spoilt(), self._deciding.open_answers))

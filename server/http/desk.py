@@ -94,8 +94,11 @@ class Desk:
         crowd: Crowd[Any],
         pool: Pool,
         leasing: Leasing,
+        has_lease: Callable[[], bool],
     ) -> None:
+        """`has_lease`: whether no other node can lead yet."""
         self._traces = traces
+        self._has_lease = has_lease
         self._leasing = leasing
         self.time = time
         self._writer = writer
@@ -203,6 +206,8 @@ class Desk:
         answer: Answer,
     ) -> bool:
         """`start` for a call for leases."""
+        if not self._has_lease():
+            return False
         verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
 
         def told(said: bytes | Exception) -> None:

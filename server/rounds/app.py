@@ -130,6 +130,7 @@ class App:
         self._lost = lost
         self._full = full
         self._is_dead = False
+        self._is_finished = False
         self._disk = DiskThread()
         self._syncs = 0
         self._sync_s: deque[float] = deque()
@@ -225,6 +226,23 @@ class App:
         self.workers.later(self.garbage.sweep())
         self.is_ready = not self._is_dead
 
+    async def finish(self) -> None:
+        """Store every cursor with the last group. A leader of a cluster does nothing more after that."""
+        if self._is_finished:
+            return
+        self._is_finished, self.is_ready = True, False
+        self.core.cursors.finish()
+        has_lost = self._lease is not None and self.core.writer.broken is not None
+        if not self._is_dead and not has_lost:
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self.ask(partial(save, most=STOP_BYTES))
+            except (ShardsError, TimeoutError) as error:
+                log.error("writer: the last group was not stored: %s", error)
+        if self._lease is not None and not has_lost:
+            self._lease.end()
+            self.core.writer.end(StoreFailed("this node hands over the lead"))
+
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
@@ -232,13 +250,7 @@ class App:
         await self.webhooks.stop()
         await self.pipeline.stop()
         await self.workers.stop()
-        self.core.cursors.finish()
-        if not self._is_dead:
-            try:
-                async with asyncio.timeout(STOP_S):
-                    await self.ask(partial(save, most=STOP_BYTES))
-            except (ShardsError, TimeoutError) as error:
-                log.error("writer: the last group was not stored: %s", error)
+        await self.finish()
         self._loop = None
         if self._alarm is not None:
             self._alarm.close()

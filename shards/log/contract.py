@@ -96,7 +96,8 @@ class Log(Protocol):
         passed over. Raises Fenced, TooLarge.
 
         `seq` is one more than the last record that this node has applied. `url`: where other nodes redirect
-        clients. With an empty `node` nobody leads from here on, and any node may claim at once. `has_base`:
+        clients. With an empty `node` nobody leads from here on, and any node may claim at once; `url` is then
+        the node that is to be the first to do so. `has_base`:
         the node's store had rows before the log had records. `is_raised`: all nodes read the newest version
         of records, which begins with this claim. Raises Trimmed if the record before it is no longer there,
         Damaged if it never was.

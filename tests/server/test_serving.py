@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,24 +10,36 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from server.codec import wire
 from server.codec.packets import Ack, Disconnect
 from server.delivery.stored_sessions import StoredSessions
 from server.engine.clock import SystemClock
 from server.engine.lease import Lease
+from server.http.problems import problem_middleware
 from server.net.acceptor import Ports
 from server.observe.version import server_version
 from server.serving import Server, Term
 from server.settings.config import Config
 from server.settings.kinds import Address
+from server.site import only_with_lease
+from shards.store import Table
+from shards.tables import cursor_row_of
 from tests.support.mqtt import dial
 from tests.support.server import serving
 from tests.support.stores import FailingStore
 
+AsyncCall = Callable[[], Awaitable[None]]
 MOVED, UNAVAILABLE = 0x9D, 0x83
 ANY = Address("127.0.0.1", 0)
+
+
+STOP_S = 2.0
+"""A leader hands over within this, whatever its clients do; they have 3 s and more to close."""
 
 
 class NoFigures(Collector):
@@ -40,7 +52,7 @@ async def nothing() -> None:
 
 
 def leading(
-    folder: Path, over: list[str], full: Callable[[], str], *, lease_s: float = 60.0
+    folder: Path, over: list[str], full: Callable[[], str], *, lease_s: float = 60.0, hand_over: AsyncCall = nothing
 ) -> tuple[Server, FailingStore]:
     """A server in its term, and the store that it is on."""
     config = Config(
@@ -51,7 +63,7 @@ def leading(
     clock, store = SystemClock(), FailingStore(folder)
     stored = StoredSessions(config, store)
     lost = partial(over.append, "over")
-    term = Term(Lease(clock, lease_s), lost, stored, nothing, Ports(), (), NoFigures(), full)
+    term = Term(Lease(clock, lease_s), lost, hand_over, stored, nothing, Ports(), (), NoFigures(), full)
     return Server(config, clock, store, None, None, term), store
 
 
@@ -115,6 +127,56 @@ async def test_what_may_be_in_the_log_is_not_refused(
         await closing.aclose()
         store.is_failing = False
         await asyncio.wait_for(server.stop(), 20)
+
+
+async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the last group in the store, and nothing sent after it."""
+    handed_over = asyncio.Event()
+
+    async def hand_over() -> None:
+        assert server.app.core.writer.broken is not None
+        assert cursor_row_of(store.get(Table.CURSORS, b"slow") or b"")
+        handed_over.set()
+
+    server, store = leading(tmp_path / "data", [], str, hand_over=hand_over)
+    await server.start()
+    said = capsys.readouterr().out
+    port = int(said.partition("mqtt=127.0.0.1:")[2].split()[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x10\x16\0\x04MQTT\5\0\0\x3c\5\x11\0\0\0\x3c\0\4slow")
+    assert (await reader.readexactly(4))[0] >> 4 == wire.CONNACK
+    stopping = asyncio.ensure_future(server.stop())
+    await asyncio.wait_for(handed_over.wait(), STOP_S)
+    assert not server.app.has_lease
+    assert not stopping.done()
+    writer.close()
+    await asyncio.wait_for(stopping, 20)
+
+
+async def test_who_does_not_lead_any_more_answers_no_reads() -> None:
+    """One that stood still for longer than its lease is asked before it has noticed; or while it reads."""
+    leads, is_slow = True, False
+
+    async def read(_: web.Request) -> web.Response:
+        nonlocal leads
+        leads = leads and not is_slow
+        return web.Response(text="old")
+
+    site = web.Application(middlewares=[problem_middleware, only_with_lease(lambda: leads)])
+    site.router.add_get("/v1/messages", read)
+    site.router.add_get("/v1/cluster", read)
+    site.router.add_get("/livez", read)
+    async with TestClient(TestServer(site)) as client:
+        assert (await client.get("/v1/messages")).status == 200
+        is_slow = True
+        for _ in range(2):
+            answer = await client.get("/v1/messages")
+            assert answer.status == 503
+            assert json.loads(await answer.text())["type"] == "/problems/no-leader"
+        for path in ("/v1/cluster", "/livez"):
+            assert (await client.get(path)).status == 200
 
 
 @pytest.mark.process

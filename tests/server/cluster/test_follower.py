@@ -152,6 +152,25 @@ def test_who_says_that_it_leads_no_more_is_not_waited_for(made: Callable[[str], 
     assert other.step(MOMENT_S)
 
 
+def test_who_is_named_by_the_one_that_resigns_claims_at_once(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    third = made("c")
+    assert not third.step()
+    leader.store.hand_over("c")
+    assert not leader.store.is_leading
+    assert not other.step(MOMENT_S), "it leaves the named one a moment"
+    assert third.step(0.05)
+    leader.store.close()
+    assert third.store.follow() == 0, "it resigns once"
+
+
+def test_who_is_named_and_does_not_claim_is_not_waited_for(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    leader.store.hand_over("gone")
+    assert not other.step(0.05)
+    assert other.step(2 * MOMENT_S)
+
+
 def test_who_is_told_to_keep_the_lead_does(made: Callable[[str], Node]) -> None:
     leader, other = led(made)
     leader.store.resigns = False
