@@ -26,6 +26,15 @@ class ClusterFigures(Collector):
         for name in ("leader", "follower", "resync"):
             state.add_metric([name], float(view["state"] == name))
         yield state
+        yield GaugeMetricFamily(
+            "fasti_cluster_fit", "1: this node leads or could, 0: not, and `why` says why", value=view["fit"]
+        )
+        if view["clock_offset_ms"] is not None:
+            yield GaugeMetricFamily(
+                "fasti_cluster_clock_offset_seconds",
+                "How far this node's clock is ahead of the other nodes' middle one; absent while unknown",
+                value=view["clock_offset_ms"] / 1000,
+            )
         yield GaugeMetricFamily("fasti_cluster_epoch", "Epoch of the last claim seen", value=view["epoch"])
         yield GaugeMetricFamily(
             "fasti_cluster_applied", "Last record of the log applied here", value=view["applied"]

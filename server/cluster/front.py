@@ -28,8 +28,8 @@ from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
 from ..http.cors import opening, preflight
 from ..http.desk import Others
-from ..http.front import CLOSE_S, begin
 from ..http.front import Front as Connection
+from ..http.front import begin
 from ..http.problems import Problem, problem_middleware
 from ..http.protocol import Protocol
 from ..http.values import shapes
@@ -47,6 +47,8 @@ from ..site import count_answers
 
 REPORTS_BYTES = 1 << 20
 """Maximum bytes of a body of the cluster's calls."""
+CLOSE_S = 0.1
+"""How long clients may take to read their answers when this node begins to lead: others wait for it."""
 HANDLERS_S = 0.5
 """How long handlers may run, twice, after their connections have ended."""
 
@@ -62,10 +64,12 @@ class Front:
         metrics: Metrics,
         routes: Sequence[web.RouteDef],
         where: Callable[[], str],
+        why: Callable[[], str],
         pool: Pool,
         ports: Ports,
     ) -> None:
-        """`routes`: the cluster's. `where`: the leader's URL; empty: unknown."""
+        """`routes`: the cluster's. `where`: the leader's URL; empty: unknown. `why`: what keeps this node
+        from leading; empty: nothing."""
         self._config = config
         self._tls = tls
         self._metrics = metrics
@@ -82,7 +86,7 @@ class Front:
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )
-        site = build_front(self._pages, keyring, metrics, routes, where)
+        site = build_front(self._pages, keyring, metrics, routes, where, why)
         self._runner = web.AppRunner(site, shutdown_timeout=HANDLERS_S)
         self._desk: RedirectDesk | None = None
 
@@ -142,6 +146,7 @@ def build_front(
     metrics: Metrics,
     routes: Sequence[web.RouteDef],
     where: Callable[[], str],
+    why: Callable[[], str],
 ) -> web.Application:
     """The application of a node that does not lead."""
     site = web.Application(
@@ -156,16 +161,17 @@ def build_front(
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     site.router.add_routes(routes)
-    site.router.add_routes(Redirects(metrics, where).routes())
+    site.router.add_routes(Redirects(metrics, where, why).routes())
     return site
 
 
 class Redirects:
     """Health calls, and the redirect of everything else."""
 
-    def __init__(self, metrics: Metrics, where: Callable[[], str]) -> None:
+    def __init__(self, metrics: Metrics, where: Callable[[], str], why: Callable[[], str]) -> None:
         self._metrics = metrics
         self._where = where
+        self._why = why
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -181,7 +187,9 @@ class Redirects:
 
     @described("Whether it can serve", OPEN, Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
-        raise Problem("not-ready", "This node does not lead.", headers=RETRY_AFTER)
+        why = self._why()
+        detail = f"This node does not lead: {why}." if why else "This node does not lead."
+        raise Problem("not-ready", detail, headers=RETRY_AFTER)
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, _: web.Request) -> web.Response:

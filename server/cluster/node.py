@@ -132,7 +132,9 @@ class Node:
         self._trimming = Trimming(self._side, self._members, cluster.node, cluster.keep, self._clock.mono)
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key, cluster.node, system_ms)
-        self._listeners = RedirectingListeners(config, http_tls, mqtt_tls, self._figures, self._other_leader)
+        self._listeners = RedirectingListeners(
+            config, http_tls, mqtt_tls, self._figures, self._other_leader, self._told_why
+        )
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
         self._tasks: list[asyncio.Task[None]] = []
 

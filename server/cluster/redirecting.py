@@ -41,13 +41,15 @@ class RedirectingListeners:
         mqtt_tls: Certificates | None,
         figures: Collector,
         leader: Callable[[], Leader | None],
+        why: Callable[[], str],
     ) -> None:
-        """Raises KeysFileError."""
+        """`why`: what keeps this node from leading. Raises KeysFileError."""
         self.config = config
         """With the actual ports, once it has been opened."""
         self.ports = Ports()
         self._tls = http_tls, mqtt_tls
         self._leader = leader
+        self._why = why
         self._metrics = Metrics()
         self._metrics.registry.register(figures)
         self._checks = Threads()
@@ -72,7 +74,7 @@ class RedirectingListeners:
         config, (http_tls, mqtt_tls) = self.config, self._tls
         pool, ports = pool_of(config), self.ports
         self._front = Front(
-            config, http_tls, self._keyring, self._metrics, routes, self._leader_url, pool, ports
+            config, http_tls, self._keyring, self._metrics, routes, self._leader_url, self._why, pool, ports
         )
         metrics, proxies = self._metrics, proxies_of(config)
         crowd = Crowd[Redirecting](

@@ -45,8 +45,6 @@ class Standby:
         """Why this node cannot lead now; empty: it can."""
         self._note()
         if self.sessions.is_current:
-            # Else a leader's garbage collector visits all of them before its first answer, for 2 s.
-            gc.freeze()
             return ""
         return f"it is still loading sessions: {len(self.sessions.by_id)} so far"
 
@@ -55,6 +53,8 @@ class Standby:
 
         Raises WrongFormat, StoreFailed, Corrupt.
         """
+        # Else a leader's garbage collector visits all of them before its first answer, for 2 s.
+        gc.freeze()
         is_as_read = format_of(self._store) in (None, FORMAT)
         return self.sessions if is_as_read else StoredSessions(self._config, self._store)
 

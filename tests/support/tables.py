@@ -33,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 COMMENT_WIDTH = 118
 VIEW: View = {
     "name": "", "node": "a", "state": "leader", "epoch": 1, "applied": 1, "leader": None, "log": None,
-    "takeovers": 0, "why": "", "tzdata": {"node": "", "store": "", "retime": False}, "nodes": [],
+    "takeovers": 0, "why": "", "fit": True, "clock_offset_ms": 0, "keys_digest": "",
+    "tzdata": {"node": "", "store": "", "retime": False}, "nodes": [],
 }  # fmt: skip
 
 

@@ -36,7 +36,11 @@ class Calls:
     """As the cluster's: for who shows a key, and for nodes, which look for themselves."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/cluster", self.get), web.post("/v1/cluster/nodes", self.report)]
+        return [
+            web.get("/v1/cluster", self.get),
+            web.post("/v1/cluster/nodes", self.report),
+            web.get("/v1/cluster/checkpoint", self.copy),
+        ]
 
     @described("The cluster", ANY, Gives(200, dict[str, str]))
     async def get(self, _: web.Request) -> web.Response:
@@ -45,6 +49,13 @@ class Calls:
     @described("A node says something", OPEN, Gives(200, dict[str, int]), query=None)
     async def report(self, request: web.Request) -> web.Response:
         return web.json_response({"bytes": len(await request.read())})
+
+    @described("A long answer", OPEN, Gives(200, bytes), query=None)
+    async def copy(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await asyncio.sleep(30)
+        return answer
 
 
 class Wire:
@@ -77,7 +88,7 @@ class Standing:
     """A front, and clients of it."""
 
     def __init__(self, config: Config, keys: Path | None) -> None:
-        self.where = LEADER
+        self.where, self.why = LEADER, ""
         self.metrics = Metrics()
         keyring = ring(keys, SystemClock())
         self.front = Front(
@@ -87,6 +98,7 @@ class Standing:
             self.metrics,
             Calls().routes(),
             lambda: self.where,
+            lambda: self.why,
             pool_of(config),
             Ports(),
         )
@@ -239,6 +251,10 @@ async def test_what_a_machine_asks(stand: Standing) -> None:
         assert status == expected, path
         if path == "/readyz":
             assert (slug(body), headers["Retry-After"]) == ("not-ready", "1")
+            assert body["detail"] == "This node does not lead."
+            stand.why = "its clock is wrong"
+            wire.send(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await wire.answer())[2]["detail"] == "This node does not lead: its clock is wrong."
         if path == "/metrics":
             assert "fasti_" in body
 
@@ -455,6 +471,15 @@ async def test_a_client_that_goes_at_once(stand: Standing) -> None:
     sock.close()
     assert (await stand.ask(GET))[0] == 307
     await until(lambda: stand.open_count == 1)
+
+
+async def test_a_long_answer_delays_no_term(stand: Standing) -> None:
+    """The node listens as a leader once this has ended; others wait for it."""
+    slow = await stand.dial()
+    slow.send(b"GET /v1/cluster/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await slow.reader.readuntil(b"\r\n\r\n")
+    async with asyncio.timeout(2):
+        await stand.front.close()
 
 
 async def test_closing_ends_all() -> None:
