@@ -34,10 +34,10 @@ def keys_digest(config: Config) -> str:
 
 
 def settings_digest(config: Config) -> str:
-    """Digest of the settings that say what becomes of a message, and who leads when."""
+    """Digest of the settings that say what becomes of a message."""
     sessions = config.sessions
     deciding = (
-        *(config.cluster.takeover_after_ms, config.slices.retention_ms, config.slices.kept_behind_ms),
+        *(config.slices.retention_ms, config.slices.kept_behind_ms),
         *(config.dead.retention_ms, config.replay.filters),
         *(config.mqtt.deny_subscribe, sessions.expiry_max_ms, sessions.max_attempts, sessions.backoff_ms),
         sessions.ack_timeout_ms,
@@ -46,11 +46,19 @@ def settings_digest(config: Config) -> str:
 
 
 def differing(mine: Member, rows: Iterable[Row]) -> list[str]:
-    """What differs, in words: one line for each kind."""
+    """What differs, in words: one line for each kind.
+
+    With different `takeover_after` a node may lead while the former leader still waits for its lease to end.
+    """
     lines = []
     alive = [row.member for row in rows if row.is_alive and row.member.node != mine.node]
     for name, digest in NAMES.items():
         others = sorted(one.node for one in alive if digest(one) and digest(one) != digest(mine))
         if others and digest(mine):
             lines.append(f"this node's {name} differ from those of {', '.join(others)}")
+    if mine.takeover_ms:
+        waits = {one.node: one.takeover_ms for one in alive if one.takeover_ms not in (0, mine.takeover_ms)}
+        others = [f"{ms / 1000:g} s on {node}" for node, ms in sorted(waits.items())]
+        if others:
+            lines.append(f"cluster.takeover_after is {mine.takeover_ms / 1000:g} s here, {', '.join(others)}")
     return lines

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from shards.log.contract import Log
 from shards.log.engine import LogState
-from shards.log.errors import LogError
+from shards.log.errors import LogError, Unfit
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +25,17 @@ class LogSide:
     def __init__(self, opened: Callable[[], Log]) -> None:
         self._opened = opened
         self._log: Log | None = None
+        self.unfit = ""
+        """Why the log does not keep what it acknowledges, as it was found last; empty: it does."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log")
 
     async def bounds(self) -> tuple[int, int] | None:
         """First and last record; None: the log does not answer."""
-        return await self._in_thread(self._bounds)
+        return await self._in_thread(partial(self._asked, lambda log: log.bounds()))
 
     async def state(self) -> LogState | None:
         """The same with the bytes."""
-        return await self._in_thread(self._state)
+        return await self._in_thread(partial(self._asked, lambda log: log.state()))
 
     async def limit(self, wanted_bytes: int) -> str:
         """Set a bound of the log's bytes if there is none. Returns why not; empty: done."""
@@ -49,19 +51,15 @@ class LogSide:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _bounds(self) -> tuple[int, int] | None:
+    def _asked(self, question: Callable[[Log], T]) -> T | None:
         try:
-            return self._at_hand().bounds()
-        except LogError:
+            answer = question(self._at_hand())
+        except LogError as error:
+            self.unfit = str(error) if isinstance(error, Unfit) else self.unfit
             self._close()
             return None
-
-    def _state(self) -> LogState | None:
-        try:
-            return self._at_hand().state()
-        except LogError:
-            self._close()
-            return None
+        self.unfit = ""
+        return answer
 
     def _limit(self, wanted_bytes: int) -> str:
         try:

@@ -18,6 +18,8 @@ GONE = "gone"
 GIVEN_UP_S = 600.0
 """How long the log is kept for an unheard node; it may be in an upgrade."""
 TEXT_MAX = 300
+DOUBLED_S = 10.0
+"""How long two nodes of one name are told after both were heard."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -39,11 +41,15 @@ class Member(msgspec.Struct, frozen=True):
     timeline: str = ""
     fit: bool = True
     """Whether it leads, or could."""
+    process: str = ""
+    """Tells two nodes of one name."""
+    takeover_ms: int = 0
+    """Its `cluster.takeover_after`; 0: not told."""
 
     @property
     def is_plausible(self) -> bool:
         texts = [self.node, self.url, self.mqtt, self.state, self.version, *self.clocks]
-        texts += [self.keys_digest, self.settings_digest, self.timeline]
+        texts += [self.keys_digest, self.settings_digest, self.timeline, self.process]
         return bool(self.node) and len(self.clocks) <= MEMBERS_MAX and max(map(len, texts)) <= TEXT_MAX
 
 
@@ -69,16 +75,38 @@ class Members:
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
         self._heard: dict[str, tuple[Member, float]] = {}
+        self._processes: dict[str, tuple[str, str]] = {}
+        """The process that reported last under a name, and the one before it."""
+        self._doubled: dict[str, float] = {}
 
     def hear(self, member: Member, ago_ms: int = 0) -> None:
         """Note a report. `ago_ms`: another node heard it then. A later report stays."""
+        if not ago_ms and member.is_plausible:
+            self._tell_apart(member)
         at = self._mono() - ago_ms / 1000
         known = self._heard.get(member.node)
         if not member.is_plausible or (known is not None and known[1] > at):
             return
         self._heard[member.node] = member, at
         if len(self._heard) > MEMBERS_MAX:
-            del self._heard[min(self._heard, key=lambda node: self._heard[node][1])]
+            oldest = min(self._heard, key=lambda node: self._heard[node][1])
+            del self._heard[oldest]
+            self._processes.pop(oldest, None)
+            self._doubled.pop(oldest, None)
+
+    def _tell_apart(self, member: Member) -> None:
+        """A node that was started again is another process, too, but its former one does not come back."""
+        name, process = member.node, member.process
+        last, before = self._processes.get(name, ("", ""))
+        if process != last:
+            self._processes[name] = process, last
+            if process == before:
+                self._doubled[name] = self._mono()
+
+    @property
+    def doubled(self) -> list[str]:
+        """Names that two nodes have."""
+        return sorted(name for name, at in self._doubled.items() if self._mono() - at < DOUBLED_S)
 
     def hear_all(self, rows: Sequence[Row]) -> None:
         """Note another node's table."""

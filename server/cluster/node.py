@@ -109,6 +109,7 @@ class Node:
         self._keys_digest, self._settings_digest = "", settings_digest(config)
         self._lease = Lease(self._clock, self._takeover_s)
         self._state = "follower"
+        self._process = f"{random.getrandbits(64):x}"
         self._why = ""
         self._takeovers = 0
         self._zones, self._stored_zones = zones_version(), ""
@@ -370,6 +371,7 @@ class Node:
         """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
             self._bounds = await self._trimming.look(self._store)
+            self._give_up(self._side.unfit)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
                 with suppress(ShardsError):
@@ -432,6 +434,8 @@ class Node:
             self._settings_digest,
             "" if self._store is None else self._store.timeline,
             self._is_fit,
+            self._process,
+            self._config.cluster.takeover_after_ms,
         )
 
     def _judge_clock(self) -> None:
@@ -454,15 +458,20 @@ class Node:
             self._clock_fault = (
                 f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
             )
-        if self._clock_fault and self._state == "leader":
-            log.error("node: gives up the lead: %s", self._clock_fault)
+        self._give_up(self._clock_fault)
+
+    def _give_up(self, why: str) -> None:
+        """End the term if there is a reason to."""
+        if why and self._state == "leader":
+            log.error("node: gives up the lead: %s", why)
             self._over.set()
 
     @property
     def _is_fit(self) -> bool:
         """Whether this node leads, or could."""
         is_open = self._store is not None and self._state != "resync"
-        return is_open and not self._clock_fault and (self._server is not None or not self._why)
+        has_fault = self._clock_fault or self._side.unfit
+        return is_open and not has_fault and (self._server is not None or not self._why)
 
     @property
     def _count(self) -> int:
@@ -493,8 +502,11 @@ class Node:
                 f"this node's clock was set by {by_s:.1f} s, no other node confirms it:"
                 " the former time counts"
             )
-        if self._clock_fault not in ("", UNASKED, *told):
-            told.append(self._clock_fault)
+        told += [
+            fault for fault in (self._clock_fault, self._side.unfit) if fault not in ("", UNASKED, *told)
+        ]
+        if self._members.doubled:
+            told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         told += differing(self._member(), self._members)
         return "; ".join(told)
 

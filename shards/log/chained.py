@@ -316,7 +316,7 @@ class _Timer:
 
     def ask(self, call: Callable[[float], T], size: int = 0) -> T:
         """The answer to `call`, which is passed its timeout, s. `size`: bytes of what goes or comes with it.
-        Raises LogDown, or the error in doubt."""
+        Raises LogDown, Unfit, or the error in doubt."""
         patience_s = self._patience_s + size / SLOWEST
         while True:
             told_s = min(self._left_s(), patience_s)
@@ -324,7 +324,7 @@ class _Timer:
                 return call(told_s)
             except (NoAnswer, Unfit) as error:
                 if told_s >= self._patience_s:  # a call that was cut short says nothing about the reason
-                    self._verdict = LogDown(str(error))
+                    self._verdict = error if isinstance(error, Unfit) else LogDown(str(error))
             self._pause()
 
     def _pause(self) -> None:

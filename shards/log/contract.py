@@ -45,7 +45,7 @@ def without_lease(write: Write) -> None:
 
 
 class Log(Protocol):
-    """One opened log. Errors of every call: LogDown; of those that read: Damaged, UnknownVersion,
+    """One opened log. Errors of every call: LogDown, Unfit; of those that read: Damaged, UnknownVersion,
     OtherKey."""
 
     @property

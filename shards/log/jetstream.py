@@ -18,6 +18,9 @@ deletes a record by itself (no maximum age; a full stream refuses) and whose wri
 sync_interval: always }`, which no client can see. Without it a power cut of two machines loses acknowledged
 records.
 
+The stream is checked when the log is opened, and with each `bounds`: an operator may change it. Nodes ask for
+those once a second, and before they claim.
+
 `connect` creates a missing stream when the log is opened. A stream that disappears later is not created
 again: a new, empty one would look like a log in which nothing was ever written.
 
@@ -155,10 +158,10 @@ class JetStream:
         return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
-        return self._api(b"INFO", b"", timeout_s).state.bounds
+        return self._info(timeout_s).state.bounds
 
     def state(self, timeout_s: float) -> LogState:
-        answer = self._api(b"INFO", b"", timeout_s)
+        answer = self._info(timeout_s)
         max_bytes = max(0, _CONFIG.decode(answer.config).max_bytes)
         return LogState(*answer.state.bounds, answer.state.bytes, max_bytes)
 
@@ -173,6 +176,12 @@ class JetStream:
 
     def close(self) -> None:
         self._line.close()
+
+    def _info(self, timeout_s: float) -> Answer:
+        """The stream's state and settings. Raises Unfit."""
+        answer = self._api(b"INFO", b"", timeout_s)
+        self._judge(_CONFIG.decode(answer.config))
+        return answer
 
     def _api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
         answer = self._line.call(lambda session, left_s: session.api(verb, said, left_s), timeout_s)

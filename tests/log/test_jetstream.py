@@ -148,6 +148,22 @@ def test_a_stream_that_would_lose_records_is_refused(
         servers.api("STREAM.DELETE.unfit", {})
 
 
+def test_a_stream_that_is_changed_later_is_found_out(servers: Nats) -> None:
+    """Each time the log's bounds are asked for: a leader gives up, and a follower does not claim."""
+    log = opened(servers, "changed", deadline_s=1)
+    log.claim(1, "a", "http://a")
+    assert log.bounds() == (1, 1)
+    config = servers.api("STREAM.INFO.changed", {})["config"]
+    try:
+        assert "error" not in servers.api("STREAM.UPDATE.changed", {**config, "num_replicas": 1})
+        with pytest.raises(Unfit, match="1 replicas"):
+            log.bounds()
+        with pytest.raises(Unfit, match="1 replicas"):
+            list(log.read(1))
+    finally:
+        servers.api("STREAM.DELETE.changed", {})
+
+
 def test_one_server_alone_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
     with Nats(tmp_path, count=1) as alone:
         with pytest.raises(Unfit, match="replicas"):

@@ -52,7 +52,12 @@ async def nothing() -> None:
 
 
 def leading(
-    folder: Path, over: list[str], full: Callable[[], str], *, lease_s: float = 60.0, hand_over: AsyncCall = nothing
+    folder: Path,
+    over: list[str],
+    full: Callable[[], str],
+    *,
+    lease_s: float = 60.0,
+    hand_over: AsyncCall = nothing,
 ) -> tuple[Server, FailingStore]:
     """A server in its term, and the store that it is on."""
     config = Config(

@@ -3,11 +3,15 @@
 import asyncio
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from server.cluster import node, opening
+from server.cluster.engine_side import LogSide
 from server.cluster.node import Node, _ends
+from server.serving import Server
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from shards.log.chained import open_engine
@@ -103,6 +107,47 @@ async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     assert tries == 2
     assert made.view()["why"] == "no synchronous standbys"
     await made._listeners.stop()
+
+
+async def test_a_leader_on_a_log_that_is_not_fit_any_more_gives_up(tmp_path: Path) -> None:
+    """Somebody has changed the stream: what it acknowledges may be lost with one machine."""
+
+    class Changed(MemoryEngine):
+        def bounds(self, timeout_s: float) -> tuple[int, int]:
+            raise Unfit("the stream is of 1 replicas")
+
+    side = LogSide(lambda: open_engine(Changed(Shelf()), Elapsing(), 2.0))
+    made = Node(configured(tmp_path), None, None)
+    made._side, made._state = side, "leader"
+    looking = asyncio.ensure_future(made._look())
+    await asyncio.wait_for(made._over.wait(), 5)
+    assert made.view()["why"] == "the stream is of 1 replicas"
+    assert not made.view()["fit"]
+    looking.cancel()
+    await side.close()
+
+
+async def test_what_differs_on_other_nodes_is_told(tmp_path: Path) -> None:
+    made = Node(configured(tmp_path, takeover_after="3s"), None, None)
+    other = replace(made._member(), node="b", url="http://b", process="2", takeover_ms=10_000)
+    made._members.hear(other)
+    assert made.view()["why"] == "cluster.takeover_after is 3 s here, 10 s on b"
+    made._members.hear(replace(other, takeover_ms=3_000))
+    assert made.view()["why"] == ""
+    for _ in range(2):
+        made._members.hear(made._member())
+        made._members.hear(replace(made._member(), process="2"))
+    assert made.view()["why"] == "two nodes have the name a (cluster.node)"
+
+
+async def test_who_begins_a_term_redirects_nobody_to_itself(tmp_path: Path) -> None:
+    """It listens as a leader once it has caught up."""
+    made = Node(configured(tmp_path), None, None)
+    store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    store.lead("a", str(made._listeners.places))
+    made._server = cast("Server", object())
+    assert made._leader() is not None
+    assert made._other_leader() is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replaced
 
 from server.cluster.clocks import Clocks
 from server.cluster.key import ClusterKey
-from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
+from server.cluster.members import ALIVE_S, DOUBLED_S, GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.offsets import RetainedOffsets
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
@@ -74,6 +74,38 @@ def test_a_version_is_read_by_all_once_all_have_said_so() -> None:
     clock.now += GIVEN_UP_S + 1
     members.hear(replaced(member("a"), reads=2))
     assert not members.all_read(2, 3), "they may come back as they were"
+
+
+def test_two_nodes_of_one_name_are_told() -> None:
+    """But not one that was started again, whatever others still tell of it."""
+    clock = Hand()
+    members = Members(clock.mono)
+    before, after = replaced(member("a"), process="1"), replaced(member("a"), process="2")
+    for one in (before, before, after, after):
+        clock.now += 1
+        members.hear(one)
+    members.hear_all([Row(before, 3_000)])
+    members.hear(after)
+    assert members.doubled == []
+    members.hear(before)
+    assert members.doubled == ["a"]
+    clock.now += DOUBLED_S
+    members.hear(before)
+    assert members.doubled == []
+
+
+def test_who_resigns_names_a_fit_one_with_the_most_of_the_log() -> None:
+    clock = Hand()
+    members = Members(clock.mono)
+    members.hear(replaced(member("a", 99), state="leader"))
+    assert members.next_leader() == ""
+    members.hear(member("b", 50))
+    members.hear(member("c", 60))
+    members.hear(replaced(member("d", 70), fit=False))
+    assert members.next_leader() == "c"
+    clock.now += ALIVE_S + 1
+    members.hear(member("b", 55))
+    assert members.next_leader() == "b"
 
 
 def test_what_was_heard_later_stays() -> None:
