@@ -502,9 +502,8 @@ class Node:
                 f"this node's clock was set by {by_s:.1f} s, no other node confirms it:"
                 " the former time counts"
             )
-        told += [
-            fault for fault in (self._clock_fault, self._side.unfit) if fault not in ("", UNASKED, *told)
-        ]
+        faults = self._clock_fault, self._side.unfit
+        told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         told += differing(self._member(), self._members)
