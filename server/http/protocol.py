@@ -65,7 +65,12 @@ class Protocol(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        answer, is_gone = await super().finish_response(request, resp, start_time)
+        try:
+            answer, is_gone = await super().finish_response(request, resp, start_time)
+        except RuntimeError:
+            if self.transport is not None and not self.transport.is_closing():
+                raise
+            answer, is_gone = resp, True  # uvloop says so of a handle that has been closed meanwhile
         goes_on = bool(answer.keep_alive) and not is_gone
         if not goes_on:
             self.transport = None  # the front closes it

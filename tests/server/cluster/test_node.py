@@ -15,6 +15,7 @@ from server.serving import Server
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from shards.log.chained import open_engine
+from shards.log.engine import LogState
 from shards.log.errors import Unfit
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Claim, claim_data, frame_of
@@ -113,12 +114,13 @@ async def test_a_leader_on_a_log_that_is_not_fit_any_more_gives_up(tmp_path: Pat
     """Somebody has changed the stream: what it acknowledges may be lost with one machine."""
 
     class Changed(MemoryEngine):
-        def bounds(self, timeout_s: float) -> tuple[int, int]:
+        def state(self, timeout_s: float) -> LogState:
             raise Unfit("the stream is of 1 replicas")
 
     side = LogSide(lambda: open_engine(Changed(Shelf()), Elapsing(), 2.0))
     made = Node(configured(tmp_path), None, None)
-    made._side, made._state = side, "leader"
+    made._side = made._trimming._side = side
+    made._state = "leader"
     looking = asyncio.ensure_future(made._look())
     await asyncio.wait_for(made._over.wait(), 5)
     assert made.view()["why"] == "the stream is of 1 replicas"
