@@ -9,6 +9,7 @@ standby.py       what a follower keeps in RAM, to take the lead at once
 opening.py       opens a node's store with its connection to the log
 engine_side.py   a second connection to the log: its bounds, its room, and trimming
 clocks.py        whose clock differs, and what a step of one's own is worth
+log_clock.py     the clock of the log's server
 digests.py       digests of the keys and settings, which should be the same on all nodes
 beats.py         heartbeats of a leader whose loop is busy
 reports.py       reports between nodes

@@ -95,21 +95,22 @@ class Clocks:
 
     def contradicting(self, rows: Iterable[Row]) -> list[str]:
         """Nodes whose clock differs from this node's for certain, by their measurement or by ours."""
-        found = {node for node, (low, high, _) in self._since(KEPT_S).items() if _differ(low, high)}
+        found = {node for node, (low, high, _) in self._since(KEPT_S).items() if differ(low, high)}
         for row in rows:
             between = row.member.clocks.get(self._node)
-            if row.is_alive and between is not None and _differ(*between):
+            if row.is_alive and between is not None and differ(*between):
                 found.add(row.member.node)
         return sorted(found - {self._node})
 
     def agree(self) -> bool:
         """Whether a node's clock has just been found to be as this one's."""
-        return any(not _differ(low, high) for low, high, _ in self._since(FRESH_S).values())
+        return any(not differ(low, high) for low, high, _ in self._since(FRESH_S).values())
 
     def _since(self, age_s: float) -> dict[str, tuple[int, int, float]]:
         since = self._mono() - age_s
         return {node: found for node, found in self._measured.items() if found[2] >= since}
 
 
-def _differ(low_ms: int, high_ms: int) -> bool:
+def differ(low_ms: int, high_ms: int) -> bool:
+    """Whether clocks with this difference, at least and at most, are not as one."""
     return low_ms > SKEW_MS or high_ms < -SKEW_MS

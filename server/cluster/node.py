@@ -56,6 +56,7 @@ from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
 from .key import ClusterKey
+from .log_clock import LogClock
 from .members import Member, Members
 from .opening import open_hand, open_store
 from .redirecting import RedirectingListeners
@@ -76,6 +77,7 @@ SYNC_S = 1.0
 LOOK_S = 1.0
 UNASKED = "the other nodes have not been asked for their clocks yet"
 """Why a node that has just begun does not lead. It asks at once, and does not wait for answers for long."""
+LOG_SERVER = "the log's server"
 AGAIN_S = 1.0
 """Pause after a store or log could not be opened, or no copy made."""
 
@@ -102,6 +104,7 @@ class Node:
         self._takeover_s = config.cluster.takeover_after_ms / 1000
         self._clock = NodeClock()
         self._clocks = Clocks(config.cluster.node, self._clock.mono)
+        self._log_clock = LogClock(self._clock)
         self._clock_agrees, self._clock_fault = False, UNASKED
         """Whether another node's clock is as this one's, and why not to lead by it."""
         self._judged_ms = 0
@@ -370,7 +373,10 @@ class Node:
     async def _look(self) -> None:
         """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
+            asked = self._log_clock.now()
             self._bounds = await self._trimming.look(self._store)
+            if self._bounds is not None:
+                self._log_clock.told(self._trimming.state.wall_ms, asked)
             self._give_up(self._side.unfit)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
@@ -447,14 +453,19 @@ class Node:
             self._judged_ms = self._clock.stepped_ms
             log.warning("clock: set by %.1f s", self._judged_ms / 1000)
             self._clocks.forget()
+            self._log_clock.forget()
         self._clock_agrees = self._clocks.agree()
-        if self._clock.stepped_ms and (self._clock_agrees or count == 1):
+        if self._clock.stepped_ms and (self._clock_agrees or self._log_clock.agrees or count == 1):
             log.warning("clock: the new time is confirmed")
             self._clock.confirm()
             self._judged_ms = 0
         others = self._clocks.contradicting(self._members)
         self._clock_fault = ""
-        if 2 * len(others) > count:
+        is_outvoted = 2 * len(others) > count
+        if self._log_clock.differs:
+            others.append(LOG_SERVER)
+            is_outvoted = is_outvoted or 2 * len(others) > count + 1
+        if is_outvoted:
             self._clock_fault = (
                 f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
             )
@@ -465,6 +476,12 @@ class Node:
         if why and self._state == "leader":
             log.error("node: gives up the lead: %s", why)
             self._over.set()
+
+    @property
+    def _offset_ms(self) -> int | None:
+        """How far this node's clock is ahead of the others', or of the log's server alone; None: unknown."""
+        offset_ms = self._clocks.offset_ms()
+        return self._log_clock.offset_ms if offset_ms is None else offset_ms
 
     @property
     def _is_fit(self) -> bool:
@@ -499,11 +516,14 @@ class Node:
         if self._clock.stepped_ms:
             by_s = self._clock.stepped_ms / 1000
             told.append(
-                f"this node's clock was set by {by_s:.1f} s, no other node confirms it:"
+                f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
                 " the former time counts"
             )
         faults = self._clock_fault, self._side.unfit
         told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
+        offset_ms = self._log_clock.offset_ms
+        if self._log_clock.differs and offset_ms is not None and LOG_SERVER not in self._clock_fault:
+            told.append(f"this node's clock is {offset_ms / 1000:.1f} s ahead of that of {LOG_SERVER}")
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         told += differing(self._member(), self._members)
@@ -545,7 +565,7 @@ class Node:
             "takeovers": self._takeovers,
             "why": self._told_why(),
             "fit": self._is_fit,
-            "clock_offset_ms": self._clocks.offset_ms(),
+            "clock_offset_ms": self._offset_ms,
             "keys_digest": self._keys_digest,
             "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},
             "nodes": rows,

@@ -49,7 +49,8 @@ class Trimming:
         self._node = node
         self._keep_bytes = keep_bytes
         self._mono = mono
-        self._state = NONE
+        self.state = NONE
+        """As of the last answer."""
         self._since = self._looked_at = mono()
         self._looks = 0
         self._passed_bytes = 0
@@ -77,7 +78,7 @@ class Trimming:
         self._looked_at = self._mono()
         if state is None:
             return None
-        self._state, self._passed_bytes = state, passed_bytes
+        self.state, self._passed_bytes = state, passed_bytes
         if state.max_bytes:
             self._limit_fault = ""
         elif now - self._limited_at > LIMIT_S:
@@ -89,7 +90,7 @@ class Trimming:
     async def trim(self, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
         """Delete what may go. `durable`: the record up to which the open store is. `is_led`: whether another
         node leads."""
-        state, upto = self._state, 0
+        state, upto = self.state, 0
         self._offsets.keep_bytes = min(self._keep_bytes, state.max_bytes // KEEPS or self._keep_bytes)
         self._offsets.note(store.applied.seq, store.passed_bytes)
         is_time = self._looks % EVERY == 0 or state.used_bytes > state.max_bytes // 4 > 0
@@ -105,15 +106,15 @@ class Trimming:
 
     def full(self, passed_bytes: int) -> str:
         """Why no more messages are taken; empty: they are. `passed_bytes` of the leader's store now."""
-        most = self._state.max_bytes
-        used = self._state.used_bytes + passed_bytes - self._passed_bytes
+        most = self.state.max_bytes
+        used = self.state.used_bytes + passed_bytes - self._passed_bytes
         if not most or most - used > min(RESERVE_BYTES, most // RESERVE):
             return ""
         return f"the log is full, at {used:,} of {most:,} bytes: no messages are taken until it is trimmed"
 
     def told(self) -> list[str]:
         """What is wrong, in words."""
-        first = self._state.first
+        first = self.state.first
         lines = [
             f"the log no longer has what {row.member.node} lacks: it takes a copy when it is back"
             for row in self._members

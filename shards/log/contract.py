@@ -110,7 +110,7 @@ class Log(Protocol):
         """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
 
     def state(self) -> LogState:
-        """The same, with the bytes that the log takes and may take."""
+        """The same, with the bytes that the log takes and may take, and the time at its server."""
 
     def limit(self, wanted_bytes: int) -> None:
         """Set a bound of these bytes if there is none and the engine has bounds."""

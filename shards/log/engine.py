@@ -20,12 +20,14 @@ class NoAnswer(Exception):
 
 class LogState(NamedTuple):
     """First and last sequence, as of `bounds`; the bytes of all frames, with what the engine keeps beside
-    each, and their bound; 0: none is known."""
+    each, and their bound; 0: none is known. `wall_ms`: the clock of the server that says so; 0: it does
+    not."""
 
     first: int
     last: int
     used_bytes: int = 0
     max_bytes: int = 0
+    wall_ms: int = 0
 
 
 class Engine(Protocol):

@@ -36,6 +36,7 @@ and the next line goes to the next server. The server's pings are answered durin
 connection that was idle for minutes, and the next call makes a new one.
 """
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -116,6 +117,7 @@ class Answer(msgspec.Struct):
     state: State = msgspec.field(default_factory=State)
     config: msgspec.Raw = msgspec.Raw(b"{}")
     message: Message | None = None
+    ts: datetime | None = None
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
@@ -163,7 +165,8 @@ class JetStream:
     def state(self, timeout_s: float) -> LogState:
         answer = self._info(timeout_s)
         max_bytes = max(0, _CONFIG.decode(answer.config).max_bytes)
-        return LogState(*answer.state.bounds, answer.state.bytes, max_bytes)
+        wall_ms = 0 if answer.ts is None else int(answer.ts.timestamp() * 1000)
+        return LogState(*answer.state.bounds, answer.state.bytes, max_bytes, wall_ms)
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
         self._line.call(lambda session, left_s: self._limit(session, wanted_bytes, left_s), timeout_s)

@@ -63,6 +63,7 @@ WHERE (SELECT coalesce(max(seq), 0) FROM {table}) = %(seq)s - 1
 """
 FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
 BOUNDS = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM {table}"
+STATE = BOUNDS.replace(" FROM", ", floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM")
 DROP = "DELETE FROM {table} WHERE seq <= %s"
 ALONE = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
 CONFIRM = "SELECT pg_logical_emit_message(true, 'fasti', '')"
@@ -114,7 +115,10 @@ class Postgres:
         return first, last
 
     def state(self, timeout_s: float) -> LogState:
-        return LogState(*self.bounds(timeout_s))
+        ((first, last, wall_ms),) = self._line.call(
+            lambda connection, _left_s: self._rows(connection, STATE, ()), timeout_s
+        )
+        return LogState(first, last, wall_ms=wall_ms)
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
         """A table has no bound."""

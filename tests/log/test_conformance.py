@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -376,6 +377,16 @@ def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
 
 
 # -- strays: what is no record of this timeline
+
+
+def test_the_state_is_the_bounds_with_the_server_s_clock(place: Place) -> None:
+    log = place.open()
+    filled(log, 3)
+    state = log.state()
+    assert (state.first, state.last) == log.bounds() == (1, 3)
+    if place.name != "memory":
+        assert abs(state.wall_ms - time.time() * 1000) < 60_000
+    log.limit(64 << 20)
 
 
 def test_a_stray_is_passed_over_by_all(place: Place) -> None:

@@ -237,6 +237,7 @@ def test_a_stream_without_a_bound_gets_what_the_servers_have(servers: Nats) -> N
     """Half of it, if that is less than was wanted; the bound that somebody has set stays."""
     log = opened(servers, "bound")
     assert log.state().max_bytes == 0
+    assert abs(log.state().wall_ms - time.time() * 1000) < 60_000
     log.limit(64 << 40)
     most = log.state().max_bytes
     assert 16 << 20 <= most < 4 << 30

@@ -1,15 +1,17 @@
 """Whose clock counts: steps of one's own, and what others say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from server.cluster import digests
-from server.cluster.clocks import KEPT_S, SKEW_MS, Clocks, NodeClock
+from server.cluster.clocks import FRESH_S, KEPT_S, SKEW_MS, Clocks, NodeClock
 from server.cluster.digests import differing, keys_digest
+from server.cluster.log_clock import LogClock
 from server.cluster.members import ALIVE_S, Member, Members, Row
 from server.cluster.node import UNASKED, Node
+from server.cluster.reports import CALL_S
 from server.settings.config import Config
 from server.settings.reading import load
 
@@ -170,6 +172,98 @@ async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_me
     node._judge_clock()  # b and c are gone by now
     assert node.view()["why"] == ""
     await node._listeners.stop()
+
+
+def told_by_log(node: Node, ahead_ms: int) -> None:
+    """The log's server has answered; its clock is ahead of the machine's by so much."""
+    asked = node._log_clock.now()
+    node._log_clock.told(asked[0] + ahead_ms, asked)
+    node._judge_clock()
+
+
+async def test_the_log_s_clock_counts_as_one(node: Node) -> None:
+    """Of four; with two nodes it decides, with one it does not."""
+    node._state = "leader"
+    told_by_log(node, -HOUR_MS)
+    assert not node._over.is_set()
+    assert node.view()["why"] == "this node's clock is 3600.0 s ahead of that of the log's server"
+    assert node.view()["clock_offset_ms"] == HOUR_MS
+    node._clocks.measured("b", -HOUR_MS, -HOUR_MS)
+    node._judge_clock()
+    assert not node._over.is_set(), "two of four"
+    two = replace(node._config.cluster, peers=("http://a:1", "http://b:1"))
+    node._config = replace(node._config, cluster=two)
+    node._judge_clock()
+    assert node._over.is_set()
+    assert node.view()["why"] == "this node's clock differs by more than 5 s from b, the log's server"
+    told_by_log(node, 2)
+    assert node.view()["why"] == ""
+    await node._listeners.stop()
+
+
+async def test_a_step_that_the_log_confirms_counts(node: Node) -> None:
+    machine = on_machine(node)
+    machine.system_ms -= HOUR_MS
+    node._judge_clock()
+    assert "neither another node nor the log confirms it" in node.view()["why"]
+    told_by_log(node, 0)
+    assert node._clock.stepped_ms, "it was never heard before: it may run on this machine"
+    machine.system_ms += HOUR_MS
+    node._judge_clock()
+    machine.system_ms -= HOUR_MS
+    told_by_log(node, HOUR_MS)
+    assert node._clock.stepped_ms
+    machine.system_ms += HOUR_MS
+    told_by_log(node, HOUR_MS)
+    machine.system_ms += HOUR_MS
+    told_by_log(node, 0)
+    assert node._clock.stepped_ms, "perhaps it was asked before"
+    told_by_log(node, 0)
+    assert not node._clock.stepped_ms
+    assert node._clock.wall_ms() == machine.system_ms
+    await node._listeners.stop()
+
+
+async def test_the_log_on_this_machine_confirms_no_step_of_its_clock(node: Node) -> None:
+    machine = on_machine(node)
+    told_by_log(node, 0)
+    machine.system_ms += HOUR_MS
+    for _ in range(3):
+        machine.pass_s(1)
+        told_by_log(node, 0)
+    assert node._clock.stepped_ms == HOUR_MS
+    assert node._clock.wall_ms() == machine.system_ms - HOUR_MS, "nothing goes out early"
+    node._clocks.measured("b", 0, 0)
+    node._judge_clock()
+    assert not node._clock.stepped_ms
+    told_by_log(node, 0)
+    assert node._log_clock.agrees, "it counts again"
+    await node._listeners.stop()
+
+
+async def test_what_the_log_says_late_or_while_the_clock_is_set_says_nothing(node: Node) -> None:
+    machine = on_machine(node)
+    asked = node._log_clock.now()
+    machine.pass_s(CALL_S + 1)
+    node._log_clock.told(asked[0], asked)
+    asked = node._log_clock.now()
+    machine.system_ms += 1_000
+    node._log_clock.told(asked[0], asked)
+    node._log_clock.told(0, node._log_clock.now())
+    assert node._log_clock.offset_ms is None
+    assert not node._log_clock.agrees
+    told_by_log(node, 7)
+    assert node._log_clock.offset_ms == -7
+    machine.pass_s(FRESH_S + 1)
+    assert not node._log_clock.agrees
+    await node._listeners.stop()
+
+
+def on_machine(node: Node) -> Machine:
+    machine = Machine()
+    node._clock = machine.clock()
+    node._log_clock = LogClock(node._clock)
+    return machine
 
 
 def test_different_keys_and_settings_are_told(tmp_path: Path) -> None:
