@@ -10,6 +10,7 @@ The store
     ours.py          whether a data directory may be ours
     private.py       file modes of the data directory
     scan.py          the guarded iterators over a RocksDB column family
+    scrub.py         reads all tables of a store, to find damage
     errors.py        StoreFailed, Corrupt and others
 
 What rows say

@@ -48,6 +48,7 @@ class MemoryStore:
         self.fail_writes = False
         self.fail_flushes = False
         self.fail_marks = False
+        self.damage = ""
         self.survivors = 0
         """Number of non-durable batches that a `reopen` keeps."""
         self._marked_ms = 0
@@ -75,6 +76,21 @@ class MemoryStore:
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         rows = self._tables[table]
         yield from [(key, rows[key]) for key in rows.irange(start, end, (True, False))]
+
+    def check(self, table: Table, start: bytes, most: int) -> tuple[bytes | None, int]:
+        size = 0
+        for key in self._tables[table].irange(start):
+            if size >= most:
+                return key, size
+            size += len(key) + len(self._tables[table][key])
+        return None, size
+
+    @property
+    def file_bytes(self) -> int:
+        return 0
+
+    def drop_pages(self) -> None:
+        """There are no files."""
 
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:  # noqa: ARG002 - no files
         return iter(())

@@ -19,7 +19,9 @@ COPIED = re.compile(
     r"CURRENT|IDENTITY|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log)|rocksdict-config\.json",
     re.ASCII,
 )
-OF_THE_STORE = re.compile(rf"{COPIED.pattern}|[\w-]+\.dbtmp|bound(\.new)?|synced|jobs|beside", re.ASCII)
+OF_THE_STORE = re.compile(
+    rf"{COPIED.pattern}|[\w-]+\.dbtmp|bound(\.new)?|synced|scrubbed(\.new)?|jobs|beside", re.ASCII
+)
 """Deleted with the old rows. Other files stay: last uses of keys, the operator's files, `lost+found`."""
 _BESIDES = re.compile(
     r"\..*|lost\+found|LOCK|copy|keys-used\.(json|new)|fasti-options-\w+", re.ASCII | re.DOTALL

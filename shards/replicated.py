@@ -30,7 +30,7 @@ from pathlib import Path
 from threading import Lock, RLock
 
 from .changes import Changes, Recorded, decode_changes
-from .errors import ShardsError, StoreFailed
+from .errors import Corrupt, ShardsError, StoreFailed
 from .log.chain import Strays
 from .log.contract import Log, Through, without_lease
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
@@ -89,6 +89,9 @@ class ReplicatedStore:
         """Bytes of records applied here since the opening."""
         self.is_raised = False
         """Whether all nodes read the newest version of records: a leader's next group begins it."""
+        self.has_heir = False
+        """Whether a node with whole data can take the lead."""
+        self._hands_over = False
         self._emptied: list[tuple[bytes, bytes]] = []
         self._touched: set[tuple[Table, bytes]] = set()
         self._has_fit = False
@@ -340,10 +343,50 @@ class ReplicatedStore:
     def get(self, table: Table, key: bytes) -> bytes | None:
         layers = self._layers
         seen = look(layers, table, key) if layers else None
-        return self._store.get(table, key) if seen is None else seen.value
+        if seen is not None:
+            return seen.value
+        try:
+            return self._store.get(table, key)
+        except Corrupt as error:
+            met = self._met(error)
+        raise met
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from through(self._layers, self._store, table, start, end)
+        met = None
+        try:
+            yield from through(self._layers, self._store, table, start, end)
+        except Corrupt as error:
+            met = self._met(error)
+        if met is not None:
+            raise met
+
+    def _met(self, error: Corrupt) -> ShardsError:
+        """The error of a read that met damage. If another node can take the lead, it is one that may pass:
+        a leader ends its term then, and nothing has been dispatched or skipped.
+
+        Raise it without the first one, which keeps an iterator, and that the database: a term's error is
+        kept for longer than its store.
+        """
+        if self.is_leading and (self.has_heir or self._hands_over):
+            self._hands_over = True
+            return StoreFailed(f"this node's data is damaged, another node takes the lead: {error}")
+        return error
+
+    @property
+    def damage(self) -> str:
+        return self._store.damage
+
+    def check(self, table: Table, start: bytes, most: int) -> tuple[bytes | None, int]:
+        """Of the store below. Not while it is closed or opened."""
+        with self._compacting:
+            return self._store.check(table, start, most)
+
+    @property
+    def file_bytes(self) -> int:
+        return self._store.file_bytes
+
+    def drop_pages(self) -> None:
+        self._store.drop_pages()
 
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
         parts = [part for layer in self._layers if (part := layer.part(table)) is not None]

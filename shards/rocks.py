@@ -54,7 +54,7 @@ from rocksdict import (
 from .errors import Corrupt, NotOurs, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .private import OWN
-from .scan import scan, scan_at_rest
+from .scan import check, scan, scan_at_rest
 from .store import Batch, Table
 from .synced import Synced
 from .unreadable import REPAIR_BYTES, Unreadable
@@ -144,9 +144,10 @@ class RocksStore:
         for_repair: bool = False,
         memtable_bytes: int = MEMTABLES_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        damage: str = "",
     ) -> None:
         """`for_repair`: never compact, and accept an interrupted rewrite. `memtable_bytes`, `cache_bytes`:
-        for all tables together."""
+        for all tables together. `damage`: found at an earlier opening."""
         self.path = path
         self._memtable_bytes = memtable_bytes
         self._cache_bytes = cache_bytes
@@ -159,7 +160,7 @@ class RocksStore:
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)
         self.read_only = read_only
-        self.is_damaged = for_repair
+        self.damage = damage
         self._for_repair = for_repair
         self._is_reading = False
         """Open read-only, until it can be written again."""
@@ -209,6 +210,25 @@ class RocksStore:
         through = scan_at_rest if self.read_only else scan
         return through(self._family(table), start, end, partial(self._read_refusal, table))
 
+    def check(self, table: Table, start: bytes, most: int) -> tuple[bytes | None, int]:
+        if table in self._absent:
+            return None, 0
+        return check(self._family(table), start, _END, most, partial(self._read_refusal, table))
+
+    @property
+    def file_bytes(self) -> int:
+        try:
+            return sum(file.stat().st_size for file in self.path.glob("*.sst"))
+        except OSError as error:
+            raise StoreFailed(f"{self.path}: {error.strerror}") from error
+
+    def drop_pages(self) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for file in self.path.glob("*.sst"):
+            with suppress(FileNotFoundError), file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
         """Keys from a second database beside this one, of links to its files without the rotten ones."""
         side = self.path / _BESIDE
@@ -242,7 +262,7 @@ class RocksStore:
             shutil.rmtree(side, ignore_errors=True)
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
-        if self.is_damaged:
+        if self._is_damaged:
             return
         self._family(table).compact_range(start, end)
 
@@ -391,7 +411,7 @@ class RocksStore:
         text = f"table {table.value}, {where}: {error}"
         if not any(word in text for word in _ROTTEN):
             return StoreFailed(text)
-        if not self.is_damaged and not self.read_only:
+        if not self._is_damaged and not self.read_only:
             self._stop_compacting(text)
             with suppress(Exception):
                 # This table at once; all others when the store is opened again.
@@ -400,7 +420,7 @@ class RocksStore:
 
     def _write_refusal(self, where: str, error: Exception) -> StoreFailed:
         text = str(error)
-        if not self.is_damaged and any(word in text for word in _ROTTEN):
+        if not self._is_damaged and any(word in text for word in _ROTTEN):
             self._stop_compacting(text)
         return StoreFailed(f"{where}: {text}")
 
@@ -435,13 +455,17 @@ class RocksStore:
                 raise
             log.error("%s", str(error))
 
+    @property
+    def _is_damaged(self) -> bool:
+        return self._for_repair or bool(self.damage)
+
     def _stop_compacting(self, why: str) -> None:
-        self.is_damaged = True
+        self.damage = why
         log.error("%s: damaged, compaction stops until it is repaired: %s", self.path, why)
 
     def _options(self, base: Options | None = None) -> Options:
         options = _options(self._cache, self._memtable_bytes, base)
-        options.set_disable_auto_compactions(self.is_damaged)
+        options.set_disable_auto_compactions(self._is_damaged)
         return options
 
     def _open(self, *, read_only: bool) -> None:

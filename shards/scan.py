@@ -32,10 +32,13 @@ class _Within:
 
     __slots__ = ("_bound", "options")
 
-    def __init__(self, end: bytes) -> None:
+    def __init__(self, end: bytes, *, fills: bool = True) -> None:
+        """`fills`: whether what is read goes into the cache."""
         self._bound = bytes(end)
         self.options = ReadOptions()
         self.options.set_iterate_upper_bound(self._bound)
+        if not fills:
+            self.options.fill_cache(False)  # type: ignore[call-arg]  # as it is; the stub forgets the argument
 
     def check(self, rows: RdictIter, key: bytes, refusal: Refusal) -> None:
         """Raise `refusal` if the iterator ended because it failed.
@@ -68,9 +71,8 @@ def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[
 
 def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
     """`scan` of a database that nobody writes to: faster over many rows, and bypasses the cache."""
-    within = _Within(end)
+    within = _Within(end, fills=False)
     options = within.options
-    options.fill_cache(False)  # type: ignore[call-arg]  # as it is; the stub forgets the argument
     rows = cast("Iterator[tuple[bytes, bytes]]", family.items(from_key=start, read_opt=options))
     row: tuple[bytes, bytes] | None = None
     for row in rows:
@@ -83,3 +85,24 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> I
     within.check(again, key, refusal)
     if again.valid():
         raise refusal(f"after key {key.hex()}", Corrupt("Corruption: the rows ended before their end"))
+
+
+def check(family: Rdict, start: bytes, end: bytes, most: int, refusal: Refusal) -> tuple[bytes | None, int]:
+    """Read about `most` bytes of rows of [start, end), beside the cache: where the next ones begin, None if
+    there are none, and how many bytes. Raises `refusal`.
+
+    The engine checks the checksum of each block that it reads, also of those with replaced and deleted rows.
+    """
+    within = _Within(end, fills=False)
+    within.options.set_verify_checksums(True)
+    rows = family.iter(within.options)
+    rows.seek(start)
+    key, size = start, 0
+    while rows.valid() and size < most:
+        key = rows.key()
+        size += len(key) + len(rows.value())
+        rows.next()
+    next_key = rows.key() if rows.valid() else None
+    if next_key is None:
+        within.check(rows, key, refusal)
+    return next_key, size

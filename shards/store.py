@@ -80,6 +80,21 @@ class Store(Protocol):
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows with start <= key < end, in order, as they were at the first `next`."""
 
+    @property
+    def damage(self) -> str:
+        """What could not be read since it was opened, in words; empty: nothing."""
+
+    def check(self, table: Table, start: bytes, most: int) -> tuple[bytes | None, int]:
+        """Read about `most` bytes of rows from `start` on, past the cache. Returns the key where the rest
+        begins, None if there is none, and how many bytes these were."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its table files. Raises StoreFailed."""
+
+    def drop_pages(self) -> None:
+        """Make the system forget what it keeps of the table files in RAM: reads come from the disk."""
+
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
         """When `scan` fails: the keys of [start, end), in order, of each file that can be read by itself.
 

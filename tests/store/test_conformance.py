@@ -245,3 +245,20 @@ def test_batches_add_up_as_in_a_dictionary(
     low, high = min(bounds), max(bounds)
     expected = [(k, model[k]) for k in model.irange(bytes([low]), bytes([high]), (True, False))]
     assert list(store.scan(Table.MESSAGES, bytes([low]), bytes([high]))) == expected
+
+
+def test_a_check_reads_every_row_once(store: Store) -> None:
+    rows = {b"k%03d" % number: b"v" * 100 for number in range(50)}
+    put(store, rows)
+    put(store, {b"one": b"x"}, Table.DEAD)
+    store.flush()
+    at: bytes | None = b""
+    sizes = []
+    while at is not None:
+        at, size = store.check(Table.MESSAGES, at, 1_000)
+        sizes.append(size)
+    assert sum(sizes) == 50 * 104
+    assert max(sizes) < 1_000 + 104
+    assert store.check(Table.DEAD, b"", 1_000) == (None, 4)
+    assert store.check(Table.MOVED, b"", 1_000) == (None, 0)
+    assert store.damage == ""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shards.changes import Changes, decode_changes
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import LARGEST, MemoryEngine, Shelf
@@ -608,3 +608,55 @@ def test_an_id_is_known_from_the_claim_that_an_earlier_version_kept(pair: tuple[
     one.below.write(batch)
     one.start()
     assert one.store.timeline == id_
+
+
+class Rotten(MemoryStore):
+    """Of one key nothing can be read."""
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        if key == b"bad":
+            raise Corrupt("a rotten block")
+        return super().get(table, key)
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in super().scan(table, start, end):
+            self.get(table, key)
+            yield key, value
+
+
+def test_damage_that_another_node_does_not_have_is_no_answer() -> None:
+    """A leader with an heir fails the read, now and for the rest of its term; and it resigns as ever."""
+    node = Node(Shelf())
+    node.below = Rotten()
+    node.start()
+    store = node.store
+
+    def refused(kind: type[Exception]) -> None:
+        with pytest.raises(kind, match="a rotten block") as one:
+            store.get(Table.MESSAGES, b"bad")
+        with pytest.raises(kind, match="a rotten block") as two:
+            list(store.scan(Table.MESSAGES, b"", LAST))
+        assert kind is Corrupt or (one.value.__context__, two.value.__context__) == (None, None)
+
+    store.lead("a", "http://a")
+    batch = store.batch()
+    for key in (b"aaa", b"bad"):
+        batch.put(Table.MESSAGES, key, b"v")
+    store.write(batch)
+    assert store.get(Table.MESSAGES, b"bad") == b"v"  # from RAM, until it is written below
+    store.flush()
+    refused(Corrupt)
+    store.has_heir = True
+    refused(StoreFailed)
+    store.has_heir = False
+    refused(StoreFailed)
+    assert store.get(Table.MESSAGES, b"aaa") == b"v"
+    store.close()
+    node.start()
+    while node.store.follow():
+        pass
+    assert node.store.leader is not None
+    assert node.store.leader.node == "", "it has resigned"
+    node.store.has_heir = True
+    store = node.store
+    refused(Corrupt)  # who follows hands nothing over
