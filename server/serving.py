@@ -146,7 +146,7 @@ class Server:
     async def start(self) -> None:
         """Catch up with the timeline, then listen: first MQTT, which HTTP reports."""
         await self.app.start()
-        if self.exit_code:
+        if self.exit_code or self._is_lost:
             return
         if self._term is not None:
             await self._term.before_listening()

@@ -10,6 +10,7 @@ opening.py       opens a node's store with its connection to the log
 engine_side.py   a second connection to the log: its bounds, its room, and trimming
 clocks.py        whose clock differs, and what a step of one's own is worth
 log_clock.py     the clock of the log's server
+damage.py        damage of this node's data: who could lead in its place, when it takes a copy
 digests.py       digests of the keys and settings, which should be the same on all nodes
 beats.py         heartbeats of a leader whose loop is busy
 reports.py       reports between nodes
@@ -21,6 +22,7 @@ routes.py        the cluster's calls
 figures.py       the cluster's metrics
 space.py         frees the space of what the leader has deleted
 front.py         HTTP of a node that does not lead
+scrub.py         reads the tables whole, once a day
 redirecting.py   listeners of a node that does not lead
 node.py          the states of a node
 """

@@ -2,7 +2,8 @@
 
 The stream is not trusted. Only an engine's file names are accepted; each file needs room before it is
 written; and the last member lists sizes and hashes of all, so that a truncated copy, or one with a wrong bit,
-is refused. swap.py takes only a complete copy.
+is refused. Then all its rows are read: what has rotted on the way to this disk is refused too. swap.py takes
+only a complete copy.
 
 The loop reads from the socket and a thread writes. At most PIECES wait in between; then nothing is read. A
 sender that is silent for IDLE_S is given up.
@@ -21,6 +22,9 @@ from queue import SimpleQueue
 from typing import IO
 
 import aiohttp
+
+from shards.errors import ShardsError
+from shards.scrub import whole
 
 from .copy_out import MANIFEST, PIECE
 from .key import ClusterKey
@@ -53,7 +57,7 @@ async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data:
             if answer.status != 200:
                 raise CopyFailed(f"status {answer.status}")
             await _take(answer.content, data)
-    except (aiohttp.ClientError, TimeoutError, OSError, tarfile.TarError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, tarfile.TarError, ValueError, ShardsError) as error:
         raise CopyFailed(f"{type(error).__name__}: {error}") from error
 
 
@@ -68,7 +72,9 @@ async def _take(content: aiohttp.StreamReader, data: Path) -> None:
             if work.done():
                 break
         feed.end(is_whole=True)
+        await asyncio.wait({work})  # all rows are read
     except BaseException:
+        feed.is_given_up = True
         feed.end(is_whole=False)
         raise
     finally:
@@ -88,6 +94,7 @@ class _Feed:
         """Pieces; a bool at the end: whether it is complete."""
         self._left = b""
         self._is_over = False
+        self.is_given_up = False
 
     async def put(self, piece: bytes) -> None:
         """Add a piece; waits for room."""
@@ -147,8 +154,8 @@ class _Plain(tarfile.TarInfo):
 
 
 def unpack(feed: _Feed, data: Path) -> None:
-    """Write a stream below `data`, and make it ready if it is complete. Raises OSError, TarError,
-    ValueError."""
+    """Write a stream below `data`, and make it ready if it is complete and can be read. Raises OSError,
+    TarError, ValueError, ShardsError."""
     folder = data / FOLDER
     incoming, ready = folder / IN, folder / READY
     _forget(incoming, ready)
@@ -156,6 +163,7 @@ def unpack(feed: _Feed, data: Path) -> None:
     try:
         _write_files(feed, incoming)
         feed.finish()
+        _check_rows(feed, incoming)
         sync_folder(incoming)
         incoming.rename(ready)
         sync_folder(folder)
@@ -163,6 +171,12 @@ def unpack(feed: _Feed, data: Path) -> None:
     except BaseException:
         _forget(incoming, ready)
         raise
+
+
+def _check_rows(feed: _Feed, folder: Path) -> None:
+    for _ in whole(folder):
+        if feed.is_given_up:
+            raise ValueError("the copy was given up")
 
 
 def _forget(*folders: Path) -> None:

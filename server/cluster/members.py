@@ -45,11 +45,15 @@ class Member(msgspec.Struct, frozen=True):
     """Tells two nodes of one name."""
     takeover_ms: int = 0
     """Its `cluster.takeover_after`; 0: not told."""
+    damage: str = ""
+    """What it has found of its data, in words; empty: nothing."""
+    scrubbed_ms: int = 0
+    """When it had read all its rows; 0: never."""
 
     @property
     def is_plausible(self) -> bool:
         texts = [self.node, self.url, self.mqtt, self.state, self.version, *self.clocks]
-        texts += [self.keys_digest, self.settings_digest, self.timeline, self.process]
+        texts += [self.keys_digest, self.settings_digest, self.timeline, self.process, self.damage]
         return bool(self.node) and len(self.clocks) <= MEMBERS_MAX and max(map(len, texts)) <= TEXT_MAX
 
 

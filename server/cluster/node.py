@@ -18,6 +18,7 @@ the log and hands the store over.
 """
 
 import asyncio
+import gc
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -47,10 +48,12 @@ from ..schedules.retime import retime_if_changed, zones_version
 from ..serving import Server, Term
 from ..settings.config import Config
 from ..settings.kinds import without_password
+from ..settings.times import format_ms
 from .beats import Beats
 from .clocks import SKEW_MS, Clocks, NodeClock
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
+from .damage import Damage
 from .digests import differing, keys_digest, settings_digest
 from .engine_side import LogSide
 from .figures import ClusterFigures
@@ -62,6 +65,7 @@ from .opening import open_hand, open_store
 from .redirecting import RedirectingListeners
 from .reports import Reports
 from .routes import ClusterRoutes
+from .scrub import Scrub
 from .space import give_back
 from .standby import Standby
 from .swap import recover_swap
@@ -127,6 +131,7 @@ class Node:
         """Set to end the term."""
         cluster = config.cluster
         self._members = Members(self._clock.mono)
+        self._damage = Damage(cluster.node, self._members, self._clock.mono)
         self._key = ClusterKey(cluster.keys, self._clock.mono)
         system_ms = self._clock.system_ms
         self._reports = Reports(
@@ -139,7 +144,8 @@ class Node:
         self._listeners = RedirectingListeners(
             config, http_tls, mqtt_tls, self._figures, self._other_leader, self._told_why
         )
-        self._copies = CopyRoutes(lambda: self._store, self._data, self._key)
+        self._copies = CopyRoutes(lambda: self._store, self._data, self._key, self._damage.met)
+        self._scrub = Scrub(self._data, cluster.scrub_every_ms, lambda: self._store, system_ms)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- a process (server/run.py)
@@ -150,7 +156,8 @@ class Node:
         first = await self._opened()
         await self._listeners.open(self._of_followers())
         self._config = self._listeners.config
-        works = (self._live(first), self._report(), self._look(), give_back(lambda: self._store))
+        emptied, scrub = give_back(lambda: self._store), self._scrub.run()
+        works = (self._live(first), self._report(), self._look(), emptied, scrub)
         self._tasks = [asyncio.ensure_future(self._guarded(work)) for work in works]
 
     async def stop(self) -> None:
@@ -197,7 +204,9 @@ class Node:
         """The store on the log; None: the log does not answer, or another node's data is needed first."""
         self._lease = Lease(self._clock, self._takeover_s)
         try:
-            return await _in_thread(partial(open_store, self._config, self._lease.renewed_by))
+            return await _in_thread(
+                partial(open_store, self._config, self._lease.renewed_by, self._damage.found)
+            )
         except (LogDown, StoreFailed) as error:
             self._fault(error)
         except (Damaged, Corrupt) as error:
@@ -220,7 +229,7 @@ class Node:
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,
-            unfit=lambda: self._clock_fault or standby.unfit(),
+            unfit=lambda: self._clock_fault or self._damage.fault or standby.unfit(),
             agrees=lambda: self._clock_agrees,
         )
         begun = None
@@ -231,10 +240,13 @@ class Node:
                 await self._lead(store, *begun)
                 store = None  # type: ignore[assignment]  # the server has closed it
         finally:
+            self._damage.met("" if self._store is None else self._store.damage)
             self._store = self._follower = None
             standby.forget()
             if store is not None:
                 await _in_thread(store.close)
+            if self._damage.found:
+                gc.collect()  # of errors in circles: they keep iterators, and these the database open
 
     def _follow_on(
         self, follower: Follower, store: ReplicatedStore, standby: Standby
@@ -251,6 +263,8 @@ class Node:
                 self._durable, synced = store.sync().seq, since
                 self._stored_zones = _zones_in(store)
             self._why = follower.why
+            if self._damage.needs_copy:
+                raise Corrupt(self._damage.found)
             self._halt.wait(0 if is_busy else FOLLOW_S)
         return None
 
@@ -289,7 +303,7 @@ class Node:
         if server.exit_code:
             self.exit_code = server.exit_code
             self.stopping.set()
-        if not self.stopping.is_set():
+        if not self.stopping.is_set() and not self._listeners.is_open:
             await self._listeners.open(self._of_followers())
 
     async def _hand_over(self, store: ReplicatedStore) -> None:
@@ -317,6 +331,7 @@ class Node:
         """Replace this node's data by another node's."""
         self._state = "resync"
         self._fault(error)
+        self._damage.copying()
         await self._reports.tell(self._member())
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
@@ -334,6 +349,8 @@ class Node:
                 self._why = f"{error}; no copy from {url}: {failure}"
             else:
                 log.info("copy: data of %s copied", url)
+                self._damage.mended()
+                self._scrub.has_been_copied()
                 return
         await self._pause()
 
@@ -368,6 +385,7 @@ class Node:
             leader = self._other_leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             self._judge_clock()
+            self._judge_damage()
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -442,6 +460,8 @@ class Node:
             self._is_fit,
             self._process,
             self._config.cluster.takeover_after_ms,
+            self._damage.found,
+            self._scrub.scrubbed_ms,
         )
 
     def _judge_clock(self) -> None:
@@ -471,6 +491,15 @@ class Node:
             )
         self._give_up(self._clock_fault)
 
+    def _judge_damage(self) -> None:
+        """A node with damaged data does not lead while another one can."""
+        store = self._store
+        self._damage.look()
+        if store is not None:
+            self._damage.met(store.damage)
+            store.has_heir = bool(self._damage.heirs)
+        self._give_up(self._damage.fault)
+
     def _give_up(self, why: str) -> None:
         """End the term if there is a reason to."""
         if why and self._state == "leader":
@@ -487,7 +516,7 @@ class Node:
     def _is_fit(self) -> bool:
         """Whether this node leads, or could."""
         is_open = self._store is not None and self._state != "resync"
-        has_fault = self._clock_fault or self._side.unfit
+        has_fault = self._clock_fault or self._side.unfit or self._damage.fault
         return is_open and not has_fault and (self._server is not None or not self._why)
 
     @property
@@ -519,7 +548,7 @@ class Node:
                 f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
                 " the former time counts"
             )
-        faults = self._clock_fault, self._side.unfit
+        faults = self._clock_fault, self._side.unfit, self._damage.told
         told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
         offset_ms = self._log_clock.offset_ms
         if self._log_clock.differs and offset_ms is not None and LOG_SERVER not in self._clock_fault:
@@ -566,6 +595,7 @@ class Node:
             "why": self._told_why(),
             "fit": self._is_fit,
             "clock_offset_ms": self._offset_ms,
+            "scrubbed_at": format_ms(self._scrub.scrubbed_ms) if self._scrub.scrubbed_ms else None,
             "keys_digest": self._keys_digest,
             "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},
             "nodes": rows,

@@ -40,8 +40,11 @@ def open_hand(config: Config) -> Log:
         raise ConfigError("cluster.log", str(error)) from None
 
 
-def open_store(config: Config, through: Callable[[Callable[[], None]], None]) -> ReplicatedStore:
-    """This node's store on the log. `through` calls each of its writes into the log. Blocks.
+def open_store(
+    config: Config, through: Callable[[Callable[[], None]], None], damage: str = ""
+) -> ReplicatedStore:
+    """This node's store on the log. `through` calls each of its writes into the log. `damage`: what was found
+    of it before. Blocks.
 
     Raises ConfigError for its own rows with a log that has records, StoreLocked, WrongFormat, Corrupt,
     StoreFailed, and what the log raises.
@@ -50,6 +53,7 @@ def open_store(config: Config, through: Callable[[Callable[[], None]], None]) ->
         Path(config.store.dir),
         memtable_bytes=config.store.memtable_bytes,
         cache_bytes=config.store.cache_bytes,
+        damage=damage,
     )
     try:
         format_of(below)

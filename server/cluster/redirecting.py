@@ -67,6 +67,10 @@ class RedirectingListeners:
         mqtt = public_mqtt(config, listening)
         return Places(public_url(config, str(config.http.listen)), tuple(map(str, mqtt)))
 
+    @property
+    def is_open(self) -> bool:
+        return self._front is not None
+
     async def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Raises OSError."""
         if not self._is_bound:

@@ -47,7 +47,8 @@ class NodeRow(TypedDict):
 class View(TypedDict):
     """The cluster as this node sees it. `why`: what keeps it from following or leading, if anything, and what
     is wrong beside. `fit`: whether it leads, or could. `clock_offset_ms`: how far its clock is ahead of the
-    others'; null: unknown. `timeline`: its id, 32 hex digits; empty: it has not begun."""
+    others'; null: unknown. `timeline`: its id, 32 hex digits; empty: it has not begun. `scrubbed_at`: when it
+    had read all its rows and none was damaged; null: not yet."""
 
     name: str
     timeline: str
@@ -61,6 +62,7 @@ class View(TypedDict):
     why: str
     fit: bool
     clock_offset_ms: int | None
+    scrubbed_at: str | None
     keys_digest: str
     tzdata: Zones
     nodes: list[NodeRow]

@@ -383,7 +383,8 @@ class Writer:
         for group, _ in self._open:
             self._retract(group.first_seq, group.last_seq)
         self._open.clear()
-        self.broken = error
+        # Kept for longer than the store is open: frames of a read keep iterators, and these the database.
+        self.broken = error.with_traceback(None)
         self._is_reading = False
         self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()

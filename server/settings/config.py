@@ -46,6 +46,7 @@ ACK_MS_MAX = 12 * 3_600_000
 POST_MS_MIN, POST_MS_MAX = 1_000, 1_800_000
 """Bounds of an endpoint's timeout: a post holds only a place of its endpoint."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
+SCRUB_MS_MIN, SCRUB_MS_MAX = 1_000, 365 * 86_400_000
 """Bounds of the time without a record of the leader: at least two heartbeats."""
 POSTS_MAX = 100
 """Maximum concurrent posts of an endpoint: this many bodies are signed at once."""
@@ -423,6 +424,9 @@ class Cluster:
     keep: int = _key(size(1 << 20), "4GiB")
     """So much of the log is kept for nodes that are behind or away, and at most half of the log's
     bound. A node that lacks more takes a copy of another node's data."""
+    scrub_every_ms: int = _key(ms(SCRUB_MS_MIN, SCRUB_MS_MAX), "1d")
+    """In this time a node reads all its table files, to find damage before a message is needed. 1 s to 365
+    d."""
     allow_unreplicated: bool = _key(FLAG, False)
     """Whether to start on a log that a single machine's loss may take records of: fewer than 3 replicas, no
     synchronous standby."""

@@ -17,7 +17,7 @@ from tests.support.nats import Nats
 
 from .ledger import Load
 
-SETTINGS = {"cluster.takeover_after": "2s"}
+SETTINGS = {"cluster.takeover_after": "2s", "cluster.scrub_every": "2s"}
 
 
 class Shared:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from shards.replicated import applied_of
 from shards.rocks import RocksStore
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, Node
 
 
-def test_who_follows_makes_one_of_its_own_data(cluster: Cluster) -> None:
-    node = cluster.others(cluster.leader())[0]
+def backup(node: Node) -> Path:
+    """Make one of this node's data."""
     said = json.dumps({"dir": f"b{time.time_ns()}"}).encode()
     asked = urllib.request.Request(
         f"{node.url}/v1/backups", said, headers={"Content-Type": "application/json"}
@@ -19,7 +19,12 @@ def test_who_follows_makes_one_of_its_own_data(cluster: Cluster) -> None:
     with urllib.request.urlopen(asked, timeout=10) as answer:
         assert answer.status == 201
         assert answer.url == f"{node.url}/v1/backups", "nobody was asked but this node"
-        folder = Path(json.load(answer)["dir"])
+        return Path(json.load(answer)["dir"])
+
+
+def test_who_follows_makes_one_of_its_own_data(cluster: Cluster) -> None:
+    node = cluster.others(cluster.leader())[0]
+    folder = backup(node)
     assert folder.is_relative_to(node.data.parent)
     store = RocksStore(folder)
     assert applied_of(store).seq > 0

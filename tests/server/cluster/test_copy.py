@@ -98,7 +98,7 @@ def theirs(tmp_path: Path) -> Iterator[RocksStore]:
 
 
 def routes_of(store: Store, path: Path) -> CopyRoutes:
-    return CopyRoutes(lambda: store, path, KEY)
+    return CopyRoutes(lambda: store, path, KEY, pytest.fail)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -226,7 +226,7 @@ async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
 async def test_a_store_that_is_not_open_or_gives_none_is_said(
     tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
 ) -> None:
-    routes = CopyRoutes(lambda: None, theirs.path, KEY)
+    routes = CopyRoutes(lambda: None, theirs.path, KEY, pytest.fail)
     async with serving(routes) as url:
         with pytest.raises(CopyFailed, match="status 503"):
             await fetch(session, url, KEY, tmp_path / "mine")
@@ -269,7 +269,7 @@ def names_below(folder: Path) -> list[str]:
 
 def packed(folder: Path) -> bytes:
     pieces: list[bytes] = []
-    pack(folder, pieces.append)
+    pack(folder, pieces.append, lambda: None)
     return b"".join(pieces)
 
 
@@ -474,3 +474,76 @@ def test_a_kill_before_any_change_of_the_disk_leaves_what_the_next_start_finishe
         assert opened(data) == rows, nth
         shutil.rmtree(data)
     assert kills > 20
+
+
+def rotten(store: RocksStore) -> None:
+    """Flip bytes in the middle of the largest table file."""
+    store.unload()
+    table = max(store.path.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    at = len(data) // 2
+    data[at : at + 16] = bytes(byte ^ 0x55 for byte in data[at : at + 16])
+    with table.open("r+b") as file:  # the same file: links to it have rotted too
+        file.write(data)
+
+
+def much(store: Store) -> None:
+    batch = store.batch()
+    for number in range(4_000):
+        batch.put(Table.MESSAGES, b"%08d" % number, os.urandom(500))
+    store.write(batch)
+
+
+async def test_damage_is_not_handed_on(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    """It is found before anything is sent, or between two pieces; who has found it gives no other copy."""
+    much(theirs)
+    rotten(theirs)
+    rows, found = made(tmp_path / "mine", "old"), list[str]()
+    for keep_s, match in ((5.0, "status 503"), (0.0, "incomplete|cut off|Payload|reset|Disconnected")):
+        routes = CopyRoutes(lambda: theirs, theirs.path, KEY, found.append)
+        with patch.object(copy_out, "KEEP_S", keep_s):
+            async with serving(routes) as url:
+                with pytest.raises(CopyFailed, match=match):
+                    await fetch(session, url, KEY, tmp_path / "mine")
+                await until(lambda: not (theirs.path / FOLDER / copy_out.OUT).exists())
+    assert len(found) == 2
+    assert all("block checksum mismatch" in text for text in found)
+    theirs.damage = found[0]
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        with pytest.raises(CopyFailed, match="status 503"):
+            await fetch(session, url, KEY, tmp_path / "mine")
+    recover_swap(tmp_path / "mine")
+    assert opened(tmp_path / "mine") == rows
+
+
+async def test_damage_on_the_way_to_the_disk_is_not_taken(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    """The sender does not look, as one of an earlier version."""
+    much(theirs)
+    rotten(theirs)
+    theirs.checkpoint(tmp_path / "sent")
+    await refused(session, tmp_path / "mine", packed(tmp_path / "sent"), match="block checksum mismatch")
+
+
+async def test_a_check_of_what_was_received_is_given_up_with_the_copy(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    much(theirs)
+    checking = threading.Event()
+
+    def endless(_: Path) -> Iterator[None]:
+        checking.set()
+        while True:
+            yield
+
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        with patch.object(copy_in, "whole", endless):
+            task = asyncio.ensure_future(fetch(session, url, KEY, tmp_path / "mine"))
+            await until(checking.is_set)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert names_below(tmp_path / "mine" / FOLDER) == []

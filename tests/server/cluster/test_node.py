@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from server.cluster import node, opening
 from server.cluster.engine_side import LogSide
+from server.cluster.members import Member
 from server.cluster.node import Node, _ends
 from server.serving import Server
 from server.settings.config import Config, ConfigError
@@ -175,3 +176,32 @@ def test_rows_of_its_own_begin_a_log_without_records_and_are_never_replaced(
         store.lead("a", "http://a")
         assert store.is_leading
         store.close()
+
+
+async def test_damaged_data_is_told_and_leads_only_without_an_heir(tmp_path: Path) -> None:
+    made = Node(configured(tmp_path), None, None)
+    below = MemoryStore()
+    store = made._store = ReplicatedStore(below, open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    store.lead("a", "http://a")
+    made._state = "leader"
+    heir = Member("b", "http://b", "", "follower", 1, 1, "1")
+    made._members.hear(heir)
+    made._judge_clock()
+    made._judge_damage()
+    assert store.has_heir
+    assert not made._over.is_set()
+    assert (made._member().damage, made._member().fit, made.view()["scrubbed_at"]) == ("", True, None)
+    below.damage = "table messages: a rotten block"
+    made._members.hear(replace(heir, damage="too"))
+    made._judge_damage()
+    assert not store.has_heir
+    assert not made._over.is_set()
+    alone = "this node's data is damaged, no other node is fit to lead: table messages: a rotten block"
+    assert alone in made.view()["why"]
+    made._members.hear(heir)
+    made._judge_damage()
+    assert made._over.is_set(), "the lead is given up"
+    assert made._member().damage == below.damage
+    made._state = "follower"
+    assert "b can lead" in made.view()["why"]
+    assert not made.view()["fit"]
