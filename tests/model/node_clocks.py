@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from random import Random
 
 from server.cluster.clocks import SKEW_MS, Clocks, NodeClock
+from server.cluster.log_clock import LogClock
 from server.cluster.members import Member, Members
 from server.cluster.node import UNASKED, Node
 from tests.support.clock import HandClock
@@ -78,6 +79,7 @@ class Judge(Node):
         mono = clock.node_clock.mono
         self._named, self._clock = count, clock.node_clock
         self._clocks, self._members = Clocks(name, mono), Members(mono)
+        self._log_clock = LogClock(self._clock)
         self._clock_agrees, self._clock_fault = False, UNASKED
         self._judged_ms = 0
         self._state = "leader"
