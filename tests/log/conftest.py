@@ -1,7 +1,6 @@
 """The engines, each with what a test does to it from outside; the servers are started once."""
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -13,24 +12,26 @@ from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.engines import nats_servers, postgres_servers  # noqa: F401
-from tests.support.logs import Elapsing, Faulty
+from tests.support.logs import Elapsing, Faulty, Skipping
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 
 ENGINES = ("memory", "jetstream", "postgres")
+DEADLINE_S = 8.0
 NAMES = (f"t{number}" for number in itertools.count(1))
 
 
 class Place:
     """One log of one engine, and who opens it: as often as wanted, each time as another node would.
 
-    `deadline_s` is short where a test waits for it.
+    Deadlines are long, and what waits in vain skips them.
     """
 
-    clock: Clock = time
     name: str
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._skipping = Skipping()
+        self.clock = clock or self._skipping
         self._opened: list[ChainedLog] = []
 
     def engine(self) -> Engine:
@@ -47,12 +48,15 @@ class Place:
         """Take one record out of the engine, as rot would."""
         raise NotImplementedError
 
-    def open(self, deadline_s: float = 8, keys: Sequence[str] = ("",)) -> ChainedLog:
+    def open(self, deadline_s: float = DEADLINE_S, keys: Sequence[str] = ("",)) -> ChainedLog:
         return self.faulty(deadline_s, keys)[0]
 
-    def faulty(self, deadline_s: float = 8, keys: Sequence[str] = ("",)) -> tuple[ChainedLog, Faulty]:
+    def faulty(
+        self, deadline_s: float = DEADLINE_S, keys: Sequence[str] = ("",)
+    ) -> tuple[ChainedLog, Faulty]:
         """A log, and the network before its engine."""
         network = Faulty(self.engine())
+        self._skipping.networks.append(network)
         log = open_engine(network, self.clock, deadline_s, keys)
         self._opened.append(log)
         return log, network
@@ -64,8 +68,7 @@ class Place:
 
 class MemoryPlace(Place):
     def __init__(self) -> None:
-        super().__init__()
-        self.clock = Elapsing()
+        super().__init__(Elapsing())
         self.name = "memory"
         self.shelf = Shelf()
 

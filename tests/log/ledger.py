@@ -8,6 +8,16 @@ from contextlib import contextmanager
 from shards.log.chained import ChainedLog
 
 
+@contextmanager
+def hurried(log: ChainedLog, deadline_s: float = 1) -> Iterator[None]:
+    """For calls that are to fail by their deadline. All others have time: the machine may be busy."""
+    before, log._deadline_s = log._deadline_s, deadline_s
+    try:
+        yield
+    finally:
+        log._deadline_s = before
+
+
 class Ledger:
     """One leader's account of a log that is its own."""
 

@@ -25,7 +25,7 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import DIGEST_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
 from tests.support.logs import Elapsing, Lost
 
-from .conftest import JetStreamPlace, Place
+from .conftest import DEADLINE_S, JetStreamPlace, Place
 
 LOSSES = (Lost.REQUEST, Lost.ANSWER, Lost.LATE)
 
@@ -167,12 +167,13 @@ def test_a_claim_whose_answer_was_lost_fences(place: Place) -> None:
 
 def test_a_claim_that_nobody_knows_of_fences(place: Place) -> None:
     """It was granted; who asked has given up before it could know."""
-    ours, (theirs, network) = place.open(), place.faulty(deadline_s=0.4)
+    ours, (theirs, network) = place.open(), place.faulty()
     filled(ours, 2)
     assert seqs(theirs) == [1, 2]
-    network.plan.extend([Lost.ANSWER, *[Lost.REQUEST] * 50])
+    network.plan.extend([Lost.ANSWER, *[Lost.REQUEST] * 500])
     with pytest.raises(LogDown):
         theirs.claim(3, "b", "http://b")
+    network.plan.clear()
     with pytest.raises(Fenced):
         ours.append(3, 1, b"late")
     assert seqs(ours) == [1, 2, 3]
@@ -204,7 +205,7 @@ def test_what_was_not_written_is_fenced_by_who_came_first(place: Place, loss: Lo
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_after_the_deadline_the_same_bytes_may_be_tried_again(place: Place, loss: Lost) -> None:
-    log, network = place.faulty(deadline_s=0.4)
+    log, network = place.faulty()
     epoch = filled(log, 2)
     network.plan.append(loss)
     network.between = lambda: setattr(network, "is_cut", True)
@@ -222,7 +223,7 @@ def test_after_the_deadline_the_same_bytes_may_be_tried_again(place: Place, loss
 
 
 def test_who_is_cut_off_is_told_by_the_deadline_and_goes_on_after(place: Place) -> None:
-    log, network = place.faulty(deadline_s=0.4)
+    log, network = place.faulty()
     epoch = filled(log, 2)
     network.is_cut = True
     for call in (
@@ -236,7 +237,7 @@ def test_who_is_cut_off_is_told_by_the_deadline_and_goes_on_after(place: Place) 
         began = place.clock.monotonic()
         with pytest.raises(LogDown, match="planted"):
             call()
-        assert 0.3 < place.clock.monotonic() - began < 2
+        assert DEADLINE_S - 1 < place.clock.monotonic() - began < DEADLINE_S + 1
     network.is_cut = False
     log.append(3, epoch, b"")
     assert seqs(log) == [1, 2, 3]
@@ -299,9 +300,10 @@ def test_what_comes_while_it_is_read_is_read(place: Place) -> None:
 def test_a_gap_is_damage(place: Place) -> None:
     if isinstance(place, JetStreamPlace):
         place.losing()
-    log, reader = place.open(), place.open(deadline_s=0.5)
+    log, (reader, network) = place.open(), place.faulty()
     epoch = filled(log, 6)
     place.lose(4)
+    network.is_vain = True
     read = reader.read(0)
     assert [next(read)[0] for _ in range(3)] == [1, 2, 3]
     with pytest.raises(Damaged, match="record 4"):
@@ -313,9 +315,10 @@ def test_a_gap_is_damage(place: Place) -> None:
 
 
 def test_a_log_that_ends_before_what_was_read_is_damage(place: Place) -> None:
-    log = place.open(deadline_s=1)
+    log, network = place.faulty()
     filled(log, 3)
-    for one in (log, place.open(deadline_s=1)):
+    network.is_vain = True
+    for one in (log, place.open()):
         with pytest.raises(Damaged, match="ends at 3"):
             list(one.read(5))
     with pytest.raises(Damaged, match="ends at 3"):
@@ -540,10 +543,10 @@ def test_a_large_group_is_in_parts(place: Place) -> None:
 
 
 def test_half_a_group_is_dropped_by_the_next_claim(place: Place) -> None:
-    (ours, network), theirs = place.faulty(deadline_s=1), place.open()
+    (ours, network), theirs = place.faulty(), place.open()
     epoch = filled(ours, 2)
     data = bytes(3 * PART_BYTES)
-    network.plan.extend((None, None, *[Lost.REQUEST] * 50))
+    network.plan.extend((None, None, *[Lost.REQUEST] * 500))
     with pytest.raises(LogDown):
         ours.append(3, epoch, data)
     assert seqs(theirs) == [1, 2]
@@ -560,7 +563,7 @@ def test_half_a_group_is_dropped_by_the_next_claim(place: Place) -> None:
 
 def test_a_group_is_ended_by_who_began_it(place: Place) -> None:
     """The same bytes again, after an outcome that was not known: parts that are there are found."""
-    log, network = place.faulty(deadline_s=1)
+    log, network = place.faulty()
     epoch = filled(log, 2)
     data = random.Random(3).randbytes(3 * PART_BYTES)
     network.plan.extend((None, Lost.ANSWER))
@@ -574,11 +577,11 @@ def test_a_group_is_ended_by_who_began_it(place: Place) -> None:
 
 def test_a_part_that_comes_late_completes_its_group(place: Place) -> None:
     """To who has given it up, and reads on, it is one group as well."""
-    log, network = place.faulty(deadline_s=1)
+    log, network = place.faulty()
     epoch = filled(log, 2)
     data = random.Random(4).randbytes(3 * PART_BYTES)
     network.is_slow = True
-    network.plan.extend((None, None, Lost.LATE, *[Lost.REQUEST] * 50))
+    network.plan.extend((None, None, Lost.LATE, *[Lost.REQUEST] * 500))
     with pytest.raises(LogDown):
         log.append(3, epoch, data)
     network.plan.clear()
@@ -660,7 +663,7 @@ class Node:
     """Leads, appends, and after an error reads and claims."""
 
     def __init__(self, place: Place, name: str) -> None:
-        self.log, self.network = place.faulty(0.3 if isinstance(place.clock, Elapsing) else 1.0)
+        self.log, self.network = place.faulty()
         self._name = name
         self._epoch: int | None = None
         self._seq = 0

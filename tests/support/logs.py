@@ -1,5 +1,6 @@
 """What the tests of the log stand on: a clock that elapses by sleeping, and faults around any engine."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,23 @@ class Elapsing:
         self.now += seconds
 
 
+class Skipping:
+    """Time as it is; but who sleeps in vain, as a network is cut, has slept at once."""
+
+    def __init__(self) -> None:
+        self.networks: list[Faulty] = []
+        self._skipped_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._skipped_s
+
+    def sleep(self, seconds: float, /) -> None:
+        if any(network.is_cut or network.plan or network.is_vain for network in self.networks):
+            self._skipped_s += seconds
+        else:
+            time.sleep(seconds)
+
+
 class Lost(Enum):
     """What gets lost of one call. None of them is answered."""
 
@@ -37,6 +55,7 @@ class Faulty:
     """An engine over a bad network.
 
     `plan`: what becomes of the next calls, None for nothing; `is_cut`: all are lost.
+    `is_vain`: nothing else will come of it, however often it is asked (Skipping).
     `is_slow`: what is late stays under way until it is told to arrive.
     `between`: called after a call that was lost, before it is tried again: what others do meanwhile.
     """
@@ -44,6 +63,7 @@ class Faulty:
     def __init__(self, engine: Engine) -> None:
         self.plan: deque[Lost | None] = deque()
         self.is_cut = False
+        self.is_vain = False
         self.is_slow = False
         self.between: Callable[[], None] = lambda: None
         self._engine = engine
