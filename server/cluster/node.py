@@ -527,6 +527,8 @@ class Node:
     def _told_why(self) -> str:
         """What keeps this node from following or leading, and what is wrong with the log."""
         told = [self._why] if self._why and self._server is None else []
+        if self._server is not None and not self._server.app.is_ready:
+            told.append("it begins to lead: it serves once it has dispatched what is due")
         store = self._store
         if store is not None:
             first, _ = self._bounds or (0, 0)
