@@ -307,7 +307,14 @@ class Node:
             await self._listeners.open(self._of_followers())
 
     async def _hand_over(self, store: ReplicatedStore) -> None:
-        await _in_thread(partial(store.hand_over, self._members.next_leader()))
+        next_leader = self._members.next_leader()
+
+        def ended() -> None:
+            with suppress(ShardsError):
+                store.flush()  # what was composed behind the last group: a batch that waits keeps the lead
+            store.hand_over(next_leader)
+
+        await _in_thread(ended)
 
     async def _serve(self, store: ReplicatedStore, term: Term) -> Server:
         """A server, until the term is over; it has closed the store then."""

@@ -130,6 +130,19 @@ async def test_a_leader_on_a_log_that_is_not_fit_any_more_gives_up(tmp_path: Pat
     await side.close()
 
 
+async def test_a_group_behind_the_last_one_does_not_keep_the_lead(tmp_path: Path) -> None:
+    made = Node(configured(tmp_path), None, None)
+    shelf = Shelf()
+    store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(shelf), Elapsing(), 2.0))
+    store.lead("a", "http://a")
+    store.write(store.batch())
+    made._members.hear(replace(made._member(), node="b", state="follower", fit=True))
+    await made._hand_over(store)
+    assert shelf.last == 3
+    assert store.leader is not None
+    assert (store.leader.node, store.leader.url) == ("", "b")
+
+
 async def test_what_differs_on_other_nodes_is_told(tmp_path: Path) -> None:
     made = Node(configured(tmp_path, takeover_after="3s"), None, None)
     other = replace(made._member(), node="b", url="http://b", process="2", takeover_ms=10_000)
