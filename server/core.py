@@ -32,6 +32,7 @@ from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
 from .delivery.settling.dead_letters import DeadLetters
+from .delivery.settling.followed import FollowUps
 from .delivery.settling.former import Former
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
@@ -346,6 +347,8 @@ class Core:
             expiry_max_ms=config.sessions.expiry_max_ms,
             connections=Share("connections", 0, "connections", auth),
         )
+        self.follow_ups = FollowUps(self.groups, self.cursors, self.settling, self.undone)
+        self.writer.add_hook(self.follow_ups)
         self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
         self.mqtt = Parts(
             config,

@@ -21,6 +21,7 @@ from .http.answers import RETRY_AFTER, Handler, name_server
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.desk import Desk
+from .http.following import Following
 from .http.front import Front
 from .http.intake import Intake
 from .http.leasing import Leasing
@@ -107,7 +108,13 @@ def build_site(
         ),
         RetryRoutes(ask, clock, timeline, core.steering, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
-        LeaseRoutes(ask, leasing_of(app), core.groups, turns),
+        LeaseRoutes(
+            ask,
+            leasing_of(app),
+            core.groups,
+            turns,
+            Following(core.follow_ups, intake, clock, limits, metrics, core.traces),
+        ),
         Messages(
             ask, intake, clock, timeline, turns, core.deliveries, metrics, core.router, limits, core.traces
         ),

@@ -290,7 +290,8 @@ class Commit:
         if most and (pending := self._owned.pending(owner)) + count > most:
             text = f"key '{owner.decode()}' has {pending} messages pending, its limit is {most}"
             raise Refused("over-quota", text)
-        self._check_bytes(owner, size, quota.bytes)
+        if quota.bytes:
+            self._check_bytes(owner, size, quota.bytes)
         if caps.is_shared:
             self._check_share(count, owner, taken, is_proven=quota.is_proven)
 

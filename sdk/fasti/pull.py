@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -36,7 +36,7 @@ from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, UserProperties
 from .names import check_group, check_text
 from .transport import Transport, quoted
-from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
+from .wire import Json, NewMessage, Span, dumps, get_payload, parse_instant, seconds, span
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_WAIT = timedelta(seconds=20)
@@ -80,12 +80,18 @@ class Pulled(Leased):
         super().__init__(raw)
         self._leases = leases
 
-    async def ack(self) -> bool:
+    async def ack(self, then: Sequence[NewMessage] = ()) -> bool:
         """Finish the message. True: it is finished, durably; it is not delivered again.
 
         False: it was finished before, by another member, or by an ack whose answer was lost. Raises
         Unreachable, Refused.
+
+        `then`: messages that follow from it, at most 100. The server finishes the message and schedules these
+            in one step, or does neither. It does so only while this lease runs: with False nothing is
+            scheduled, except by an ack whose answer was lost.
         """
+        if then:
+            return await self._leases.follow(self.lease_id, [message.body() for message in then])
         return await self._leases.settle("ack", self.lease_id)
 
     async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
@@ -147,6 +153,12 @@ class Leases:
         if self._outbox.is_full:
             await self._outbox.room()
         return await self._outbox.submit((verb, tuple(terms.items())), lease_id, len(lease_id))
+
+    async def follow(self, lease_id: str, then: list[Json]) -> bool:
+        """Ack together with follow-ups. False: that lease is gone."""
+        body = dumps({"lease_ids": [lease_id], "then": then})
+        answer = await self._transport.call("POST", self._path + ":ack", body=body)
+        return bool(answer.object()["acked"])
 
     async def close(self) -> None:
         """Wait for running requests."""

@@ -69,7 +69,7 @@ from .signatures import unfolded
 from .timeline import Density
 from .tls import Cert, File
 from .transport import PAGE_MAX, Retry
-from .wire import NO_PAYLOAD, Json, Key, KeyScope, Span, When
+from .wire import NO_PAYLOAD, Json, Key, KeyScope, NewMessage, Span, When
 
 __all__ = [
     "ByKey",
@@ -755,13 +755,17 @@ class Pulled(Leased):
         self._loop = loop
         self._inner = inner
 
-    def ack(self) -> bool:
+    def ack(self, then: Sequence[NewMessage] = ()) -> bool:
         """Finish the message. True: it is finished, durably; it is not delivered again.
 
         False: it was finished before, by another member, or by an ack whose answer was lost. Raises
         Unreachable, Refused.
+
+        `then`: messages that follow from it, at most 100. The server finishes the message and schedules these
+            in one step, or does neither. It does so only while this lease runs: with False nothing is
+            scheduled, except by an ack whose answer was lost.
         """
-        return self._loop.run(self._inner.ack())
+        return self._loop.run(self._inner.ack(then))
 
     def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: the group gets it again after `delay`, by default after its back-off.

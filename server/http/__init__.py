@@ -29,6 +29,7 @@ Shared by calls
     batching.py    answers to a batch
     intake.py      from messages read to messages placed: checks, drafts
     leasing.py     calls for leases: requests and answers
+    following.py   acks with follow-ups
 
 The calls
     routes/        one resource a file

@@ -2,7 +2,7 @@
 
 A body is read and parsed as a whole. So it may have what its call needs, at most `http.max_body`:
 
-    /v1/messages, by key, schedules     one message: 6 x limits.max_payload + 64 KiB
+    /v1/messages, by key, schedules, acks  one message: 6 x limits.max_payload + 64 KiB
     /v1/messages:batch, jobs' :commit   http.max_body
     all others                          1 MiB: ids, filters, settings
 
@@ -42,6 +42,7 @@ SMALL_BYTES = 1 << 20
 OF_ONE = (
     "/v1/messages",
     "/v1/messages/by-key/{key}",
+    "/v1/groups/{group}/messages:ack",
     "/v1/schedules/{name}",
     "/v1/schedules:preview",
 )

@@ -27,6 +27,7 @@ from .problems import Problem
 from .values import shapes
 from .values.bodies import FieldError, decoded, delay_ms
 from .values.group_body import text_of
+from .values.message_body import Item
 from .values.scalars import Delay
 from .values.scalars import Filter as TopicFilter
 from .values.views import message_view, time_text
@@ -35,6 +36,8 @@ MAX_MAX = 1_000
 GROUPS_MAX = 100
 """Maximum groups asked by one call; the next call continues behind them."""
 WAIT_MAX_MS = 60_000
+THEN_MAX = 100
+"""Maximum follow-ups of an ack: one step of the writer, 2 ms."""
 LEASE_MIN_MS = 1_000
 
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
@@ -50,9 +53,10 @@ class LeaseMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:ack`."""
+    """The body of `:ack`. `then`: messages that follow from that of the one lease."""
 
     lease_ids: LeaseIds
+    then: Annotated[list[Item], msgspec.Meta(max_length=THEN_MAX)] = []
 
 
 class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):
@@ -183,12 +187,26 @@ class Leasing:
 
     # -- settling leases
 
+    def followed(self, name: str, raw: bytes, rights: Rights | None) -> tuple[LeaseId, bool] | None:
+        """The lease of an `:ack` with follow-ups, and whether it is the caller's; None: it has none. Raises
+        RequestError."""
+        body = decoded(raw, _ACK)
+        if not body.then:
+            return None
+        if len(set(body.lease_ids)) != 1:
+            raise FieldError("then", "goes with exactly one of lease_ids")
+        mine, _ = self._sorted(name, rights, body.lease_ids)
+        return (mine[0], True) if mine else (parse_leases(body.lease_ids[:1])[0], False)
+
     def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         """Execute a verb on leases. Raises RequestError, Problem, Busy, with nothing done."""
         self._settling[verb](name, raw, rights, answered)
 
     def _ack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
-        mine, others = self._sorted(name, rights, decoded(raw, _ACK).lease_ids)
+        body = decoded(raw, _ACK)
+        if body.then:
+            raise FieldError("then", "has to wait: the route alone acks with it")
+        mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Acked:
             return {"acked": settled.done, "gone": _texts_of(settled, others)}

@@ -215,3 +215,20 @@ def test_without_an_event_loop(server: FastiServer) -> None:
             assert three.reject("no such order")
             assert [letter.reason for letter in c.dead.list()] == ["no such order"]
         assert [g.name for g in c.groups.list()] == ["workers"]
+
+
+async def test_an_ack_with_what_follows(server: FastiServer) -> None:
+    """A chain of three steps; gone, nothing of it is scheduled."""
+    async with fasti.Client(server.url) as c, c.pull("chain", "chain/#", lease="1m") as jobs:
+        await c.groups.put("chain", "chain/#")
+        await c.messages.schedule("chain/0", 0)
+        async for job in jobs:
+            step = job.json() + 1
+            if step == 3:
+                assert await job.ack()
+                break
+            follow = fasti.NewMessage(topic=f"chain/{step}", payload=step)
+            later = fasti.NewMessage(topic="later", payload=step, delay=3_600)
+            assert await job.ack(then=[follow, later])
+            assert not await job.ack(then=[follow])
+        assert [m.payload async for m in c.messages.list(topic="later")] == [1, 2]

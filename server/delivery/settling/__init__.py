@@ -11,4 +11,5 @@ burying.py       unfinished messages of ended places: dead letters, or dropped a
 former.py        leases from before a restart
 late.py          late acks
 settling.py      the verbs: ack, nack, extend, lease, received, complete, part
+followed.py      acks with follow-ups: both in one batch
 """

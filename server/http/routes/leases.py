@@ -25,17 +25,20 @@ from typing import Any
 from aiohttp import web
 
 from shards.commit import Commit
+from timeline.position import id_text
 
 from ...delivery.membership import Membership
 from ...delivery.terms import LASTING
 from ...engine.writer import Ask
 from ...pull.call import Answer, Leased
+from ...pull.lease_id import lease_text
 from ..access import Rights, rights_of
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, WRITES, Gives, described
+from ..following import Following
 from ..leasing import AckMessages, ExtendLeases, LeaseMessages, Leasing, NackMessages, ReleaseMessages
 from ..protocol import Protocol
-from ..requests import json_of
+from ..requests import json_of, trace_of
 from ..turns import Turn, Turns
 from ..values import shapes
 
@@ -46,9 +49,12 @@ LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 class LeaseRoutes:
     """The routes."""
 
-    def __init__(self, ask: Ask, leasing: Leasing, groups: Membership, turns: Turns) -> None:
+    def __init__(
+        self, ask: Ask, leasing: Leasing, groups: Membership, turns: Turns, following: Following
+    ) -> None:
         self._ask = ask
         self._leasing = leasing
+        self._following = following
         self._groups = groups
         self._turns = turns
 
@@ -95,15 +101,29 @@ class LeaseRoutes:
             leasing.done(call, is_read=is_read)
 
     @described(
-        "Leased messages are done with",
+        "Leased messages are done with; with `then` together with messages that follow from one",
         READ,
         Gives(200, shapes.Acked),
         body=AckMessages,
         example={"lease_ids": [LEASE_ID]},
-        problems=WRITES,
+        problems=("idempotency-mismatch", *WRITES),
     )
     async def ack(self, request: web.Request) -> web.Response:
-        return await self._settled(request, "ack")
+        raw, name, rights = await json_of(request), request.match_info["group"], rights_of(request)
+        followed = self._leasing.followed(name, raw, rights)
+        if followed is None:
+            return await self._settled(request, "ack")
+        lease, is_theirs = followed
+        ids = None
+        if is_theirs:
+            turn, context = self._turns.of(request), trace_of(request)
+            ids = await self._following.ack(raw, lease, rights, context, turn)
+        told: shapes.Acked = {
+            "acked": int(ids is not None),
+            "gone": [lease_text(lease)] if ids is None else [],
+            "ids": [id_text(one) for one in ids or ()],
+        }
+        return json_answer(told)
 
     @described(
         "Leased messages are not done: they come again, later",

@@ -235,10 +235,12 @@ class LeasedMessages(TypedDict):
 
 
 class Acked(TypedDict):
-    """Number of messages done; `gone`: leases that had ended, or are not yours."""
+    """Number of messages done; `gone`: leases that had ended, or are not yours. `ids`: of the follow-ups, if
+    they were asked for; none if the lease is gone."""
 
     acked: int
     gone: list[str]
+    ids: NotRequired[list[Id]]
 
 
 class Released(TypedDict):

@@ -44,6 +44,7 @@ REFUSALS = re.compile(
             # Two places in one request, or the type of another member.
             r"(line \d+: )?key: (differs from the header|is required with|the Idempotency-Key was used)",
             r"encoding: .* goes with a payload that is a string",
+            r"then(: goes with|\[\d+\]\.)",
             r"debounce\.(wait|max_wait): must be ", r"debounce: does not go with",
         )
     )

@@ -1,0 +1,123 @@
+"""`:ack` with `then`: a leased message is done, and its follow-ups are placed, in one batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+import msgspec
+
+from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.draft import AS_EVER, Draft, Known, Terms
+from timeline.position import MessageId
+from timeline.session import Flight
+
+from ..auth.rights import SCHEDULE
+from ..delivery.settling.followed import FollowUps
+from ..engine.clock import Clock
+from ..observe.metrics import Metrics
+from ..observe.trace_context import Headers
+from ..observe.tracing import Traces
+from ..pull.lease_id import LeaseId
+from ..settings.config import Limits
+from .access import Rights
+from .answers import refusal, refusals
+from .intake import Coming, Intake, Trace, Wrong
+from .posting import NOT_BARRED, Placed, place
+from .problems import Problem
+from .turns import Turn
+from .values.bodies import FieldError
+from .values.reader import Item, Reader
+
+
+class ThenRaws(msgspec.Struct):
+    """The follow-ups as sent."""
+
+    then: list[msgspec.Raw]
+
+
+_THEN = msgspec.json.Decoder(ThenRaws)
+
+
+class Following:
+    """Acks messages together with their follow-ups."""
+
+    def __init__(
+        self,
+        follow_ups: FollowUps,
+        intake: Intake,
+        clock: Clock,
+        limits: Limits,
+        metrics: Metrics,
+        traces: Traces | None,
+    ) -> None:
+        self._follow_ups = follow_ups
+        self._intake = intake
+        self._clock = clock
+        self._limits = limits
+        self._metrics = metrics
+        self._traces = traces
+
+    async def ack(
+        self, raw: bytes, lease: LeaseId, rights: Rights | None, context: Headers, turn: Turn
+    ) -> list[MessageId] | None:
+        """Ack a leased message; returns the ids of its follow-ups, None: the lease is gone, and nothing is
+        done. Raises Problem, RequestError."""
+        if rights is not None and not rights.principal.has(SCHEDULE):
+            raise Problem("forbidden", f"Key '{rights.name}' lacks the scope '{SCHEDULE}'.")
+        trace, now_ms = Trace(self._traces, context), self._clock.wall_ms()
+        user = "" if rights is None else rights.name
+        reader = Reader(now_ms, self._limits, user, trace.context)
+        items: list[Item | Wrong] = list(_read(reader, raw))
+        decide = partial(self._decide, lease=lease)
+        coming = Coming(items, reader.topics.values(), now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
+        with trace, refusals():
+            try:
+                _, placed = await self._intake.take(coming)
+            except Refused as error:
+                raise refusal(error, error.index + 1) from None
+            trace.placed = placed or [0] * len(items)
+        if not placed:
+            return None
+        self._metrics.accepted.inc(sum(not isinstance(one, Known) for one in placed))
+        return [one.id if isinstance(one, Known) else one for one in placed]
+
+    def _decide(
+        self,
+        commit: Commit,
+        drafts: Sequence[Draft],
+        lease: LeaseId,
+        late: Sequence[int] = (),
+        names: Sequence[MessageId] = (),
+        terms: Terms = AS_EVER,
+        barred: Mapping[int, str] = NOT_BARRED,
+    ) -> list[Placed]:
+        """In the writer; empty: the lease is gone. Raises Refused, with nothing done."""
+
+        def is_it(flight: Flight) -> bool:
+            return flight.origin == (lease.position, lease.shard)
+
+        placing: Callable[[], list[Placed]] = partial(place, commit, drafts, late, names, terms, barred)
+        placed: list[Placed] | None = self._follow_ups.follow(
+            commit, lease.text, lease.number, is_it, placing
+        )
+        return placed or []
+
+
+def _read(reader: Reader, raw: bytes) -> Sequence[Item]:
+    """The follow-ups in a body. Raises FieldError."""
+    items = []
+    for index, one in enumerate(_THEN.decode(raw).then):
+        try:
+            items.append(reader.line(bytes(one)))
+        except FieldError as error:
+            raise _at(index, error) from None
+    return items
+
+
+def _at(index: int, error: FieldError) -> FieldError:
+    return FieldError(f"then[{index}].{error.field}", error.detail)
+
+
+def _refuse(index: int, error: Wrong) -> NoReturn:
+    raise _at(index, error) if isinstance(error, FieldError) else error
