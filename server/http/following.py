@@ -106,12 +106,16 @@ class Following:
 
 def _read(reader: Reader, raw: bytes) -> Sequence[Item]:
     """The follow-ups in a body. Raises FieldError."""
-    items = []
+    items: list[Item] = []
     for index, one in enumerate(_THEN.decode(raw).then):
         try:
-            items.append(reader.line(bytes(one)))
+            item = reader.line(bytes(one))
         except FieldError as error:
             raise _at(index, error) from None
+        if item.while_undone:
+            # Each would ask all places, and all follow-ups are decided in one step.
+            raise _at(index, FieldError("key_scope", "does not go with then"))
+        items.append(item)
     return items
 
 

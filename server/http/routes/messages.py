@@ -43,7 +43,7 @@ from ...observe.metrics import Metrics
 from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
-from ..access import Rights, changes, owns, rights_of, sees, user_of
+from ..access import Rights, changes, charge, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..by_key import ByKey
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
@@ -390,6 +390,7 @@ class Messages:
         wish, item = reader.wish(body, named.key)
         upserted: Upserted | Problem
         if item is None:
+            charge(rights, 1)  # its version is kept as long as a message
             cancel = partial(named.cancel, version=wish.version, may_change=may_change)
             upserted = await asked(self._ask, cancel)
         else:

@@ -78,6 +78,7 @@ async def test_gone_stores_nothing(server: Running) -> None:
         ({"topic": "a/+", "payload": "x"}, "then[1].topic"),
         ({**NEXT, "deliver_in": "soon"}, "then[1].deliver_in"),
         ({**NEXT, "id": "0" * 32}, "then[1].id"),
+        ({**NEXT, "key": "k", "key_scope": "pending"}, "then[1].key_scope"),
         ({**NEXT, "deliver_to": "nobody"}, "deliver_to"),
         ({**NEXT, "key": "taken"}, "key"),
     ],

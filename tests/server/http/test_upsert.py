@@ -244,3 +244,13 @@ async def test_quotas_hold_for_what_grows(guarded: Keyed) -> None:
     )
     await guarded.call("a", "PUT", path, {"cancel": True})
     assert (owned.pending(b"a"), owned.pending_bytes(b"a")) == (0, 0)
+
+
+async def test_a_version_alone_counts_toward_the_rate(guarded: Keyed) -> None:
+    """It is kept as a message is."""
+    guarded.add("a", rate=1)
+    answers = [
+        await guarded.call("a", "PUT", f"{BY_KEY}k{n}", {"cancel": True, "version": [1, 0]}, status=None)
+        for n in range(5)
+    ]
+    assert {answer.status for answer in answers} == {200, 429}
