@@ -127,6 +127,8 @@ class Shape:
 _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
 _ID_BYTES = len(_ID) + 32
+_ORDER = user_property("fasti-ordering-key", "")[:-2]
+"""User property `fasti-ordering-key`, up to the length of its value."""
 _SEQ_BYTES = 6
 _PUBACK = Struct(">BBHBB").pack
 
@@ -200,31 +202,27 @@ def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes
         return payload
     order = message.ordering_key
     if order:
-        properties = common_properties(message, node)
-        if lease_ms:
-            properties += _lease_property(lease_ms)
-        return varint(len(properties)) + properties + payload
+        order = _ORDER + len(order).to_bytes(2, "big") + order
     if not message.asked_ms:
-        if not lease_ms:
-            return b"\0" + payload
-        lease = _lease_property(lease_ms)
-        return varint(len(lease)) + lease + payload
+        if lease_ms:
+            order += _lease_property(lease_ms)
+        return varint(len(order)) + order + payload
     place = message.position
     opening, closing = _of_millisecond(
-        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms, lease_ms
+        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms, lease_ms, len(order)
     )
-    return opening + hexlify((place & SEQ_MAX).to_bytes(_SEQ_BYTES, "big")) + closing + payload
+    return opening + hexlify((place & SEQ_MAX).to_bytes(_SEQ_BYTES, "big")) + closing + order + payload
 
 
 @lru_cache(1024)
 def _of_millisecond(
-    at_ms: int, shard: int, node: int, due_ms: int, late_ms: int, lease_ms: int
+    at_ms: int, shard: int, node: int, due_ms: int, late_ms: int, lease_ms: int, order_bytes: int
 ) -> tuple[bytes, bytes]:
-    """What stands before the seq, and behind it."""
+    """What stands before the seq, and behind it, before the ordering key and its name."""
     closing = _due_property(due_ms) + _late_property(late_ms)
     if lease_ms:
         closing += _lease_property(lease_ms)
-    opening = varint(_ID_BYTES + len(closing)) + _ID + b"%012x%04x%04x" % (at_ms, shard, node)
+    opening = varint(_ID_BYTES + len(closing) + order_bytes) + _ID + b"%012x%04x%04x" % (at_ms, shard, node)
     return opening, closing
 
 
