@@ -67,7 +67,7 @@ def test_a_node_at_a_time(
                 node.start()
                 cluster.wait_ready()
                 load.acked(ACKS)
-            cluster.until(lambda: _why(cluster) == "", "something is left to be said", 20)
+            cluster.until(lambda: _why(cluster) == "", "something is left to be said", 60)
             last = cluster.leader()
             last.kill()
             cluster.leader(but=last)

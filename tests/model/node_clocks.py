@@ -5,8 +5,8 @@ server of each node sees what its `NodeClock` makes of it. What the nodes ask ea
 `exchange`, after which each judges its clock by the rule of server/cluster/node.py.
 
 What is promised while one clock of three is wrong, whichever and by whatever: nobody dispatches beyond the
-time of the world by more than a clock may be off unnoticed, and who leads after two exchanges is not behind
-it by more than that.
+time of the world by more than a clock may be off unnoticed; and who leads after two exchanges of all is not
+behind it by more than that.
 """
 
 import asyncio
@@ -137,6 +137,13 @@ class NodeClocks:
         for number in present:
             self.judges[number].hear_members(told)
             self.judges[number].judge()
+
+    def may_lead(self, number: int, led: int) -> bool:
+        """By its clock: others do not contradict it, and it is not ahead of that of who `led`, unless another
+        node agrees (server/cluster/follower.py)."""
+        judge = self.judges[number]
+        ahead_ms = self.all[number].now_ms - self.all[led].now_ms
+        return judge.is_fit and (ahead_ms <= SKEW_MS or judge._clock_agrees)
 
     def check_early(self, at_ms: int, who: str) -> None:
         need(at_ms <= self.world.latest_ms + OFF_MS, f"{who} dispatches by a clock that is ahead")

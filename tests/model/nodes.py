@@ -117,6 +117,8 @@ class NodesRig(Rig):
         self._end_term(survivors, wall_by_ms)
 
     def _end_term(self, survivors: int, wall_by_ms: int = 0) -> None:
+        if self.r.random() < 0.5:
+            self.end_elder()
         node = self.cluster.leader
         node.arrives(survivors)
         self._lose(node)
@@ -130,7 +132,9 @@ class NodesRig(Rig):
     def _fit(self, but: Node | None = None) -> list[Node]:
         """The nodes that may lead by their clock, which one of them may after an exchange."""
         for _ in range(3):
-            found = [n for n in self.cluster.nodes if n is not but and self.clocks.judges[n.number].is_fit]
+            led, elder = self.cluster.leader.number, None if self.elder is None else self.elder.node
+            others = [n for n in self.cluster.nodes if n not in (but, elder)]
+            found = [n for n in others if self.clocks.may_lead(n.number, led)]
             if found:
                 return found
             self._exchange()
@@ -202,8 +206,6 @@ class NodesRig(Rig):
 
     def _lead(self, node: Node) -> None:
         """A server begins on a node, which has claimed the log."""
-        if self.elder is not None and node is self.elder.node:
-            self.end_elder()
         self.terms += 1
         self.store = self.oracle.store = self.cluster.lead(node)
         self.oracle.cut()
@@ -226,7 +228,7 @@ class NodesRig(Rig):
         if not self.clocks.judges[leader.number].is_fit:
             self.gave_up += 1
             self._end_term(0)
-        else:
+        elif self.elder is None:
             self.clocks.check_behind(leader.number)
 
     def fault_of_clock(self, index: int, by_ms: int) -> None:

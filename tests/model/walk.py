@@ -224,6 +224,8 @@ NODE_STEPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
     "two_who_lead": (0.6, _two_who_lead),
     "arrive": (1.5, lambda rig, r: rig.arrive(r.randrange(3))),
     "follow": (5, lambda rig, r: rig.follow(r.randrange(3))),
+}
+MISHAPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
     "beat": (3, lambda rig, r: rig.beat()),
     "fault_of_clock": (1.5, lambda rig, r: rig.fault_of_clock(r.randrange(3), r.choice(FAULTS))),
     "stray": (1, lambda rig, r: rig.stray()),
@@ -234,18 +236,18 @@ NODE_STEPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
 }
 
 
-def walk_nodes(seed: int, steps: int | None = None) -> NodesRig:
-    """The same on a log that several nodes share."""
+def walk_nodes(seed: int, steps: int | None = None, *, has_mishaps: bool = True) -> NodesRig:
+    """The same on a log that several nodes share. `has_mishaps`: of clocks and of people."""
+    table = {**NODE_STEPS, **(MISHAPS if has_mishaps else {})}
     r = Random(seed)
     rig = NodesRig(Random(seed))
 
     def step() -> None:
-        name = r.choices((*_NAMES, *NODE_STEPS), (*_WEIGHTS, *(weight for weight, _ in NODE_STEPS.values())))[
-            0
-        ]
+        weights = (*_WEIGHTS, *(weight for weight, _ in table.values()))
+        name = r.choices((*_NAMES, *table), weights)[0]
         rig.history.append(name)
-        if name in NODE_STEPS:
-            NODE_STEPS[name][1](rig, r)
+        if name in table:
+            table[name][1](rig, r)
         else:
             STEPS[name][1](rig, r)
 

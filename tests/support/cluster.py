@@ -262,10 +262,12 @@ class Cluster:
         return found[0]
 
     def wait_ready(self, limit_s: float = READY_S) -> Node:
-        """Until one leads and every other one that runs follows it, with nothing of the log missing."""
+        """Until one leads and every other one that runs follows it, with nothing of the log missing that was
+        there when it began to lead."""
         until = time.monotonic() + limit_s
         leader = self.leader(limit_s)
-        self.until(lambda: self._is_together(leader), "not together", until - time.monotonic())
+        least = (leader.status() or {}).get("applied", 0)
+        self.until(lambda: self._is_together(leader, least), "not together", until - time.monotonic())
         return leader
 
     def until(self, is_so: Callable[[], bool], what: str, limit_s: float) -> None:
@@ -283,13 +285,13 @@ class Cluster:
             for node in self.nodes.values()
         )
 
-    def _is_together(self, leader: Node) -> bool:
+    def _is_together(self, leader: Node, least: int) -> bool:
         said = {node.name: node.status() or {} for node in self.running}
         led = said[leader.name]
         return led.get("state") == "leader" and all(
             one.get("state") == "follower"
             and one["epoch"] == led["epoch"]
-            and one["applied"] >= led["applied"]
+            and one["applied"] >= least
             and (one["leader"] or {}).get("node") == leader.name
             for name, one in said.items()
             if name != leader.name
