@@ -561,7 +561,8 @@ class Node:
         told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
         offset_ms = self._log_clock.offset_ms
         if self._log_clock.differs and offset_ms is not None and LOG_SERVER not in self._clock_fault:
-            told.append(f"this node's clock is {offset_ms / 1000:.1f} s ahead of that of {LOG_SERVER}")
+            by_s = abs(offset_ms) / 1000
+            told.append(f"this node's clock differs by {by_s:.1f} s from that of {LOG_SERVER}")
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         told += differing(self._member(), self._members)

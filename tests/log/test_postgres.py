@@ -169,7 +169,7 @@ def test_standbys_that_are_given_up_meanwhile(servers: Postgres) -> None:
     ledger.append(1)
     servers.set_standbys("")
     try:
-        with pytest.raises(LogDown, match="no synchronous standbys"), hurried(ledger.log, 3):
+        with pytest.raises(Unfit, match="no synchronous standbys"), hurried(ledger.log, 3):
             ledger.append(1)
         with pytest.raises(Unfit, match="no synchronous standbys"):
             opened(servers, "given_up")
@@ -189,7 +189,7 @@ def test_a_standby_takes_over() -> None:
         received = "SELECT pg_last_wal_receive_lsn()::text::pg_lsn - '0/0'"
         heir = max(STANDBYS, key=lambda name: servers.asked(received, name)[0][0])
         servers.asked("SELECT pg_promote()", heir)
-        with pytest.raises(LogDown, match="no synchronous standbys"):
+        with pytest.raises(Unfit, match="no synchronous standbys"):
             ledger.append(1)
         ledger.log = opened(servers, "over", must_replicate=False)
         ledger.append(3)

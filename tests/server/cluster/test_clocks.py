@@ -186,7 +186,7 @@ async def test_the_log_s_clock_counts_as_one(node: Node) -> None:
     node._state = "leader"
     told_by_log(node, -HOUR_MS)
     assert not node._over.is_set()
-    assert node.view()["why"] == "this node's clock is 3600.0 s ahead of that of the log's server"
+    assert node.view()["why"] == "this node's clock differs by 3600.0 s from that of the log's server"
     assert node.view()["clock_offset_ms"] == HOUR_MS
     node._clocks.measured("b", -HOUR_MS, -HOUR_MS)
     node._judge_clock()

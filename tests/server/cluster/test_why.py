@@ -111,7 +111,7 @@ async def of_the_log(folder: Path) -> list[str]:
     store.lead("a", "http://a")
     made._side.limit = refused  # type: ignore[method-assign]
     await made._trimming.look(store)
-    made._trimming._state = LogState(90, 100, 999, 1_000)
+    made._trimming.state = LogState(90, 100, 999, 1_000)
     made._members.hear(replace(made._member(), node="gone", applied=3), int(ALIVE_S * 1000) + 1)
     said.append(made.view()["why"])
     made._side.unfit = "the stream is of 1 replicas"
@@ -134,6 +134,9 @@ def of_the_others(folder: Path) -> Iterator[str]:
     for process in ("1", "2", "1"):
         made._members.hear(replace(made._member(), process=process))
     made._server = cast("Any", SimpleNamespace(app=SimpleNamespace(is_ready=False)))
+    yield made.view()["why"]
+    made = leading(folder / "log", Shelf())
+    made._log_clock.told(made._clock.system_ms() + 10_000, made._log_clock.now())
     yield made.view()["why"]
 
 
