@@ -6,6 +6,7 @@
     fasti-server inspect [-o json] [--summary] --data DIR
     fasti-server verify [--repair] --data DIR
     fasti-server leave --data DIR
+    fasti-server cluster init | heal [--accept-loss]
     fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order; 1 the data is damaged or the server could not continue; 2 wrong usage or
@@ -100,6 +101,10 @@ def _run(options: argparse.Namespace, config: Config) -> int:
 
 
 def _offline(options: argparse.Namespace, config: Config, path: Path) -> int:
+    if options.command == "cluster":
+        from .cluster.healing import run
+
+        return run(config, options.verb, accepts_loss=options.accept_loss)
     from .offline import inspect, leave, verify
 
     if options.command == "inspect":
@@ -213,8 +218,8 @@ def _parser() -> argparse.ArgumentParser:
         help="show every setting with its origin and the sum of the bounds, then exit",
     )
     parser.add_argument("--version", action="version", version=f"fasti-server {server_version()}")
-    parser.set_defaults(repair=False)
-    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,leave,keys}")
+    parser.set_defaults(repair=False, accept_loss=False)
+    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,leave,cluster,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
@@ -227,6 +232,13 @@ def _parser() -> argparse.ArgumentParser:
         "verify", parents=[quiet], help="check the counts and rows of a stopped server"
     )
     commands.add_parser("leave", parents=[quiet], help="detach a stopped node's data from the cluster's log")
+    several = commands.add_parser("cluster", parents=[quiet], help="begin a cluster's log, or begin it anew")
+    verbs = several.add_subparsers(dest="verb", metavar="{init,heal}", required=True)
+    verbs.add_parser("init", parents=[quiet], help="make the log of a new timeline")
+    heal = verbs.add_parser(
+        "heal", parents=[quiet], help="show what would be lost if the log went on from the nodes that answer"
+    )
+    heal.add_argument("--accept-loss", action="store_true", help="let it go on from there")
     check.add_argument("--repair", action="store_true", help="rebuild derived data")
     _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list and revoke keys"), quiet)
     return parser

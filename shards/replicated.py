@@ -159,7 +159,7 @@ class ReplicatedStore:
             self.applied.seq + 1,
             node,
             url,
-            timeline=self.timeline or os.urandom(TIMELINE_BYTES).hex(),
+            timeline=self.timeline or self._log.origin.timeline or new_timeline(),
             has_base=has_base,
             is_raised=self.is_raised,
         )
@@ -436,6 +436,11 @@ class ReplicatedStore:
 def applied_of(store: Store) -> Seal:
     """The record up to which a store has the log. Raises StoreFailed, Corrupt."""
     return place_in_log(store) or ORIGIN
+
+
+def new_timeline() -> str:
+    """An id that no timeline has."""
+    return os.urandom(TIMELINE_BYTES).hex()
 
 
 def timeline_in(store: Store) -> str:

@@ -7,6 +7,9 @@ offsets.py       retained log offsets: the record that was so many bytes ago
 follower.py      following the log, and the election
 standby.py       what a follower keeps in RAM, to take the lead at once
 opening.py       opens a node's store with its connection to the log
+standing.py      what nodes tell each other when a log is to be begun, and who begins it
+beginning.py     begins a new log, or a lost one anew
+healing.py       the same, when a person says so
 engine_side.py   a second connection to the log: its bounds, its room, and trimming
 clocks.py        whose clock differs, and what a step of one's own is worth
 log_clock.py     the clock of the log's server

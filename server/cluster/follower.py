@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable
 
 from shards.errors import ShardsError
-from shards.log.errors import Damaged, Fenced, LogError, Trimmed
+from shards.log.errors import Damaged, Fenced, LogError, NoLog, Trimmed
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
@@ -80,13 +80,13 @@ class Follower:
     def step(self) -> bool:
         """Read new records. Returns whether this node leads now.
 
-        Raises Trimmed, Damaged if the store cannot continue with this log; StoreFailed, Corrupt for the store
-        itself.
+        Raises Trimmed, Damaged if the store cannot continue with this log; NoLog if that is gone;
+        StoreFailed, Corrupt for the store itself.
         """
         began = self._mono()
         try:
             count = self._store.follow()
-        except (Trimmed, Damaged):
+        except (Trimmed, Damaged, NoLog):
             raise
         except LogError as error:
             self._missed(error)

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from shards.errors import Corrupt, ShardsError, StoreFailed
-from shards.log.errors import Damaged, LogDown, Trimmed, Unfit
+from shards.log.errors import Damaged, LogDown, NoLog, Trimmed, Unfit
 from shards.log.record import VERSION
 from shards.replicated import ReplicatedStore
 from shards.store import Table
@@ -50,6 +50,7 @@ from ..settings.config import Config
 from ..settings.kinds import without_password
 from ..settings.times import format_ms
 from .beats import Beats
+from .beginning import Beginning
 from .clocks import SKEW_MS, Clocks, NodeClock
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
@@ -68,6 +69,7 @@ from .routes import ClusterRoutes
 from .scrub import Scrub
 from .space import give_back
 from .standby import Standby
+from .standing import HEAL
 from .swap import recover_swap
 from .trimming import Trimming
 from .view import Leader, NodeRow, Places, View
@@ -141,6 +143,9 @@ class Node:
         self._trimming = Trimming(self._side, self._members, cluster.node, cluster.keep, self._clock.mono)
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._key, cluster.node, system_ms)
+        self._beginning = Beginning(
+            config, self._key, self._members, lambda: self._store, lambda: self._server is not None
+        )
         self._listeners = RedirectingListeners(
             config, http_tls, mqtt_tls, self._figures, self._other_leader, self._told_why
         )
@@ -185,7 +190,7 @@ class Node:
         while not self.stopping.is_set():
             if store is None:
                 try:
-                    store = await self._opened()
+                    store = await self._opened() or await self._anew()
                 except Unfit as error:  # refused at the start; later the log may become fit again
                     self._fault(error)
             if store is None:
@@ -201,16 +206,41 @@ class Node:
             store = None
 
     async def _opened(self) -> ReplicatedStore | None:
-        """The store on the log; None: the log does not answer, or another node's data is needed first."""
+        """The store on the log; None: the log does not answer or is lost, or another node's data is needed
+        first."""
+        beginning, may_begin = self._beginning, self._beginning.may_begin
+        beginning.may_begin, lost = False, ""
         self._lease = Lease(self._clock, self._takeover_s)
         try:
             return await _in_thread(
-                partial(open_store, self._config, self._lease.renewed_by, self._damage.found)
+                partial(
+                    open_store,
+                    self._config,
+                    self._lease.renewed_by,
+                    beginning.tell,
+                    may_begin=may_begin,
+                    damage=self._damage.found,
+                )
             )
         except (LogDown, StoreFailed) as error:
             self._fault(error)
+        except NoLog as error:
+            lost = str(error)
         except (Damaged, Corrupt) as error:
             await self._resync(error, 0)
+        finally:
+            beginning.lost = lost
+        return None
+
+    async def _anew(self) -> ReplicatedStore | None:
+        """The store on a log that this node has begun, if it was lost and that is agreed; else None."""
+        lost = self._beginning.lost
+        if not lost:
+            return None
+        why = await self._beginning.attempt(self._reports.session, self._listeners.places.http)
+        if not why:
+            return await self._opened()
+        self._fault(NoLog(f"{lost}: {why}"))
         return None
 
     async def _follow(self, store: ReplicatedStore) -> None:
@@ -345,7 +375,10 @@ class Node:
             self._why = f"the log ends before record {applied}: it has lost records, or is another log"
             await self._pause()
             return
-        for url in self._reports.others():
+        sources = self._reports.sources(bounds[0], self._beginning.standing.timeline)
+        if not sources:
+            self._why = f"{error}; no node that is heard has the records before: {HEAL}"
+        for url in sources:
             try:
                 copy = fetch(self._reports.session, url, self._key, self._data)
                 if not await _ends(copy, before=self.stopping):
@@ -415,7 +448,7 @@ class Node:
 
     def _more(self) -> list[web.RouteDef]:
         """The cluster's routes, on every node."""
-        return [*self._routes.routes(), *self._copies.routes()]
+        return [*self._routes.routes(), *self._copies.routes(), *self._beginning.routes()]
 
     def _of_followers(self) -> list[web.RouteDef]:
         """Plus backups of this node's own data; a leader's server has its own route."""
@@ -463,7 +496,7 @@ class Node:
             self._clocks.told(),
             self._keys_digest,
             self._settings_digest,
-            "" if self._store is None else self._store.timeline,
+            self._beginning.standing.timeline,
             self._is_fit,
             self._process,
             self._config.cluster.takeover_after_ms,
@@ -592,7 +625,7 @@ class Node:
         zones = self._stored_zones
         return {
             "name": cluster.name,
-            "timeline": "" if self._store is None else self._store.timeline,
+            "timeline": self._beginning.standing.timeline,
             "node": cluster.node,
             "state": self._state,
             "epoch": applied[1],

@@ -3,6 +3,7 @@
     no rows                       a new node: it begins with record 1, or with a copy of another's data
     rows up to a record           it continues there
     rows of its own               the log must be empty, and begins with them
+    a log without records         a new one, or a lost one: it is begun by a rule of its own (beginning.py)
 
 Two timelines cannot be joined: a node with its own rows is refused by a log that has records.
 """
@@ -12,23 +13,39 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shards.log.contract import Log
-from shards.log.errors import Damaged, OtherKey, Trimmed
-from shards.log.opening import NAME, open_log
-from shards.log.record import claim_of
+from shards.log.engine import Origin
+from shards.log.errors import Damaged, NoLog, OtherKey, Trimmed
+from shards.log.opening import NAME, open_log, unopened_log
+from shards.log.record import Seal, claim_of
 from shards.recover import check_number, format_of
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 
 from ..settings.config import Config, ConfigError
+from .standing import Standing, standing_of
 
 
 def open_hand(config: Config) -> Log:
-    """Connect to the log. Blocks, at most `takeover_after`. Raises ConfigError, LogDown, Unfit."""
+    """Connect to the log. Blocks, at most `takeover_after`. Raises ConfigError, LogDown, Unfit, NoLog."""
+    return _reached(config, open_log)
+
+
+def begin_log(config: Config, seal: Seal, timeline: str, node: str = "") -> None:
+    """Make the log, or empty it, to go on behind the record of `seal`. `node`: it may write the first record
+    without asking others. Blocks. Raises ConfigError, LogError."""
+    hand = _reached(config, unopened_log)
+    try:
+        hand.begin(seal, Origin(timeline, node))
+    finally:
+        hand.close()
+
+
+def _reached(config: Config, reach: Callable[..., Log]) -> Log:
     cluster = config.cluster
     if not NAME.fullmatch(cluster.name):
         raise ConfigError("cluster.name", f"may have a-z, 0-9 and _ only, got {cluster.name!r}")
     try:
-        return open_log(
+        return reach(
             cluster.log,
             cluster.name,
             time,
@@ -41,13 +58,18 @@ def open_hand(config: Config) -> Log:
 
 
 def open_store(
-    config: Config, through: Callable[[Callable[[], None]], None], damage: str = ""
+    config: Config,
+    through: Callable[[Callable[[], None]], None],
+    tell: Callable[[Standing], None],
+    *,
+    may_begin: bool = False,
+    damage: str = "",
 ) -> ReplicatedStore:
-    """This node's store on the log. `through` calls each of its writes into the log. `damage`: what was found
-    of it before. Blocks.
+    """This node's store on the log. Blocks. `through` calls each of its writes into the log; `tell` is called
+    with what it has. `may_begin`: it may write the first record. `damage`: what was found of the data before.
 
-    Raises ConfigError for its own rows with a log that has records, StoreLocked, WrongFormat, Corrupt,
-    StoreFailed, and what the log raises.
+    Raises ConfigError for its own rows with a log that has records, NoLog if there is no log, or none with
+    records; StoreLocked, WrongFormat, Corrupt, StoreFailed, and what the log raises.
     """
     below = RocksStore(
         Path(config.store.dir),
@@ -58,34 +80,41 @@ def open_store(
     try:
         format_of(below)
         check_number(below, config.store.number)
+        below.flush()  # what is told to others stays
+        mine = standing_of(config.cluster.node, below)
+        tell(mine)
         hand = open_hand(config)
     except BaseException:
         below.close()
         raise
     store = ReplicatedStore(below, hand, through)
     try:
-        if store.has_rows and store.applied.seq == 0:
-            _check_own(config, hand)
+        _check_records(config, hand, mine, may_begin=may_begin)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _check_own(config: Config, hand: Log) -> None:
-    """Raise unless the log may begin with this store's rows: it is empty, or this node has claimed it as its
-    base."""
-    _, last = hand.bounds()
-    if last == 0:
+def _check_records(config: Config, hand: Log, mine: Standing, *, may_begin: bool) -> None:
+    """Raise NoLog for a log without records that this node may not begin; ConfigError unless the log may have
+    this store's own rows: it has no records, or this node has claimed it as its base."""
+    first, last = hand.bounds()
+    if mine.seq and (last == mine.seq or (first <= last > mine.seq)):
         return
+    found, is_whole = None, True
     try:
-        first = next(hand.read(0), None)
+        if first <= last:
+            found = next(hand.read(0), None)  # None: there are only strays
     except (Trimmed, OtherKey, Damaged):
-        pass
-    else:
-        claim = None if first is None else claim_of(first[2])  # None: there are only strays
-        if claim is None or (claim.has_base and claim.node == config.cluster.node):
+        is_whole = False
+    if is_whole and found is None:
+        if may_begin or (mine.seq == 0 and first == 1 and hand.origin.node == mine.node):
             return
+        raise NoLog("the log has no records")
+    claim = None if found is None else claim_of(found[2])
+    if mine.seq or not mine.has_rows or (claim is not None and claim.has_base and claim.node == mine.node):
+        return
     raise ConfigError(
         "store.dir",
         f"{config.store.dir} holds a timeline of its own, and the log {config.cluster.name} has another: "

@@ -87,6 +87,15 @@ class Reports:
             url for url in (*(row.member.url for row in rows), *self._peers) if url and url not in mine
         )
 
+    def sources(self, first: int, timeline: str) -> list[str]:
+        """The URLs of others whose data may continue with a log that begins with record `first`."""
+        lacking = {
+            row.member.url
+            for row in self._members
+            if row.member.applied + 1 < first or (timeline and row.member.timeline not in (timeline, ""))
+        }
+        return [url for url in self.others() if url not in lacking]
+
     async def _tell(self, url: str, member: Member) -> None:
         asked_ms, asked = self._wall_ms(), self._mono()
         try:

@@ -412,8 +412,8 @@ class Cluster:
     node: str = _key(TEXT, "")
     """Name of this node, another on each. Needed with a log."""
     peers: tuple[str, ...] = _key(ORIGINS, [])
-    """HTTP of the other nodes, for a new one that has to find them: ["http://b.example:8080", ...]. Its own
-    may be among them."""
+    """HTTP of the other nodes: ["http://b.example:8080", ...]. Its own may be among them. All of them must
+    have answered before a log is begun."""
     key: str = _key(TEXT, "")
     """What the nodes show each other, and what signs their claims in the log: the same on all, 16 characters
     or more. Needed with a log. Two keys with a comma between them while it is changed."""

@@ -35,6 +35,9 @@ and from a stray on, a batch is asked for again with `is_sure`. A read fetches u
 fewer if they are large. Without a seal it starts with the record before the first wanted one, so that the
 first link is checked too. The engine's leader says where the log ends. A newly elected leader may not know
 the newest records yet, so records that seem lost are asked for again until the deadline.
+
+**A log that is begun anew** has a claim first, chained to the last record that is left in a store. Its place
+may be further on: whoever has that last record lacks nothing, as the digest proves.
 """
 
 import logging
@@ -45,8 +48,8 @@ from typing import TypeVar
 
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
-from .engine import Engine, LogState, NoAnswer, Taken
-from .errors import Damaged, Fenced, LogDown, LogError, OtherKey, TooLarge, Trimmed, Unfit
+from .engine import Engine, LogState, NoAnswer, Origin, Taken
+from .errors import Damaged, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
 from .record import (
     EXTRA_BYTES,
     FIRST_VERSION,
@@ -57,6 +60,7 @@ from .record import (
     Seal,
     claim_data,
     digest_in,
+    follows,
     frame_of,
     is_signed,
     opened,
@@ -110,6 +114,36 @@ class ChainedLog:
     @property
     def is_behind(self) -> bool:
         return self._is_behind
+
+    @property
+    def origin(self) -> Origin:
+        return self._engine.origin
+
+    def begin(self, seal: Seal, origin: Origin) -> None:
+        chain = self._chain = Chain(seal, self._keys)
+        if not seal.digest:
+            raise Damaged(f"the digest of record {seal.seq} is not known: an earlier version wrote the data")
+        timer, is_there = self._timer(), True
+        try:
+            first, last = timer.ask(self._engine.bounds)
+        except NoLog:
+            is_there, first, last = False, 1, 0
+        after = max(last, seal.seq)
+        if seal == ORIGIN and first == 1:
+            if is_there:
+                return
+            after = 0
+        try:
+            timer.ask(lambda left_s: self._engine.make(after, origin, left_s))
+        except Taken:
+            raise Fenced("another node begins the log") from None
+        if not after:
+            return
+        chain.next = after + 1
+        version = VERSION if chain.has_passed else seal.version
+        self._write(
+            chain, 0, claim_data(Claim("", "", os.urandom(16).hex(), timeline=origin.timeline)), version
+        )
 
     def stand(self, seal: Seal) -> None:
         last = self._chain.last
@@ -185,7 +219,7 @@ class ChainedLog:
                 first, last = timer.ask(self._engine.bounds)
                 if chain.next == last + 1:
                     return
-                if is_sure:
+                if is_sure and not self._leaps(chain, first, last, timer):
                     _missed(chain.next, first, last, timer)
                 is_sure = True
                 continue
@@ -284,6 +318,21 @@ class ChainedLog:
                 break
             count = _count_after(there)
             there = self._frames(chain.next, count, timer, is_sure=True)
+        return False
+
+    def _leaps(self, chain: Chain, first: int, last: int, timer: "_Timer") -> bool:
+        """Go on at the first record that is left, if it is chained to the last one here."""
+        for seq in range(first, min(last, first + BATCH) + 1) if chain.next < first else ():
+            frame = self._frame(seq, timer)
+            try:
+                record = None if frame is None else opened(frame, seq)
+            except Damaged:
+                continue  # most likely a stray; else the next is not chained
+            if record is None or not chain.link.digest or not follows(record, chain.link):
+                return False
+            log.warning("log: begun anew at record %d, behind record %d", seq, chain.link.seq)
+            chain.next = seq
+            return True
         return False
 
     def _pass(self, chain: Chain) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from .chain import Strays
-from .engine import LogState
+from .engine import LogState, Origin
 from .record import Seal
 
 Write = Callable[[], None]
@@ -63,6 +63,15 @@ class Log(Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether the last read was ended by its time. The next one goes on there."""
+
+    @property
+    def origin(self) -> Origin:
+        """What the log was made for."""
+
+    def begin(self, seal: Seal, origin: Origin) -> None:
+        """Make the log, or empty it, and go on behind the record that `seal` names, with a claim that nobody
+        leads. Whatever else the log had is lost. At ORIGIN a new log stays empty. Raises Fenced if another
+        node writes meanwhile."""
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
         """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
@@ -118,7 +127,7 @@ class Log(Protocol):
     def read(self, after: int, for_s: float | None = None) -> Iterator[tuple[int, int, bytes]]:
         """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.
         `seq`: of its last record. `for_s`: end after this time, although there is more: strays may come for
-        ever.
+        ever. Trimmed records are passed over where the first one that is left is chained to the caller's.
 
         A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
         trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a

@@ -30,11 +30,28 @@ class LogState(NamedTuple):
     wall_ms: int = 0
 
 
+class Origin(NamedTuple):
+    """What the storage for records was made for. Empty: it does not say."""
+
+    timeline: str = ""
+    """The timeline's id."""
+    node: str = ""
+    """The node that may write the first record without asking others."""
+
+
 class Engine(Protocol):
-    """One connection to an engine, made and replaced by the engine itself. Errors: NoAnswer, Unfit."""
+    """One connection to an engine, made and replaced by the engine itself. Errors: NoAnswer, Unfit, NoLog."""
 
     def connect(self, timeout_s: float) -> None:
-        """Connect, and create the storage for records if there is none. Raises Unfit."""
+        """Connect. Raises Unfit; NoLog: there is no storage for records."""
+
+    def make(self, after: int, origin: Origin, timeout_s: float) -> None:
+        """Create the storage for records if there is none, and empty it: the next sequence is `after + 1`.
+        Raises Taken if there are later ones."""
+
+    @property
+    def origin(self) -> Origin:
+        """What the storage was made for; known once connected."""
 
     @property
     def largest(self) -> int:

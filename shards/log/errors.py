@@ -15,6 +15,10 @@ class LogDown(LogError):
     """The engine has not answered by the deadline. An append may have been written, or may still be."""
 
 
+class NoLog(LogError):
+    """There is no log of this name: it was never made, or it is lost."""
+
+
 class Trimmed(LogError):
     """The record is no longer kept."""
 

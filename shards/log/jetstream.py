@@ -21,8 +21,8 @@ records.
 The stream is checked when the log is opened, and with each `bounds`: an operator may change it. Nodes ask for
 those once a second, and before they claim.
 
-`connect` creates a missing stream when the log is opened. A stream that disappears later is not created
-again: a new, empty one would look like a log in which nothing was ever written.
+Only `make` creates a stream: an empty one in the place of a lost one would look like a log in which nothing
+was ever written. Its metadata say what for. The next sequence is set by the purge of an empty stream.
 
 **Size.** A record is one message, so the servers' `max_payload` (1 MiB by default) bounds it. `largest` is
 what they allow. A larger group is in parts (chained.py).
@@ -42,8 +42,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from .engine import LogState, NoAnswer, Taken
-from .errors import Unfit
+from .engine import LogState, NoAnswer, Origin, Taken
+from .errors import NoLog, Unfit
 from .line import Line
 from .nats import NatsConnection, Reply, Request
 
@@ -61,6 +61,9 @@ NOT_FOUND = b"404"
 WRONG_LAST = (10071, 10164)
 NOT_CLUSTERED = (10074, 10005)
 """Replicas were requested from a lone server, or from too few servers."""
+
+TIMELINE, NODE = "fasti-timeline", "fasti-node"
+"""Metadata of a stream."""
 
 
 class ApiError(msgspec.Struct):
@@ -101,6 +104,7 @@ class Config(msgspec.Struct):
     allow_msg_ttl: bool = False
     sealed: bool = False
     persist_mode: str | None = None
+    metadata: dict[str, str] = {}
 
 
 class Message(msgspec.Struct):
@@ -133,14 +137,27 @@ class JetStream:
         self._subject = f"{name}.log"
         self._must_replicate = must_replicate
         self._largest = 0
-        self._is_made = False
+        self._wanted: Origin | None = None
+        """Of a stream that is to be created if it is missing."""
+        self.origin = Origin()
         self._is_direct = False
         self._tried = 0
         self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _session, _left_s: None, timeout_s)
-        self._is_made = True
+
+    def make(self, after: int, origin: Origin, timeout_s: float) -> None:
+        self._line.close()  # the next connection looks for the stream
+        self._wanted = origin
+        try:
+            state = self._api(b"INFO", b"", timeout_s).state
+        finally:
+            self._wanted = None
+        if state.last_seq > after:
+            raise Taken
+        if after and state.first_seq != after + 1:
+            self.drop(after, timeout_s)
 
     @property
     def largest(self) -> int:
@@ -189,13 +206,13 @@ class JetStream:
     def _api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
         answer = self._line.call(lambda session, left_s: session.api(verb, said, left_s), timeout_s)
         if answer.error is not None:
-            raise NoAnswer(_said(answer.error))
+            raise self._refused(answer.error)
         return answer
 
     def _limit(self, session: "_Session", wanted_bytes: int, timeout_s: float) -> None:
         answer = session.api(b"INFO", b"", timeout_s)
         if answer.error is not None:
-            raise NoAnswer(_said(answer.error))
+            raise self._refused(answer.error)
         config = msgspec.json.decode(answer.config, type=dict[str, Any])
         if config.get("max_bytes", -1) > 0:
             return
@@ -206,6 +223,11 @@ class JetStream:
                 raise NoAnswer(_said(answer.error))
         if least <= bound // 2 < wanted_bytes // 2:
             session.update({**config, "max_bytes": bound // 2}, timeout_s)
+
+    def _refused(self, error: ApiError) -> NoAnswer | NoLog:
+        if error.err_code == NO_STREAM:
+            return NoLog(f"the stream {self._name} is not there")
+        return NoAnswer(_said(error))
 
     def _session(self, timeout_s: float) -> "_Session":
         """In the line's thread: connect to the next server, and check the stream."""
@@ -221,32 +243,35 @@ class JetStream:
         return session
 
     def _stream(self, session: "_Session", timeout_s: float) -> Config:
-        """The stream's settings. Creates a missing stream, the first time only."""
+        """The stream's settings. Creates a missing stream if it is wanted. Raises NoLog."""
         answer = session.api(b"INFO", b"", timeout_s)
-        if answer.error is not None and answer.error.err_code == NO_STREAM and not self._is_made:
-            answer = self._make(session, REPLICAS, timeout_s)
+        wanted = self._wanted
+        if answer.error is not None and answer.error.err_code == NO_STREAM and wanted is not None:
+            answer = self._make(session, wanted, REPLICAS, timeout_s)
             if (
                 answer.error is not None
                 and answer.error.err_code in NOT_CLUSTERED
                 and not self._must_replicate
             ):
-                answer = self._make(session, 1, timeout_s)
+                answer = self._make(session, wanted, 1, timeout_s)
         if answer.error is not None:
             if answer.error.err_code == NOT_CLUSTERED[0]:
                 raise Unfit(
                     f"the stream {self._name} cannot be of {REPLICAS} replicas: {_said(answer.error)}"
                 )
-            raise NoAnswer(_said(answer.error))
+            raise self._refused(answer.error)
         return _CONFIG.decode(answer.config)
 
-    def _make(self, session: "_Session", replicas: int, timeout_s: float) -> Answer:
-        wanted = Config(subjects=[self._subject], num_replicas=replicas)
+    def _make(self, session: "_Session", origin: Origin, replicas: int, timeout_s: float) -> Answer:
+        metadata = {key: value for key, value in ((TIMELINE, origin.timeline), (NODE, origin.node)) if value}
+        wanted = Config(subjects=[self._subject], num_replicas=replicas, metadata=metadata)
         said = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
         return session.api(b"CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
 
     def _judge(self, config: Config) -> None:
         """Check the stream's settings. Raises Unfit."""
         self._is_direct = config.allow_direct
+        self.origin = Origin(config.metadata.get(TIMELINE, ""), config.metadata.get(NODE, ""))
         if config.num_replicas < REPLICAS and self._must_replicate:
             raise Unfit(
                 f"the stream {self._name} is of {config.num_replicas} replicas, fewer than {REPLICAS}"

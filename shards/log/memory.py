@@ -6,7 +6,8 @@ faults around an engine, whichever it is.
 
 from dataclasses import dataclass, field
 
-from .engine import LogState, NoAnswer, Taken
+from .engine import LogState, NoAnswer, Origin, Taken
+from .errors import NoLog
 
 LARGEST = 64 << 20
 
@@ -18,6 +19,8 @@ class Shelf:
     frames: dict[int, bytes] = field(default_factory=dict)
     first: int = 1
     last: int = 0
+    is_made: bool = True
+    origin: Origin = field(default_factory=Origin)
     max_bytes: int = 0
     """At this bound it is full; 0: never."""
 
@@ -37,10 +40,24 @@ class MemoryEngine:
     def largest(self) -> int:
         return self._largest
 
+    @property
+    def origin(self) -> Origin:
+        return self._shelf.origin
+
     def connect(self, timeout_s: float) -> None:
-        """Always connected."""
+        self._check()
+
+    def make(self, after: int, origin: Origin, timeout_s: float) -> None:
+        shelf = self._shelf
+        if not shelf.is_made:
+            shelf.is_made, shelf.origin, shelf.first, shelf.last = True, origin, 1, 0
+        elif shelf.last > after:
+            raise Taken
+        shelf.frames.clear()
+        shelf.first, shelf.last = after + 1, after
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._check()
         if seq != self._shelf.last + 1:
             raise Taken
         if 0 < self._shelf.max_bytes < self._shelf.used_bytes + len(frame):
@@ -56,15 +73,18 @@ class MemoryEngine:
         *,
         is_sure: bool = True,
     ) -> list[bytes]:
+        self._check()
         found: list[bytes] = []
         while len(found) < count and (frame := self._shelf.frames.get(seq + len(found))) is not None:
             found.append(frame)
         return found
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
+        self._check()
         return self._shelf.first, self._shelf.last
 
     def state(self, timeout_s: float) -> LogState:
+        self._check()
         shelf = self._shelf
         return LogState(shelf.first, shelf.last, shelf.used_bytes, shelf.max_bytes)
 
@@ -81,3 +101,8 @@ class MemoryEngine:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def _check(self) -> None:
+        """Raise NoLog if the shelf has been taken away."""
+        if not self._shelf.is_made:
+            raise NoLog("there is no shelf")

@@ -10,7 +10,7 @@ The driver is imported when a log is opened: a single node has none installed.
 import re
 from collections.abc import Sequence
 
-from .chained import PART_BYTES, open_engine
+from .chained import PART_BYTES, ChainedLog, open_engine
 from .contract import Clock, Log
 from .engine import Engine
 from .errors import Unfit
@@ -28,14 +28,13 @@ def open_log(
     keys: Sequence[str],
     must_replicate: bool = True,
 ) -> Log:
-    """The log of the timeline `name`, created if missing.
+    """The log of the timeline `name`.
 
     `deadline_s`: maximum time of any call, including this one. `keys` of the cluster: claims are made with
     the first, and read with any. `must_replicate`: refuse an engine that would lose acknowledged records with
-    one machine. Raises LogDown, Unfit; ValueError for an invalid URL or name.
+    one machine. Raises LogDown, Unfit; NoLog: it was never made, or is lost; ValueError for an invalid URL
+    or name.
     """
-    if not NAME.fullmatch(name):
-        raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")
     engine = _engine(url, name, must_replicate)
     log = open_engine(engine, clock, deadline_s, keys)
     if engine.largest < PART_BYTES + EXTRA_BYTES:
@@ -44,7 +43,16 @@ def open_log(
     return log
 
 
+def unopened_log(
+    url: str, name: str, clock: Clock, *, deadline_s: float, keys: Sequence[str], must_replicate: bool = True
+) -> Log:
+    """A log that may not exist, to `begin` it. Raises Unfit, ValueError."""
+    return ChainedLog(_engine(url, name, must_replicate), clock, deadline_s, keys)
+
+
 def _engine(url: str, name: str, must_replicate: bool) -> Engine:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")
     scheme = url.partition("://")[0]
     try:
         if scheme in ("nats", "tls"):

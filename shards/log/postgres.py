@@ -2,6 +2,9 @@
 durable.
 
     CREATE TABLE fasti_log (seq bigint PRIMARY KEY, record bytea NOT NULL)
+    COMMENT ON TABLE fasti_log IS 'fasti timeline 6f0e… after 0'
+
+The comment says what for, and after which record an empty table goes on.
 
 **The fence.** One statement in its own transaction inserts the row if `seq - 1` is the greatest. Two at once
 for one place both see that; then the primary key makes one wait for the other, and fail when the other has
@@ -30,6 +33,7 @@ order. Poolers that share a session between clients do not work: the settings ar
 """
 
 import os
+import re
 import socket
 from contextlib import suppress
 from typing import Any
@@ -38,8 +42,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from .engine import LogState, NoAnswer, Taken
-from .errors import Unfit
+from .engine import LogState, NoAnswer, Origin, Taken
+from .errors import NoLog, Unfit
 from .line import Line
 
 LARGEST = 64 << 20
@@ -56,13 +60,21 @@ MAKE = """
 CREATE TABLE IF NOT EXISTS {table} (seq bigint PRIMARY KEY, record bytea NOT NULL);
 ALTER TABLE {table} ALTER COLUMN record SET STORAGE EXTERNAL
 """
-PUT = """
-INSERT INTO {table} (seq, record) SELECT %(seq)s, %(frame)s
-WHERE (SELECT coalesce(max(seq), 0) FROM {table}) = %(seq)s - 1
+COMMENTED = """
+SELECT to_regclass(%(name)s) IS NOT NULL, coalesce(obj_description(to_regclass(%(name)s), 'pg_class'), '')
+"""
+SAID = re.compile(r"fasti timeline (\w*) after (\d+)(?: node (.*))?", re.ASCII)
+AFTER = (
+    "coalesce(substring(obj_description({name}::regclass, 'pg_class') from 'after ([0-9]+)'), '0')::bigint"
+)
+"""Looked up for an empty table only."""
+PUT = f"""
+INSERT INTO {{table}} (seq, record) SELECT %(seq)s, %(frame)s
+WHERE (SELECT coalesce(max(seq), {AFTER}) FROM {{table}}) = %(seq)s - 1
   AND (%(alone)s OR current_setting('synchronous_standby_names') <> '')
 """
 FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
-BOUNDS = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM {table}"
+BOUNDS = f"SELECT coalesce(min(seq), {AFTER} + 1), coalesce(max(seq), {AFTER}) FROM {{table}}"
 STATE = BOUNDS.replace(" FROM", ", floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM")
 DROP = "DELETE FROM {table} WHERE seq <= %s"
 ALONE = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
@@ -80,13 +92,21 @@ class Postgres:
         self._conninfo = _conninfo(url)
         self._table = f"{name}_log"
         self._must_replicate = must_replicate
-        self._is_made = False
+        self._wanted: Origin | None = None
+        """Of a table that is to be created if it is missing."""
+        self.origin = Origin()
         self._warnings: list[str] = []
         self._line: Line[Connection] = Line(url, self._connected, _closed, _abort)
 
     def connect(self, timeout_s: float) -> None:
         self._line.call(lambda _connection, _left_s: None, timeout_s)
-        self._is_made = True
+
+    def make(self, after: int, origin: Origin, timeout_s: float) -> None:
+        self._wanted = origin
+        try:
+            self._line.call(lambda connection, _left_s: self._empty(connection, after, origin), timeout_s)
+        finally:
+            self._wanted = None
 
     @property
     def largest(self) -> int:
@@ -140,8 +160,7 @@ class Postgres:
             connection.add_notice_handler(self._noted)
             connection.execute(SESSION)
             self._judge(connection)
-            if not self._is_made:
-                self._make(connection)
+            self._find(connection)
             if self._must_replicate:
                 self._confirm(connection)
         except BaseException:
@@ -160,15 +179,36 @@ class Postgres:
         if self._must_replicate and self._rows(connection, STANDBYS, ()) == [("",)]:
             raise Unfit("PostgreSQL has no synchronous standbys: synchronous_standby_names is empty")
 
-    def _make(self, connection: Connection) -> None:
-        """Create the table if it is missing."""
-        ((there,),) = self._rows(connection, "SELECT to_regclass(%s) IS NOT NULL", (self._table,))
+    def _find(self, connection: Connection) -> None:
+        """Read what the table was made for. Creates a missing table if it is wanted. Raises NoLog."""
+        ((there, said),) = self._rows(connection, COMMENTED, {"name": self._table})
+        found = SAID.fullmatch(said)
+        self.origin = Origin() if found is None else Origin(found[1], found[3] or "")
         if there:
             return
+        if self._wanted is None:
+            raise NoLog(f"the table {self._table} is not there")
         try:
             self._committed(connection, MAKE, ())
         except psycopg.errors.UniqueViolation as error:
             raise NoAnswer(f"another node makes the table: {error}") from error
+
+    def _empty(self, connection: Connection, after: int, origin: Origin) -> None:
+        """Empty the table, and note what it is for. Raises Taken."""
+        said = f"fasti timeline {origin.timeline} after {after}"
+        if origin.node:
+            said += f" node {origin.node}"
+        self._warnings.clear()
+        with connection.transaction():
+            connection.execute(self._named("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
+            ((_, last),) = self._rows(connection, BOUNDS, ())
+            if last > after:
+                raise Taken
+            connection.execute(self._named("DELETE FROM {table}"))
+            connection.execute(self._named("COMMENT ON TABLE {table} IS {said}", said))
+        if self._warnings:
+            raise NoAnswer(self._warnings[0])
+        self.origin = origin
 
     def _confirm(self, connection: Connection) -> None:
         """Return once all that this connection can see is on a standby. Raises NoAnswer."""
@@ -201,12 +241,15 @@ class Postgres:
             raise NoAnswer(self._warnings[0])
         return count
 
-    def _rows(self, connection: Connection, statement: str, said: tuple[Any, ...]) -> list[Row]:
+    def _rows(self, connection: Connection, statement: str, said: Any) -> list[Row]:
         with connection.cursor(binary=True) as cursor:
             return cursor.execute(self._named(statement), said or None).fetchall()
 
-    def _named(self, statement: str) -> sql.Composed:
-        return sql.SQL(statement).format(table=sql.Identifier(self._table))
+    def _named(self, statement: str, said: str = "") -> sql.Composed:
+        name = self._table
+        return sql.SQL(statement).format(
+            table=sql.Identifier(name), name=sql.Literal(name), said=sql.Literal(said)
+        )
 
     def _noted(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.severity_nonlocalized == "WARNING":

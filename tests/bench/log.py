@@ -13,7 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shards.log.contract import Log
-from shards.log.opening import open_log
+from shards.log.engine import Origin
+from shards.log.opening import open_log, unopened_log
+from shards.log.record import ORIGIN
 from shards.rocks import RocksStore
 from shards.store import Table
 from tests.support.nats import Nats
@@ -49,6 +51,9 @@ def _measured(env: Env, urls: dict[str, str], label: str, size: int, count: int)
     for run in range(env.sizes.runs):
         spent[FLOOR].append(_floor(env.folder / f"rocks-{size}-{run}", data[:size], count))
         for name, url in urls.items():
+            made = unopened_log(url, f"bench_{size}_{run}", time, deadline_s=DEADLINE_S, keys=("",))
+            made.begin(ORIGIN, Origin())
+            made.close()
             opened = open_log(url, f"bench_{size}_{run}", time, deadline_s=DEADLINE_S, keys=("",))
             spent[name].append(_appended(opened, data[:size], count))
             read[name].append(_read(opened))

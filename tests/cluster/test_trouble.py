@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.cluster import KEY, Cluster
 from tests.support.nats import Nats, free_ports
-from tests.support.server import ROOT
+from tests.support.server import ROOT, environment
 
 from .ledger import Load
 from .test_failover import ACKS, check
@@ -142,11 +142,9 @@ def test_rows_that_were_there_before_the_log(nats_servers: Nats, tmp_path: Path)
         alone.send_signal(signal.SIGTERM)
         alone.communicate(timeout=20)
     with Cluster(tmp_path / "nodes", nats_servers.url, name="grown", is_cuttable=False) as cluster:
-        cluster.start("a")
-        first = cluster.leader(READY_S)
         cluster.start()
-        cluster.wait_ready(READY_S)
-        assert cluster.leader() is first
+        first = cluster.wait_ready(READY_S)
+        assert first.name == "a"
         assert re.search("copy: data of", cluster.nodes["b"].output)
         with urllib.request.urlopen(f"{first.url}/v1/messages?limit=1000") as answer:
             assert len(json.load(answer)["messages"]) == 500
@@ -159,3 +157,53 @@ def test_rows_that_were_there_before_the_log(nats_servers: Nats, tmp_path: Path)
         assert not differences
         assert rows > 500
         assert KEY not in first.output
+
+
+def test_the_stream_is_deleted(
+    cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record
+) -> None:
+    """While all answer the log is begun anew. Else nobody leads, and a person decides; an empty node never
+    does."""
+    load.acked(ACKS)
+    timeline = (cluster.leader().status() or {})["timeline"]
+    assert nats_servers.api(f"STREAM.DELETE.{cluster.name}", {})["success"]
+    load.acked(ACKS)
+    cluster.wait_ready(READY_S)
+    assert (cluster.leader().status() or {})["timeline"] == timeline
+    away = cluster.others(cluster.leader())[0]
+    away.kill()
+    assert nats_servers.api(f"STREAM.DELETE.{cluster.name}", {})["success"]
+    there = cluster.others(away)
+    for node in there:
+        told = f"all of cluster.peers answer, {away.url} do not; `fasti-server cluster heal`"
+        cluster.until(
+            lambda node=node, told=told: told in (node.status() or {})["why"], "it does not say why", READY_S
+        )
+    assert not any(node.is_ready() for node in there)
+    where = ["--http", f"127.0.0.1:{there[0].http[1]}"]
+    for option, code, last in (((), 1, "--accept-loss"), (("--accept-loss",), 0, "take a copy")):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "server",
+                "--data",
+                str(there[0].data),
+                *where,
+                "cluster",
+                "heal",
+                *option,
+            ],
+            cwd=ROOT,
+            env=environment(there[0].settings),
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, last in done.stdout) == (code, True), done.stdout + done.stderr
+    cluster.leader(READY_S)
+    load.acked(ACKS)
+    cluster.wipe(away)
+    away.start()
+    cluster.wait_ready(READY_S)
+    assert {(node.status() or {})["timeline"] for node in cluster.running} == {timeline}
+    check(load, record_property)

@@ -12,7 +12,7 @@ from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.engines import nats_servers, postgres_servers  # noqa: F401
-from tests.support.logs import Elapsing, Faulty, Skipping
+from tests.support.logs import Elapsing, Faulty, Skipping, created
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 
@@ -39,13 +39,16 @@ class Place:
 
     def put(self, seq: int, frame: bytes) -> None:
         """Have anybody's bytes come to stand there."""
-        engine = self.engine()
-        engine.connect(5)
+        engine = created(self.engine())
         engine.put(seq, frame, 5)
         engine.close()
 
     def lose(self, seq: int) -> None:
         """Take one record out of the engine, as rot would."""
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """Have the whole storage disappear, as an operator would."""
         raise NotImplementedError
 
     def open(self, deadline_s: float = DEADLINE_S, keys: Sequence[str] = ("",)) -> ChainedLog:
@@ -55,7 +58,7 @@ class Place:
         self, deadline_s: float = DEADLINE_S, keys: Sequence[str] = ("",)
     ) -> tuple[ChainedLog, Faulty]:
         """A log, and the network before its engine."""
-        network = Faulty(self.engine())
+        network = Faulty(created(self.engine()))
         self._skipping.networks.append(network)
         log = open_engine(network, self.clock, deadline_s, keys)
         self._opened.append(log)
@@ -78,6 +81,10 @@ class MemoryPlace(Place):
     def lose(self, seq: int) -> None:
         del self.shelf.frames[seq]
 
+    def delete(self) -> None:
+        self.shelf.frames.clear()
+        self.shelf.is_made = False
+
 
 class JetStreamPlace(Place):
     def __init__(self, servers: Nats) -> None:
@@ -91,6 +98,9 @@ class JetStreamPlace(Place):
     def lose(self, seq: int) -> None:
         said = self.servers.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": seq})
         assert said.get("success"), said
+
+    def delete(self) -> None:
+        assert self.servers.api(f"STREAM.DELETE.{self.name}", {})["success"]
 
     def losing(self) -> None:
         """Have the stream made so that a record can be taken out."""
@@ -115,6 +125,9 @@ class PostgresPlace(Place):
 
     def lose(self, seq: int) -> None:
         self.servers.asked(f"DELETE FROM {self.name}_log WHERE seq = {seq}")
+
+    def delete(self) -> None:
+        self.servers.asked(f"DROP TABLE {self.name}_log")
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ import pytest
 
 from shards.log.chained import PART_BYTES, open_engine
 from shards.log.contract import Log
+from shards.log.engine import Origin, Taken
 from shards.log.errors import (
     Damaged,
     Fenced,
     LogDown,
+    NoLog,
     OtherKey,
     TooLarge,
     Trimmed,
@@ -657,6 +659,73 @@ def walk(place: Place, seed: int, steps: int) -> None:
     assert {seq: there.get(seq) for seq in acked} == acked, f"seed {seed}"
     for seq, (epoch, data) in there.items():
         assert seq == epoch or (seq, epoch, data) in tried, f"seed {seed}"
+
+
+def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
+    """The places go on; who has the record before goes on, and who lacks it needs a copy."""
+    log = place.open()
+    filled(log, 5)
+    last, before = log.seal_at(5), log.seal_at(4)
+    assert last is not None
+    assert before is not None
+    place.delete()
+    with pytest.raises(NoLog):
+        log.bounds()
+    log.begin(last, Origin("12ab"))
+    assert log.bounds() == (6, 6)
+    other, behind = place.open(), place.open()
+    assert other.origin == Origin("12ab")
+    other.stand(last)
+    (seq, epoch, data) = next(other.read(5))
+    assert (seq, epoch) == (6, 6)
+    assert claim_of(data)[:2] == ("", "")
+    assert claim_of(data).timeline == "12ab"
+    assert other.claim(7, "b", "http://b") == 7
+    behind.stand(before)
+    with pytest.raises(Trimmed):
+        seqs(behind, 4)
+
+
+def test_a_log_is_emptied_to_go_on_behind_an_earlier_record(place: Place) -> None:
+    """An old backup counts from now on: who has its last record goes on behind what was dropped."""
+    log = place.open()
+    filled(log, 5)
+    early, last = log.seal_at(3), log.seal_at(5)
+    assert early is not None
+    assert last is not None
+    log.begin(early, Origin("12ab"))
+    assert log.bounds() == (6, 6)
+    restored, forgotten = place.open(), place.open()
+    restored.stand(early)
+    assert seqs(restored, 3) == [6]
+    assert restored.claim(7, "a", "http://a") == 7
+    restored.stand(early)
+    assert seqs(restored, 3) == [6, 7]
+    forgotten.stand(last)
+    with pytest.raises(Unchained):
+        seqs(forgotten, 5)
+
+
+def test_who_lacks_trimmed_records_does_not_go_on(place: Place) -> None:
+    log = place.open()
+    filled(log, 5)
+    early = log.seal_at(2)
+    assert early is not None
+    log.trim(3)
+    other = place.open()
+    other.stand(early)
+    with pytest.raises(Trimmed):
+        seqs(other, 2)
+
+
+def test_a_log_with_other_records_is_not_begun(place: Place) -> None:
+    log = place.open()
+    filled(log, 3)
+    engine = place.engine()
+    engine.connect(5)
+    with pytest.raises(Taken):
+        engine.make(2, Origin(), 5)
+    assert seqs(place.open()) == [1, 2, 3]
 
 
 class Node:

@@ -6,20 +6,37 @@ import time
 
 import pytest
 
-from shards.log.errors import Unfit
-from shards.log.opening import open_log
+from shards.log.engine import Origin
+from shards.log.errors import NoLog, Unfit
+from shards.log.opening import open_log, unopened_log
+from shards.log.record import ORIGIN
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 from tests.support.server import ROOT
 
 
+def begun(url: str) -> None:
+    """It is made once somebody says so."""
+    with pytest.raises(NoLog):
+        open_log(url, "by_url", time, deadline_s=5, keys=("",))
+    log = unopened_log(url, "by_url", time, deadline_s=5, keys=("",))
+    log.begin(ORIGIN, Origin("12ab", "a"))
+    log.close()
+    log = open_log(url, "by_url", time, deadline_s=5, keys=("",))
+    assert log.origin == Origin("12ab", "a")
+    assert log.bounds() == (1, 0)
+    log.close()
+
+
 def test_nats(nats_servers: Nats) -> None:
+    begun(nats_servers.url)
     log = open_log(nats_servers.url, "by_url", time, deadline_s=5, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()
 
 
 def test_postgres(postgres_servers: Postgres) -> None:
+    begun(postgres_servers.url_of_all)
     log = open_log(postgres_servers.url_of_all, "by_url", time, deadline_s=5, keys=("",))
     assert log.claim(1, "a", "http://a") == 1
     log.close()

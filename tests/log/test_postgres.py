@@ -9,6 +9,7 @@ import pytest
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import LogDown, Unfit
 from shards.log.postgres import Postgres as PostgresEngine
+from tests.support.logs import created
 from tests.support.postgres import PRIMARY, QUORUM, STANDBYS, Postgres, programs
 
 from .ledger import Ledger, hurried
@@ -27,7 +28,7 @@ def servers(postgres_servers: Postgres) -> Postgres:
 
 def opened(servers: Postgres, name: str, deadline_s: float = 8, *, must_replicate: bool = True) -> ChainedLog:
     engine = PostgresEngine(servers.url_of_all, name, must_replicate=must_replicate)
-    return open_engine(engine, time, deadline_s)
+    return open_engine(created(engine), time, deadline_s)
 
 
 def test_the_primary_is_killed_during_appends(servers: Postgres) -> None:

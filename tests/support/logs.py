@@ -7,9 +7,22 @@ from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
 
-from shards.log.engine import Engine, LogState, NoAnswer, Taken
+from shards.log.engine import Engine, LogState, NoAnswer, Origin, Taken
+from shards.log.errors import NoLog, Unfit
 
 T = TypeVar("T")
+AnyEngine = TypeVar("AnyEngine", bound=Engine)
+
+
+def created(engine: AnyEngine) -> AnyEngine:
+    """An engine whose storage exists, if the server answers."""
+    try:
+        engine.connect(1)
+    except NoLog:
+        engine.make(0, Origin(), 5)
+    except (NoAnswer, Unfit):
+        pass  # who opens it tries again, for as long as it likes
+    return engine
 
 
 class Elapsing:
@@ -72,6 +85,13 @@ class Faulty:
     @property
     def largest(self) -> int:
         return self._engine.largest
+
+    @property
+    def origin(self) -> Origin:
+        return self._engine.origin
+
+    def make(self, after: int, origin: Origin, timeout_s: float) -> None:
+        self._called(lambda: self._engine.make(after, origin, timeout_s))
 
     def connect(self, timeout_s: float) -> None:
         self._called(lambda: self._engine.connect(timeout_s))

@@ -95,7 +95,7 @@ async def test_a_log_that_is_not_fit_any_more_is_waited_for(
     config = configured(tmp_path)
     tries = 0
 
-    def unfit(*_: object) -> None:
+    def unfit(*_: object, **_more: object) -> None:
         nonlocal tries
         tries += 1
         if tries == 2:
@@ -184,7 +184,7 @@ def test_rows_of_its_own_begin_a_log_without_records_and_are_never_replaced(
         opening, "open_hand", lambda _: open_engine(MemoryEngine(shelf), Elapsing(), 2.0, ["key"])
     )
     with nullcontext() if joins else pytest.raises(ConfigError, match="a timeline of its own"):
-        store = opening.open_store(configured(tmp_path), lambda put: put())
+        store = opening.open_store(configured(tmp_path), lambda put: put(), lambda _: None, may_begin=True)
         assert store.follow() == 0
         store.lead("a", "http://a")
         assert store.is_leading

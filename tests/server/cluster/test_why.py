@@ -149,6 +149,12 @@ async def of_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made._members.hear(replace(made._member(), node="b", url="http://127.0.0.1:9"))
     await made._resync(Damaged("record 7 is gone"), 0)
     said.append(made.view()["why"])
+    assert made._store is not None
+    made._store.timeline = "12ab"
+    for name in ("b", "c"):
+        made._members.hear(replace(made._member(), node=name, url=f"http://{name}:1", timeline="another"))
+    await made._resync(Damaged("record 7 is gone"), 0)
+    said.append(made.view()["why"])
     await made._reports.close()
     await made._side.close()
     return said

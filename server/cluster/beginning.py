@@ -1,0 +1,132 @@
+"""Begins a log that does not exist, or that is lost: asks all other nodes first (standing.py)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from msgspec.structs import replace
+
+from shards.log.errors import LogError
+from shards.log.record import ORIGIN
+from shards.replicated import ReplicatedStore, new_timeline
+
+from ..http.calls import OPEN, Gives, described
+from ..settings.config import Config
+from .key import ClusterKey
+from .members import Members
+from .opening import begin_log
+from .reports import CALL_S
+from .standing import Standing, verdict
+
+log = logging.getLogger(__name__)
+
+ANSWER_BYTES = 16 << 10
+_STANDING = msgspec.json.Decoder(Standing)
+
+
+async def ask(
+    session: aiohttp.ClientSession, urls: Iterable[str], key: ClusterKey
+) -> dict[str, Standing | None]:
+    """The standing of the nodes at these URLs; None: no answer, or one of an earlier version."""
+    asked = list(dict.fromkeys(urls))
+    return dict(zip(asked, await asyncio.gather(*(_ask(session, url, key) for url in asked)), strict=True))
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, key: ClusterKey) -> Standing | None:
+    try:
+        async with session.get(
+            f"{url}/v1/cluster/standing",
+            headers=key.headers(url),
+            timeout=aiohttp.ClientTimeout(total=CALL_S),
+            allow_redirects=False,
+        ) as answer:
+            body = await answer.content.read(ANSWER_BYTES)
+            return _STANDING.decode(body) if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+        log.debug("standing: no answer of %s: %s", url, error)
+        return None
+
+
+class Beginning:
+    """What a node does while there is no log."""
+
+    def __init__(
+        self,
+        config: Config,
+        key: ClusterKey,
+        members: Members,
+        store: Callable[[], ReplicatedStore | None],
+        leads: Callable[[], bool],
+    ) -> None:
+        """`store`: the one that is open. `leads`: whether this node does."""
+        self._config = config
+        self._key = key
+        self._members = members
+        self._store = store
+        self._leads = leads
+        self._told = Standing(config.cluster.node)
+        """As the store was opened last."""
+        self.lost = ""
+        """Why there is no log, in words; empty: there is one."""
+        self.may_begin = False
+        """Whether this node may write the first record of a log without any."""
+
+    def tell(self, standing: Standing) -> None:
+        """In a thread: what this node has, as it opens its store."""
+        self._told = standing
+
+    @property
+    def standing(self) -> Standing:
+        """What this node has now."""
+        store, told = self._store(), self._told
+        told = replace(
+            told,
+            is_lost=store is None and bool(self.lost),
+            leads=self._leads(),
+            heard=max((row.member.applied for row in self._members), default=0),
+        )
+        if store is None:
+            return told
+        seq, epoch, digest, version = store.applied
+        return replace(
+            told,
+            seq=seq,
+            epoch=epoch,
+            digest=digest.hex(),
+            version=version,
+            timeline=store.timeline,
+            has_rows=told.has_rows or seq > 0,
+        )
+
+    async def attempt(self, session: aiohttp.ClientSession, url: str) -> str:
+        """Ask all, and begin the log if this node shall. `url`: its own. Returns why not; empty: it has."""
+        peers = self._config.cluster.peers
+        answers = await ask(session, (peer for peer in peers if peer != url), self._key)
+        mine = self.standing
+        if url in peers:
+            answers[url] = mine
+        begins, why = verdict(mine, answers)
+        if not begins:
+            return why
+        timeline = mine.timeline or new_timeline()
+        seal = mine.seal if mine.seq else ORIGIN
+        begin = partial(begin_log, self._config, seal, timeline)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, begin)
+        except LogError as error:
+            return str(error)
+        log.warning("log: begun behind record %d, timeline %s", mine.seq, timeline)
+        self.may_begin = True
+        return ""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/cluster/standing", self.get)]
+
+    @described("What a node has of the timeline, for another", OPEN, Gives(200, Standing))
+    async def get(self, request: web.Request) -> web.Response:
+        await self._key.check(request)
+        return web.Response(body=msgspec.json.encode(self.standing), content_type="application/json")

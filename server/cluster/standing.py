@@ -1,0 +1,114 @@
+"""What a node tells of itself when a log is to be begun, and what the nodes conclude from it.
+
+    nothing anywhere          a new timeline: any node begins it
+    rows of one node's own    that node begins it, and the others take a copy
+    records in some nodes     the log is lost: whoever has the most begins it anew behind its last record
+
+All nodes of `cluster.peers` must have answered, and each must have found the log lost itself. Then none can
+get a record that it did not tell of, and what no node has is nowhere. Else a person decides: `fasti-server
+cluster init` for a new timeline, `heal --accept-loss` for one that has records (healing.py).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from shards.log.record import FIRST_VERSION, Seal
+from shards.recover import place_in_log
+from shards.replicated import timeline_in
+from shards.store import Store, Table
+from shards.tables import META_CURSOR, META_FORMAT, cursor_from
+from timeline.horizon import BOUND_MS
+
+INIT = "`fasti-server cluster init` on the node that shall begin"
+HEAL = "`fasti-server cluster heal` says what would be lost"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A node's last record, with the epoch, digest (hexadecimal) and version of its seal; 0: none."""
+
+    node: str
+    seq: int = 0
+    epoch: int = 0
+    digest: str = ""
+    version: int = FIRST_VERSION
+    timeline: str = ""
+    """The timeline's id; empty: none."""
+    has_rows: bool = False
+    """Whether there is a timeline in its store, of the log or its own."""
+    at_ms: int = 0
+    """Time of its last record by its leader's clock; 0: unknown."""
+    is_lost: bool = False
+    """Whether it waits because there is no log, or none with records."""
+    leads: bool = False
+    heard: int = 0
+    """The last record that it has heard of any node."""
+
+    @property
+    def seal(self) -> Seal:
+        """Raises ValueError for a digest that is none."""
+        return Seal(self.seq, self.epoch, bytes.fromhex(self.digest), self.version)
+
+
+def standing_of(node: str, store: Store) -> Standing:
+    """That of a node with this store. Raises StoreFailed, Corrupt, Damaged."""
+    place = place_in_log(store)
+    cursor = store.get(Table.META, META_CURSOR)
+    at_ms = 0 if cursor is None else max(0, cursor_from(cursor).bound_ms - BOUND_MS)
+    has_rows = place is not None or store.get(Table.META, META_FORMAT) is not None
+    if place is None:
+        return Standing(node, has_rows=has_rows, at_ms=at_ms)
+    seal = place.seq, place.epoch, place.digest.hex(), place.version
+    return Standing(node, *seal, timeline_in(store), has_rows, at_ms)
+
+
+class Verdict(NamedTuple):
+    """Whether this node begins the log now; else why not."""
+
+    begins: bool
+    why: str = ""
+
+
+def verdict(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
+    """`peers`: the answers of all nodes of `cluster.peers`, by URL; None: no answer."""
+    a_person = HEAL if mine.seq else INIT
+    if not peers:
+        return Verdict(False, f"no peers are named that could have the timeline: {a_person}")
+    silent = [url for url, answer in peers.items() if answer is None]
+    if silent:
+        return Verdict(
+            False, f"waits until all of cluster.peers answer, {', '.join(silent)} do not; {a_person}"
+        )
+    answers = [answer for answer in peers.values() if answer is not None]
+    all_ = list({one.node: one for one in [*answers, mine]}.values())
+    if len({one.node for one in answers}) < len(peers):
+        return Verdict(False, "two of cluster.peers answer as the same node")
+    seeing = [one.node for one in all_ if not one.is_lost]
+    if seeing:
+        return Verdict(False, f"waits for {', '.join(seeing)}, which has not found the log lost")
+    return _furthest(mine, all_) if any(one.seq for one in all_) else _first(mine, all_)
+
+
+def _first(mine: Standing, all_: list[Standing]) -> Verdict:
+    """Of a new timeline."""
+    own = [one.node for one in all_ if one.has_rows]
+    if len(own) > 1:
+        said = f"{' and '.join(own)} have each a timeline of their own"
+        return Verdict(False, f"{said}: start all but one with an empty directory")
+    begins = not own or own == [mine.node]
+    return Verdict(begins, "" if begins else f"waits for {own[0]}, whose timeline begins the log")
+
+
+def _furthest(mine: Standing, all_: list[Standing]) -> Verdict:
+    """Of a lost log."""
+    last = max(one.seq for one in all_)
+    first_of = [one for one in all_ if one.seq == last]
+    if len({one.timeline for one in all_ if one.timeline}) > 1:
+        said = ", ".join(f"{one.node} {one.timeline}" for one in all_ if one.timeline)
+        return Verdict(False, f"the nodes have different timelines: {said}")
+    if len({(one.epoch, one.digest) for one in first_of}) > 1 or not first_of[0].digest:
+        said = " and ".join(one.node for one in first_of)
+        return Verdict(False, f"record {last:,} of {said} cannot be compared, or differs: {HEAL}")
+    begins = mine.seq == last
+    return Verdict(begins, "" if begins else f"waits for {first_of[0].node}, which has the most of it")

@@ -1,0 +1,190 @@
+"""`fasti-server cluster init` and `heal`, on a log in RAM: what they say, and what becomes of the log."""
+
+from pathlib import Path
+
+import pytest
+
+from server.cluster import healing, opening
+from server.cluster.standing import Standing
+from server.settings.config import Config, ConfigError
+from server.settings.reading import load
+from shards.log.chained import ChainedLog, open_engine
+from shards.log.engine import Origin
+from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import ORIGIN, Seal
+from shards.memory import MemoryStore
+from shards.replicated import ReplicatedStore
+from tests.support.logs import Elapsing
+
+KEY = "0123456789abcdef"
+B, C = "http://b:1", "http://c:1"
+
+
+class Lab:
+    """A log, and what the nodes b and c answer; node a is the one where the command runs."""
+
+    def __init__(self, folder: Path) -> None:
+        said = {"log": "nats://x", "node": "a", "key": KEY, "peers": [B, C]}
+        self.config, _ = load(
+            None, {}, {"store.dir": str(folder), **{f"cluster.{key}": value for key, value in said.items()}}
+        )
+        self.shelf = Shelf(is_made=False)
+        self.heard: dict[str, Standing | None] = {"http://a:1": Standing("a"), B: None, C: None}
+        self.meanwhile = 0
+        """Records that somebody writes while the command looks."""
+
+    def opened(self) -> ReplicatedStore:
+        store = ReplicatedStore(MemoryStore(), self.log(self.config))
+        store.follow()
+        return store
+
+    def log(self, _: Config) -> ChainedLog:
+        return open_engine(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
+
+    def begin(self, _: Config, seal: Seal, timeline: str, node: str = "") -> None:
+        hand = ChainedLog(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
+        hand.begin(seal, Origin(timeline, node))
+
+    def sleep(self, _: float) -> None:
+        if self.meanwhile:
+            log = self.log(self.config)
+            last = log.bounds()[1]
+            log.claim(last + 1, "b", B)
+
+    async def answers(self, _: Config) -> dict[str, Standing | None]:
+        return self.heard
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab(tmp_path)
+    monkeypatch.setattr(healing, "open_hand", made.log)
+    monkeypatch.setattr(healing, "begin_log", made.begin)
+    monkeypatch.setattr(healing, "_heard", made.answers)
+    monkeypatch.setattr(healing.time, "sleep", made.sleep)
+    return made
+
+
+def standing(node: str, seal: Seal, timeline: str, **more: object) -> Standing:
+    return Standing(node, seal.seq, seal.epoch, seal.digest.hex(), seal.version, timeline, **more)  # type: ignore[arg-type]
+
+
+def led(lab: Lab, count: int) -> list[tuple[Seal, str]]:
+    """A log with so many records: their seals, and the timeline."""
+    lab.begin(lab.config, ORIGIN, "5678")
+    store, found = lab.opened(), []
+    store.lead("b", B)
+    for _ in range(count):
+        found.append((store.applied, store.timeline))
+        store.beat()
+    return found
+
+
+def test_a_new_timeline_is_begun_by_the_node_that_is_named(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert healing.run(lab.config, "init", accepts_loss=False) == 0
+    assert "node a begins it" in capsys.readouterr().out
+    assert lab.shelf.origin.node == "a"
+    assert lab.shelf.last == 0
+    assert healing.run(lab.config, "init", accepts_loss=False) == 1
+    assert "there already" in capsys.readouterr().out
+    opening._check_records(lab.config, lab.log(lab.config), Standing("a"), may_begin=False)
+    with pytest.raises(opening.NoLog):
+        opening._check_records(lab.config, lab.log(lab.config), Standing("b"), may_begin=False)
+    store = lab.opened()
+    store.lead("a", "http://a:1")
+    assert store.timeline == lab.shelf.origin.timeline
+
+
+def test_a_timeline_that_has_records_is_not_begun_again(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.heard[B] = standing("b", Seal(7, 1, b"x" * 16), "12ab")
+    assert healing.run(lab.config, "init", accepts_loss=False) == 1
+    assert "node b has a timeline, up to record 7: its log is lost, use heal" in capsys.readouterr().out
+    assert not lab.shelf.is_made
+
+
+def test_a_lost_log_goes_on_from_the_furthest_that_is_heard(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said beforehand what may be lost; without the option nothing changes."""
+    seal, timeline = led(lab, 4)[3]
+    lab.shelf.frames.clear()
+    lab.shelf.is_made = False
+    lab.heard[B] = standing("b", seal, timeline, at_ms=1_000, heard=6, is_lost=True)
+    assert healing.run(lab.config, "heal", accepts_loss=False) == 1
+    said = capsys.readouterr().out
+    assert f"{C}: no answer" in said
+    assert f"{B}: node b, record 4 of 1970-01-01T00:00:01.000Z, timeline {timeline}, finds no log" in said
+    assert "lost: records 5 to 6, written after 1970-01-01T00:00:01.000Z" in said
+    assert "a node that was not heard may have more" in said
+    assert not lab.shelf.is_made
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+    assert (lab.shelf.first, lab.shelf.last) == (5, 5)
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+    assert "node b goes on with the log as it is: nothing to heal" in capsys.readouterr().out
+    assert lab.shelf.last == 5
+
+
+@pytest.mark.parametrize("is_stray", [False, True])
+def test_an_old_backup_behind_a_trimmed_log(
+    lab: Lab, capsys: pytest.CaptureFixture[str], *, is_stray: bool
+) -> None:
+    """Also if the log was purged, with a message of somebody else behind it."""
+    found = led(lab, 8)
+    lab.log(lab.config).trim(6)
+    if is_stray:
+        MemoryEngine(lab.shelf).make(9, Origin(), 1)
+        MemoryEngine(lab.shelf).put(10, b"hello", 1)
+    last = lab.shelf.last
+    lab.heard[B] = standing("b", *found[1])
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+    assert f"lost: records 3 to {last}" in capsys.readouterr().out
+    log = lab.log(lab.config)
+    log.stand(found[1][0])
+    assert [seq for seq, _, _ in log.read(2)] == [last + 1]
+    assert log.claim(last + 2, "b", B) == last + 2
+
+
+def test_a_log_that_somebody_writes_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    led(lab, 8)
+    lab.log(lab.config).trim(6)
+    lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "")
+    lab.meanwhile = 1
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+    assert "a node writes into the log: nothing to heal" in capsys.readouterr().out
+    assert lab.shelf.last == 10
+
+
+def test_the_log_of_another_timeline_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    _, timeline = led(lab, 8)[0]
+    lab.log(lab.config).trim(5)
+    lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "12ab")
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 1
+    assert f"the log is of timeline {timeline}, which is not that of b" in capsys.readouterr().out
+    lab.heard[C] = standing("c", Seal(1, 1, b"x" * 16), timeline)
+    assert lab.shelf.last == 9
+
+
+def test_nodes_of_different_timelines(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "12ab")
+    lab.heard[C] = standing("c", Seal(3, 1, b"x" * 16), "34cd")
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 1
+    assert "these are nodes of different timelines" in capsys.readouterr().out
+    assert not lab.shelf.is_made
+
+
+def test_nobody_has_records(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 1
+    assert "no node that was heard has records" in capsys.readouterr().out
+    assert not lab.shelf.is_made
+
+
+def test_a_server_alone_has_no_log(tmp_path: Path) -> None:
+    config, _ = load(None, {}, {"store.dir": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"cluster\.log"):
+        healing.run(config, "heal", accepts_loss=True)
+
+
+def test_what_a_stopped_node_has(lab: Lab) -> None:
+    assert healing._stopped(lab.config) == Standing("a")
