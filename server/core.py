@@ -53,7 +53,7 @@ from .engine.errand import Errand
 from .engine.held import Held
 from .engine.loader import Loader
 from .engine.quarantine import Quarantine
-from .engine.writer import Busy, Entry, Writer
+from .engine.writer import OPEN_GROUPS, Busy, Entry, Writer
 from .fair import Part, Share
 from .mqtt.parts import Parts
 from .observe.tracing import Traces
@@ -82,12 +82,13 @@ class Core:
         auth: Auth = OPEN,
         chance: Callable[[], float],
         gather: int = 1,
+        groups: int = OPEN_GROUPS,
         traces: Traces | None = None,
         stored: StoredSessions | None = None,
     ) -> None:
         """`wake`: called when there is work. `auth`: rights. `chance`: a random number in [0, 1). `failing`,
-        `gather`: of the writer. `traces`: makes spans; None: none. `stored`: sessions that have been read
-        from the store; None: they are read now.
+        `gather`, `groups`: of the writer. `traces`: makes spans; None: none. `stored`: sessions that have
+        been read from the store; None: they are read now.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -97,7 +98,7 @@ class Core:
         self.traces = traces
         self.part = Part()
         """Set by the measurement of turns, read by each piece of a turn."""
-        self._build_engine(store, wake, failing, auth, gather)
+        self._build_engine(store, wake, failing, auth, gather, groups)
         self._build_places(wake, auth, stored or StoredSessions(config, store))
         self._build_dispatch()
         self._build_settling(chance)
@@ -123,7 +124,13 @@ class Core:
         self.settling.former.restore()
 
     def _build_engine(
-        self, store: Store, wake: Callable[[], None], failing: Callable[[], None], auth: Auth, gather: int
+        self,
+        store: Store,
+        wake: Callable[[], None],
+        failing: Callable[[], None],
+        auth: Auth,
+        gather: int,
+        groups: int,
     ) -> None:
         """The timeline with its wheel and tail, the writer, and their feeders."""
         config, clock = self.config, self.clock
@@ -145,6 +152,7 @@ class Core:
             wake=wake,
             failing=failing,
             gather=gather,
+            groups=groups,
         )
         self.schedules = Schedules(
             store,
@@ -398,8 +406,8 @@ class Core:
             errand.step()
 
     def wait_s(self) -> float:
-        """Seconds until `step`, or a call for messages, has work, as far as is known."""
-        timed = self.cursors.wait_s(), self.groups.wait_s(), self.pull.wait_s()
+        """Seconds until `step`, the writer or a call for messages has work, as far as is known."""
+        timed = self.cursors.wait_s(), self.groups.wait_s(), self.pull.wait_s(), self.writer.wait_s()
         return min(*timed, *(errand.wait_s() for errand in self.errands))
 
     def review(self) -> None:

@@ -8,6 +8,8 @@ A leader composes the engine's batch beside it (`Recorded`), row by row, as a se
 walked again when the log has it.
 """
 
+from functools import cached_property
+
 import msgspec
 
 from .log.errors import UnknownVersion
@@ -73,6 +75,11 @@ class Recorded:
         self.changes = Changes()
         self._note = self.changes.of(Table.MESSAGES).append
         self._put_message = batch.put_message
+
+    @cached_property
+    def data(self) -> bytes:
+        """Its changes as the log has them. It must not change any more."""
+        return self.changes.encode()
 
     def put_message(self, key: bytes, value: bytes) -> None:
         self._note((key, value, None))

@@ -18,6 +18,8 @@ class GroupCommit:
     """Cancelled or moved: out of the wheel at once; the floor keeps dispatch below them."""
     floor: Position | None = None
     rows: int = 0
+    begun: float = 0.0
+    """Monotonic time at which it was written."""
     first_seq: int = 0
     last_seq: int = 0
     """Messages placed with this group, stored or not, have a seq above `first_seq` and up to this."""

@@ -69,6 +69,12 @@ class MemoryStore:
             raise StoreFailed("the memory store was told to fail its syncs")
         self.durable = len(self.log)
 
+    def written(self) -> int:
+        return len(self.log)
+
+    def flush_to(self, written: int) -> None:  # noqa: ARG002 - a sync takes all
+        self.flush()
+
     def get(self, table: Table, key: bytes) -> bytes | None:
         found: bytes | None = self._tables[table].get(key)
         return found

@@ -1,7 +1,7 @@
 """The store contract on a shared log: a batch is durable when the log has it.
 
     write(batch)   -> a layer above the store (overlay.py): readable here, nowhere else
-    flush()        -> each layer, in order: appended to the log, written into the store, dropped
+    flush()        -> each layer, in order: sent to the log, written into the store once that has it, dropped
     reopen()       -> layers are dropped; records that only the log has are written into the store
 
 So the store below is always a prefix of the log, and nothing is ever undone. Each batch that is written into
@@ -16,6 +16,9 @@ depends on that alone, not on a clock. An append whose outcome stays unknown may
 decisions made without it would then be wrong, since rows would appear behind the horizon. So `reopen` claims
 the log again. Either it reads that record, or the record finds its place taken for ever.
 
+Up to AHEAD batches are sent before the first of them has an answer. Each names the one in front of it, so
+none is a record without it (log/chain.py). If one is refused, so are all behind it.
+
 Never call it on the loop: `flush`, `beat`, `reopen`, `lead` and `follow` block as long as the log does. One
 thread at a time calls them, but for `beat`, which waits for a leader's other calls.
 """
@@ -24,6 +27,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -51,6 +55,9 @@ from .tables import (
 log = logging.getLogger(__name__)
 
 TIMELINE_BYTES = 16
+AHEAD = 4
+"""Maximum batches sent to the log and not settled. A read looks at the layer of each, and their rows are in
+RAM twice."""
 NOBODY = 0
 """Epoch of a node that does not lead."""
 FOLLOW_BYTES = 16 << 20
@@ -100,6 +107,10 @@ class ReplicatedStore:
         """Why no batch is taken until the store is reopened."""
         self._layers: tuple[Layer, ...] = ()
         self._waiting: deque[Recorded] = deque()
+        self._sent = 0
+        """How many of those were sent to the log."""
+        self._settled = 0
+        """How many batches the log has had of this node."""
         self._lock = Lock()
         """Guards the layers (one thread writes batches, another flushes) and the emptied ranges."""
         self._appending = RLock()
@@ -270,33 +281,76 @@ class ReplicatedStore:
         with self._lock:
             self._layers = (layer, *self._layers)
             self._waiting.append(batch)
+        self._log.nudge()
 
     def flush(self) -> None:
+        self.flush_to(self.written())
+
+    def written(self) -> int:
+        return self._settled + len(self._waiting)
+
+    def flush_to(self, written: int) -> None:
         with self._appending:
-            for _ in range(len(self._waiting)):
-                self._append(self._waiting[0])
-                with self._lock:
-                    self._waiting.popleft()
-                    self._layers = self._layers[:-1]
+            while self._settled < written and self._waiting:
+                self._step()
 
     def beat(self) -> None:
         """Append a record without changes, while no batch proves that this node leads. Raises StoreFailed."""
         with self._appending:
+            while self._sent:
+                self._step()
             self._check_leading()
-            self._append(self.batch())
+            with self._refusing():
+                self._append(self.batch())
+
+    def _step(self) -> None:
+        """Send what waits, and wait until the oldest is in the log and in the store below, or more has come.
+        Raises StoreFailed."""
+        self._check_leading()
+        with self._refusing():
+            while self._sent < min(AHEAD, len(self._waiting)) and self._is_sent(self._waiting[self._sent]):
+                self._sent += 1
+            if not self._sent:
+                self._append(self._waiting[0])
+            elif self._log.settle():
+                self._sent -= 1
+                self._note(self._waiting[0])
+            else:
+                return
+        with self._lock:
+            self._waiting.popleft()
+            self._layers = self._layers[:-1]
+            self._settled += 1
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What fails here is not in the log: no batch is taken until the store is reopened."""
+        try:
+            yield
+        except ShardsError as error:
+            self._refusal, self._sent = error, 0
+            raise StoreFailed(f"a batch is not in the log: {error}") from error
+
+    def _is_sent(self, batch: Recorded) -> bool:
+        if self._must_raise:
+            return False
+        return self._log.send(self.applied.seq + 1, self._epoch, batch.data)
+
+    @property
+    def _must_raise(self) -> bool:
+        return self.is_raised and self.applied.version < VERSION and self.leader is not None
 
     def _append(self, batch: Recorded) -> None:
-        """The next record, in the log and in the store below. Raises StoreFailed."""
-        try:
-            if self.is_raised and self.applied.version < VERSION and self.leader is not None:
-                self.lead(self.leader.node, self.leader.url)
-            data = batch.changes.encode()
-            self._log.append(self.applied.seq + 1, self._epoch, data, self._through)
-            self._apply(batch.batch, self._log.at)
-        except ShardsError as error:
-            self._refusal = error
-            raise StoreFailed(f"a batch is not in the log: {error}") from error
-        self.passed_bytes += len(data)
+        """The next record, in the log and in the store below."""
+        if self._must_raise and self.leader is not None:
+            self.lead(self.leader.node, self.leader.url)
+        self._log.append(self.applied.seq + 1, self._epoch, batch.data, self._through)
+        self._note(batch)
+
+    def _note(self, batch: Recorded) -> None:
+        """The log has it as its last record."""
+        self._apply(batch.batch, self._log.at)
+        self.passed_bytes += len(batch.data)
 
     def _check_leading(self) -> None:
         """Raise StoreFailed if no batch is taken."""
@@ -313,7 +367,7 @@ class ReplicatedStore:
 
     def _reopen(self) -> None:
         with self._lock:
-            self._layers = ()
+            self._layers, self._sent = (), 0
             self._waiting.clear()
         with self._compacting:
             self._store.reopen()

@@ -75,6 +75,12 @@ class Store(Protocol):
     def flush(self) -> None:
         """Return when everything written before the call is durable."""
 
+    def written(self) -> int:
+        """How much was written so far, for `flush_to`."""
+
+    def flush_to(self, written: int) -> None:
+        """Return when so much is durable, later writes perhaps not. Blocks."""
+
     def get(self, table: Table, key: bytes) -> bytes | None: ...
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -16,6 +16,10 @@ With 64 clients that wait for their own answers this saves a third of the groups
 processor time, with 16 clients a third, and answers come sooner. Requests that usually write nothing (plain
 publishes that nobody can replay) pass even then, and a group without rows is settled at once.
 
+Where a group waits for a log on other machines, `groups` of them are under way, and a few requests need not
+wait for all of an answer that takes long: after a share of the time of the last one, and STEP_S at least, the
+next group is composed.
+
 A large request, of up to 10,000 messages, is decided in steps (shards/steps.py) and begins a group of its
 own. When its time is over the group stays open: the loop turns, due messages are dispatched, requests gather,
 and the next `compose` continues. Meanwhile other owners' requests that write nothing are decided. The horizon
@@ -72,6 +76,9 @@ LARGE = 250
 """From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms. And a
 request that is worth more messages than that, each of which may have a key to be read, waits for its turn."""
 OPEN_GROUPS = 2
+"""Groups under way on a disk: one is synced, one waits."""
+STEP_S = 0.005
+"""Time between two small groups, s. A group costs as much as some ten messages."""
 GATHER_BYTES = 1 << 20
 """From so many bytes under way the disk must be kept busy while the next group is composed."""
 TURNS_MAX = 10_000
@@ -149,10 +156,11 @@ class Writer:
         wake: Callable[[], None],
         failing: Callable[[], None] = _nothing,
         gather: int = 1,
+        groups: int = OPEN_GROUPS,
     ) -> None:
         """`wake`: called when something waits for `compose` or may be due. `failing`: called after a failed
         write or sync, before any answer. `gather`: messages that must wait for a group while another is being
-        synced."""
+        synced. `groups`: how many may be."""
         self._opened = opened
         self._open_batch = opened.open_batch
         self._wheel = wheel
@@ -163,6 +171,11 @@ class Writer:
         self._wake = wake
         self._failing = failing
         self._gather = gather
+        self._groups = groups
+        self._next_at = END_OF_TIME
+        """Monotonic time from which the next small group may be composed while others are synced."""
+        self._took_s = 0.0
+        """Time from the last group's write to its end."""
         self._queue = Requests()
         self._queued = 0
         self._bytes = 0
@@ -203,8 +216,16 @@ class Writer:
         """Whether requests that write go into a group now."""
         if not self._open:
             return True
+        if len(self._open) >= self._groups:
+            return False
         is_worth = self._queued >= self._gather or self._bytes >= GATHER_BYTES
-        return is_worth and len(self._open) < OPEN_GROUPS
+        return is_worth or self._clock.mono() >= self._next_at
+
+    def wait_s(self) -> float:
+        """Seconds until a small group may be composed while others are synced."""
+        if not self._queue or len(self._open) >= self._groups:
+            return END_OF_TIME
+        return max(0.0, self._next_at - self._clock.mono())
 
     @property
     def running_ms(self) -> int:
@@ -269,7 +290,8 @@ class Writer:
             self._bytes += size
         self._queue.add(owner, (cost, size, writes, decide, done))
         self._queued += cost
-        if not self._open or self.can_compose or self.broken is not None:
+        is_first = self._queued == cost and self._next_at != END_OF_TIME
+        if not self._open or is_first or self.can_compose or self.broken is not None:
             self._wake()  # else the end of what is being synced does
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
@@ -355,6 +377,7 @@ class Writer:
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""
         group, answers = self._open.popleft()
+        self._took_s = self._clock.mono() - group.begun
         self._opened.close_group()
         loaded = self._wheel.loaded
         if group.placed and group.floor is not None and group.floor <= loaded:
@@ -546,6 +569,9 @@ class Writer:
             self.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
             return None
         self._turns = []
+        group.begun = self._clock.mono()
+        if self._groups > OPEN_GROUPS:
+            self._next_at = group.begun + max(STEP_S, self._took_s / self._groups)
         self._open.append((group, answers))
         for place in group.gone:
             self._wheel.cancel(place)

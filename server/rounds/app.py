@@ -20,6 +20,7 @@ from shards.cells import save
 from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
+from shards.replicated import AHEAD
 from shards.store import Store
 
 from ..auth.keyring import Keyring
@@ -29,7 +30,7 @@ from ..delivery.stored_sessions import StoredSessions
 from ..engine.clock import Clock, SystemClock
 from ..engine.disk_thread import DiskThread
 from ..engine.lease import Lease
-from ..engine.writer import DECIDE_S, Decide
+from ..engine.writer import DECIDE_S, OPEN_GROUPS, Decide
 from ..http.streams import TAILS_MAX, Streams
 from ..http.timeline import Timeline
 from ..http.turns import Turns
@@ -117,6 +118,7 @@ class App:
             auth=self.keyring,
             chance=random.random,
             gather=GATHER,
+            groups=OPEN_GROUPS if lease is None else AHEAD,
             traces=traces,
             stored=stored,
         )
@@ -430,13 +432,14 @@ class App:
     def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
-        self._disk.run(self._loop, self._flush, partial(self._synced, group.rows, self._clock.mono()))
+        work = partial(self._flush, self._store.written())
+        self._disk.run(self._loop, work, partial(self._synced, group.rows, self._clock.mono()))
 
-    def _flush(self) -> None:
+    def _flush(self, written: int) -> None:
         """Sync, in the disk's thread, one after the other."""
         began = monotonic()
         try:
-            self._store.flush()
+            self._store.flush_to(written)
         finally:
             self._sync_s.append(monotonic() - began)
 

@@ -10,6 +10,8 @@ What stands at `next` is one of these:
     bytes that name this place, or `link`                 Damaged: a record of ours has changed
     a frame chained to another record                     Unchained: records are missing, or it is another log
     a claim without a MAC by our keys                     OtherKey
+    a frame sent ahead, and not chained to what stands    *void*: it is passed over
+    directly before it
     anything else                                         a *stray*: it is passed over
 
 A stray is any message that somebody else has put there (`nats pub`). Say somebody publishes `hello`, and the
@@ -23,6 +25,19 @@ leader's next record comes to stand at 7:
 to it, and be Unchained here. Who writes 7 asks the engine's leader what 6 is, and passes over nothing that
 names the place. A node that has read another 6 finds 7 Unchained, and says so.
 
+**Void.** A leader sends 7 before it knows that 6 is in the log. Say another node's claim takes that place, or
+a stray does:
+
+    seq       5     6       7        8
+              A <── B       A        B        7 was sent ahead, for behind A's 6
+              A   hello     A        A        A's 6 was refused: A writes both again, from 8 on
+
+The engine compares places only, so it takes A's 7. A record sent ahead names the one that was sent for the
+place directly before. If another frame of ours stands there, the named one never became a record. So this one
+was never acknowledged, and all pass over it. Behind a stray a reader passes over it too, and decides nothing
+by that: a record behind it that is chained to it is Unchained, and the stray was a record, now rotten. Who
+claims there cannot know, and does not; who sent it does.
+
 **Half a group.** Its leader was fenced, or killed. The next claim is chained to the last part; the parts are
 dropped, by all alike.
 
@@ -34,7 +49,7 @@ node with another key reads nothing, and never writes.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .errors import Damaged, OtherKey, Unchained
+from .errors import Damaged, OtherKey, Unchained, UnknownVersion
 from .record import FIRST_VERSION, Record, Seal, follows, is_of, is_signed, opened
 
 
@@ -57,6 +72,9 @@ class Chain:
         self.last = self.link = last
         self.next = last.seq + 1
         self.strays = strays
+        self.is_doubtful = False
+        """Whether a void record behind a stray was passed over since `link`."""
+        self._is_behind_stray = False
         self._keys = keys
         self._parts: list[bytes] = []
 
@@ -70,10 +88,11 @@ class Chain:
         if self.link != self.last:
             self.link, self.next = self.last, self.last.seq + 1
             self._parts = []
+            self.is_doubtful = self._is_behind_stray = False
 
     def judged(self, frame: bytes) -> Record | None:
-        """The next record, if the frame at `next` is it; None: a stray. Raises Damaged, Unchained, OtherKey,
-        UnknownVersion."""
+        """The next record, if the frame at `next` is it; None: a stray, or void. Raises Damaged, Unchained,
+        OtherKey, UnknownVersion."""
         seq, link = self.next, self.link
         try:
             record = opened(frame, seq)
@@ -82,24 +101,33 @@ class Chain:
                 raise
             return None
         if link.digest and not follows(record, link):
+            if record.is_ahead:
+                return None
             raise Unchained(f"record {seq} of the log does not continue record {link.seq}")
         is_claim = record.seal.epoch == seq and record.seal.version > FIRST_VERSION
         if is_claim and not is_signed(record.data, seq, self._keys):
             raise OtherKey(f"the claim at record {seq} of the log is signed with another cluster.key")
         return record
 
-    def skip(self) -> None:
-        """Go on behind a stray."""
-        many, first, last = self.strays
-        if self.next > last:
-            self.strays = Strays(many + 1, first or self.next, self.next)
+    def skip(self, frame: bytes) -> bool:
+        """Go on behind a stray or a void record; returns whether it is void."""
+        is_void = _is_void(frame, self.next)
+        if is_void:
+            self.is_doubtful = self.is_doubtful or self._is_behind_stray
+        else:
+            many, first, last = self.strays
+            if self.next > last:
+                self.strays = Strays(many + 1, first or self.next, self.next)
+        self._is_behind_stray = not is_void
         self.next += 1
+        return is_void
 
     def step(self, record: Record) -> Sequence[bytes]:
         """Go on behind the next record. Returns the parts of the claim or group that ends with it; none if it
         goes on."""
         seal = record.seal
         self.link, self.next = seal, seal.seq + 1
+        self.is_doubtful = self._is_behind_stray = False
         if seal.epoch == seal.seq:
             self._parts = []
         parts = self._parts
@@ -108,3 +136,11 @@ class Chain:
             return ()
         self.last, self._parts = seal, []
         return parts
+
+
+def _is_void(frame: bytes, seq: int) -> bool:
+    """Whether what is passed over at `seq` is a record that was sent ahead."""
+    try:
+        return opened(frame, seq).is_ahead
+    except (Damaged, UnknownVersion):
+        return False

@@ -23,6 +23,12 @@ primary).
 **Parts.** A large group is several records, each with a deadline of its own. It is read as a whole, or not at
 all: what its leader left unfinished is dropped at the next claim.
 
+**Ahead.** `send` puts a record behind others that are not settled, and `settle` waits for the oldest. A frame
+needs the digest of the one before it, which is known as soon as that is made. What fails is settled by the
+loop above. What was sent behind it has an unknown outcome, and is sent again afterwards: the same bytes if
+the chain is as it was, else new ones, and those sent before are void (chain.py). Only the oldest is ever
+settled. So no record counts as durable before the one that it is chained to.
+
 **Patience.** Each try gets a quarter of the deadline, 2 s at most, and a second for each MiB. The server
 asked may hang while another would answer, and a call that waits for a killed server finds the new leader only
 by its next try.
@@ -42,15 +48,17 @@ may be further on: whoever has that last record lacks nothing, as the digest pro
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
 from .engine import Engine, LogState, NoAnswer, Origin, Taken
 from .errors import Damaged, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
 from .record import (
+    AHEAD_VERSION,
     EXTRA_BYTES,
     FIRST_VERSION,
     ORIGIN,
@@ -98,6 +106,10 @@ class ChainedLog:
         self._keys = keys
         self._chain = Chain(ORIGIN, keys)
         self._is_behind = False
+        self._flight: deque[_Sent] = deque()
+        """What was sent and is not settled; the first is at the chain's next place."""
+        self._until = 0.0
+        """When the patience for the first is over."""
 
     @property
     def at(self) -> Seal:
@@ -177,6 +189,66 @@ class ChainedLog:
             part = data[start : start + size]
             through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
 
+    def send(self, seq: int, epoch: int, data: bytes) -> bool:
+        chain, flight = self._chain, self._flight
+        if not flight:
+            chain = self._standing(seq - 1, must_be_known=True)
+            chain.rewind()
+            if chain.link.epoch != epoch:
+                raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
+        before = flight[-1].seal if flight else chain.link
+        size = min(PART_BYTES, self._engine.largest - EXTRA_BYTES)
+        needs = AHEAD_VERSION if flight else FIRST_VERSION + 1
+        if len(data) > size or before.version < needs:
+            return False
+        at = before.seq + 1 if flight else chain.next
+        frame = frame_of(at, epoch, before, data, is_ahead=bool(flight))
+        self._launch(_Sent(Seal(at, epoch, digest_in(frame), before.version), frame, data))
+        return True
+
+    def settle(self) -> bool:
+        sent, chain = self._flight[0], self._chain
+        try:
+            if not self._engine.answer(self._until - self._clock.monotonic()):
+                return False
+        except (Taken, NoAnswer, Unfit):
+            self._settle_again()
+            return True
+        self._flight.popleft()
+        self._wait_for_next()
+        chain.step(Record(sent.seal, chain.link.digest, sent.data))
+        return True
+
+    def nudge(self) -> None:
+        self._engine.nudge()
+
+    def _launch(self, sent: "_Sent") -> None:
+        self._flight.append(sent)
+        if len(self._flight) == 1:
+            self._wait_for_next()
+        try:
+            self._engine.send(sent.seal.seq, sent.frame, _patience_s(self._deadline_s))
+        except (NoAnswer, Unfit) as error:
+            log.info("log: record %d is sent again: %s", sent.seal.seq, error)  # once its answer is missed
+
+    def _wait_for_next(self) -> None:
+        if self._flight:
+            patience_s = _patience_s(self._deadline_s) + len(self._flight[0].frame) / SLOWEST
+            self._until = self._clock.monotonic() + patience_s
+
+    def _settle_again(self) -> None:
+        """The first has no answer, or its place was taken. Write it, then send all behind it again."""
+        (first, *behind), chain = self._flight, self._chain
+        self._flight.clear()
+        epoch, version = first.seal.epoch, first.seal.version
+        self._write(chain, epoch, first.data, version, frame=first.frame)
+        is_as_sent = chain.last == first.seal
+        for sent in behind:
+            if is_as_sent:
+                self._launch(sent)
+            else:
+                self.send(chain.next, epoch, sent.data)
+
     def claim(
         self,
         seq: int,
@@ -230,7 +302,7 @@ class ChainedLog:
                     if parts:
                         yield chain.last.seq, chain.last.epoch, b"".join(parts)
                 elif is_sure:
-                    self._pass(chain)
+                    self._pass(chain, frame)
                 else:
                     break
             is_sure = record is None and not is_sure
@@ -252,6 +324,7 @@ class ChainedLog:
     def _standing(self, seq: int, *, must_be_known: bool) -> Chain:
         """The chain behind record `seq`. If its seal is unknown it is read; if it is trimmed, any record
         follows, unless it must be known. Raises Trimmed, Damaged."""
+        self._flight.clear()
         chain = self._chain
         if chain.last.seq == seq and chain.last.digest:
             return chain
@@ -270,18 +343,34 @@ class ChainedLog:
         self._chain = chain
         return chain
 
-    def _write(self, chain: Chain, epoch: int, data: bytes, version: int, *, is_part: bool = False) -> None:
-        """Write the next record. `epoch`: 0 for a claim, whose epoch is its place."""
-        timer = self._timer()
+    def _write(
+        self,
+        chain: Chain,
+        epoch: int,
+        data: bytes,
+        version: int,
+        *,
+        is_part: bool = False,
+        frame: bytes = b"",
+    ) -> None:
+        """Write the next record. `epoch`: 0 for a claim, whose epoch is its place. `frame`: as it was sent
+        before, for this place."""
+        timer, place = self._timer(), chain.next
         while True:
             if version == FIRST_VERSION and chain.has_passed:
                 raise Damaged(
                     f"record {chain.next - 1} of the log is not of this timeline: it can be passed over once"
                     f" all nodes report that they read version {VERSION} of records"
                 )
+            if not epoch and chain.is_doubtful:
+                raise Damaged(
+                    f"a record before {chain.next} of the log may follow one that nobody recognises"
+                )
             seq = chain.next
             told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])
-            frame = frame_of(seq, epoch or seq, chain.link, told, version, is_part=is_part)
+            if not frame or seq != place:
+                frame = frame_of(seq, epoch or seq, chain.link, told, version, is_part=is_part)
+                place = seq
             if self._is_put(chain, frame, timer):
                 break
         seal = Seal(seq, epoch or seq, digest_in(frame), version)
@@ -313,7 +402,7 @@ class ChainedLog:
                     raise fenced
                 if fenced is not None:
                     return False  # perhaps it is our frame of that place, from an earlier call
-                self._pass(chain)
+                self._pass(chain, one)
             if len(there) < count:
                 break
             count = _count_after(there)
@@ -335,10 +424,12 @@ class ChainedLog:
             return True
         return False
 
-    def _pass(self, chain: Chain) -> None:
-        if chain.next > chain.strays.last + 1 or not chain.strays.many:
-            log.warning("log: record %d is not of this timeline: passed over", chain.next)
-        chain.skip()
+    def _pass(self, chain: Chain, frame: bytes) -> None:
+        seq, last = chain.next, chain.strays.last
+        if chain.skip(frame):
+            log.info("log: record %d was sent ahead of one that was refused: passed over", seq)
+        elif seq > last + 1 or not last:
+            log.warning("log: record %d is not of this timeline: passed over", seq)
 
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
         frames = self._frames(seq, 1, timer, is_sure=True)
@@ -346,6 +437,14 @@ class ChainedLog:
 
     def _frames(self, seq: int, count: int, timer: "_Timer", *, is_sure: bool) -> Sequence[bytes]:
         return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=is_sure), BATCH_BYTES)
+
+
+class _Sent(NamedTuple):
+    """A record that is not settled."""
+
+    seal: Seal
+    frame: bytes
+    data: bytes
 
 
 class _Timer:

@@ -16,9 +16,9 @@ taken. Had A read on and tried 7, it would find that 6 has epoch 4. Both raise `
 **Unknown outcomes.** An engine may take a record while its answer is lost. `append` and `claim` resolve that
 themselves: they try again, and if the place is taken they look whose record it is. They raise LogDown only if
 the engine has not answered by the deadline. The record may then be there, be missing, or appear later. After
-LogDown the caller can repeat the call with the same bytes, as often as it likes: it succeeds if any of them
-became that record. Or it can give up the epoch and read. Other bytes at the same place would be Fenced by the
-first.
+LogDown the caller of `append` can repeat the call with the same bytes, as often as it likes: it succeeds if
+any of them became that record. Or it can give up the epoch and read. Other bytes at the same place would be
+Fenced by the first.
 
 **Reading** is gapless, or ends with an error: the engine's leader says where the log ends, every record is
 chained to the one before it, and a missing record raises Trimmed or Damaged and is never skipped. Only what
@@ -90,6 +90,21 @@ class Log(Protocol):
         """Return once `data` is durable on a quorum as record `seq`, or as several from there on, which are
         read as one. `through` calls each write. Raises Fenced, TooLarge.
         """
+
+    def send(self, seq: int, epoch: int, data: bytes) -> bool:
+        """Have `data` come behind all that was sent and is not settled, as an `append` that is not waited
+        for. False: it cannot be sent now; it can be appended once all is settled.
+
+        `seq`: one more than the last record that is settled. Raises Fenced.
+        """
+
+    def settle(self) -> bool:
+        """Wait for the oldest that was sent. Whether it is durable on a quorum now; False: nudged. Raises as
+        `append` does. All that was sent then has an unknown outcome, and none is a record without those in
+        front of it."""
+
+    def nudge(self) -> None:
+        """Have a thread that waits in `settle` return soon. From any thread."""
 
     def claim(
         self,

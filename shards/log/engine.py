@@ -58,7 +58,18 @@ class Engine(Protocol):
         """Maximum bytes of a frame; known once connected."""
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
-        """Return once the frame is durable on a quorum as `seq`. Raises Taken if `seq - 1` is not last."""
+        """Return once the frame is durable on a quorum as `seq`. Raises Taken if `seq - 1` is not last. What
+        was sent is forgotten."""
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        """Begin a `put` without waiting for its answer, behind others that were sent."""
+
+    def answer(self, timeout_s: float) -> bool:
+        """Wait for the oldest that was sent; True once it is durable. False: nudged. Raises Taken. After an
+        error all that was sent is forgotten: each may have been done, or may still be done later."""
+
+    def nudge(self) -> None:
+        """Have a thread that waits in `answer` return. From any thread."""
 
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
         """Up to `count` frames from `seq` on, without a gap; none if `seq` does not exist.

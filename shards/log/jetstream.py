@@ -36,8 +36,12 @@ and the next line goes to the next server. The server's pings are answered durin
 connection that was idle for minutes, and the next call makes a new one.
 """
 
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -124,6 +128,7 @@ class Answer(msgspec.Struct):
     ts: datetime | None = None
 
 
+T = TypeVar("T")
 _ANSWER = msgspec.json.Decoder(Answer)
 _CONFIG = msgspec.json.Decoder(Config)
 
@@ -142,6 +147,10 @@ class JetStream:
         self.origin = Origin()
         self._is_direct = False
         self._tried = 0
+        self._waker, self._wake = socket.socketpair()
+        self._waker.setblocking(False)
+        self._sent: deque[int] = deque()
+        """Places of what was sent, and has no answer."""
         self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)
 
     def connect(self, timeout_s: float) -> None:
@@ -164,9 +173,39 @@ class JetStream:
         return self._largest
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
-        answer = self._line.call(lambda session, left_s: session.put(seq, frame, left_s), timeout_s)
+        self._sent.clear()
+        self._judge_put(
+            seq, self._line.call(lambda session, left_s: session.put(seq, frame, left_s), timeout_s)
+        )
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._sent.append(seq)
+        self._through(lambda session: session.send(seq, frame, timeout_s), timeout_s)
+
+    def answer(self, timeout_s: float) -> bool:
+        if not self._sent:
+            raise NoAnswer("nothing was sent")
+        answer = self._through(lambda session: session.answer(timeout_s, self._wake), timeout_s)
+        if answer is not None:
+            self._judge_put(self._sent.popleft(), answer)
+        return answer is not None
+
+    def _through(self, work: "Callable[[_Session], T]", timeout_s: float) -> T:
+        """In this thread: the connection keeps to its timeouts."""
+        try:
+            return self._line.use(work, timeout_s)
+        except BaseException:
+            self._sent.clear()
+            raise
+
+    def nudge(self) -> None:
+        with suppress(OSError):  # it is full: what is in it wakes who waits
+            self._waker.send(b"\0")
+
+    def _judge_put(self, seq: int, answer: Answer) -> None:
         if answer.error is not None:
             if answer.error.err_code in WRONG_LAST:
+                self._sent.clear()
                 raise Taken
             raise NoAnswer(_said(answer.error))
         if answer.seq != seq:
@@ -196,6 +235,8 @@ class JetStream:
 
     def close(self) -> None:
         self._line.close()
+        self._waker.close()
+        self._wake.close()
 
     def _info(self, timeout_s: float) -> Answer:
         """The stream's state and settings. Raises Unfit."""
@@ -321,9 +362,21 @@ class _Session:
         return self._connection.info.max_payload
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> Answer:
-        headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
-        (answer,) = self._asked([Request(self._subject, frame, headers % (seq - 1, self._stream))], timeout_s)
+        self._connection.forget()
+        (answer,) = self._asked([self._publish(seq, frame)], timeout_s)
         return answer
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._connection.send(self._publish(seq, frame), timeout_s)
+
+    def answer(self, timeout_s: float, wake: socket.socket) -> Answer | None:
+        """The answer to the oldest that was sent; None: woken."""
+        reply = self._connection.answer(timeout_s, wake)
+        return None if reply is None else _ANSWER.decode(reply.data)
+
+    def _publish(self, seq: int, frame: bytes) -> Request:
+        headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
+        return Request(self._subject, frame, headers % (seq - 1, self._stream))
 
     def api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
         (answer,) = self._asked([self._request(b"STREAM.%s" % verb, said)], timeout_s)

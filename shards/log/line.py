@@ -55,8 +55,20 @@ class Line(Generic[C]):
         if wire is None:
             wire = self._open = self._fresh()
         told_s = timeout_s * TOLD
+        return self._judged(
+            lambda: wire.wait(lambda: work(wire.connected(told_s), told_s), timeout_s), timeout_s
+        )
+
+    def use(self, work: Callable[[C], T], timeout_s: float) -> T:
+        """The same for work of a driver that keeps to its timeouts: in this thread, once connected."""
+        connection = None if self._open is None else self._open.connection
+        if connection is None:
+            connection = self.call(lambda connected, _left_s: connected, timeout_s)
+        return self._judged(lambda: work(connection), timeout_s)
+
+    def _judged(self, run: Callable[[], T], timeout_s: float) -> T:
         try:
-            return wire.wait(lambda: work(wire.connected(told_s), told_s), timeout_s)
+            return run()
         except Taken:
             raise
         except TimeoutError:
@@ -98,7 +110,7 @@ class _Wire(Generic[C]):
         self._connect = connect
         self._close = close
         self._abort = abort
-        self._connection: C | None = None
+        self.connection: C | None = None
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._is_busy = False
         self._thread = Thread(target=self._run, name="fasti-log", daemon=True)
@@ -112,9 +124,9 @@ class _Wire(Generic[C]):
 
     def connected(self, timeout_s: float) -> C:
         """In the thread: the connection, made on first use."""
-        if self._connection is None:
-            self._connection = self._connect(timeout_s)
-        return self._connection
+        if self.connection is None:
+            self.connection = self._connect(timeout_s)
+        return self.connection
 
     def wait(self, work: Callable[[], T], timeout_s: float) -> T:
         """Run `work` in the thread. Raises what it raises; TimeoutError."""
@@ -125,8 +137,8 @@ class _Wire(Generic[C]):
     def abandon(self) -> None:
         """Have the thread close the connection and end as soon as it can."""
         self._calls.put(None)
-        if self._is_busy and self._connection is not None:
-            self._abort(self._connection)
+        if self._is_busy and self.connection is not None:
+            self._abort(self.connection)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -137,5 +149,5 @@ class _Wire(Generic[C]):
             except BaseException as error:  # raised in the caller, if one still waits
                 answer.set_exception(error)
             self._is_busy = False
-        if self._connection is not None:
-            self._close(self._connection)
+        if self.connection is not None:
+            self._close(self.connection)

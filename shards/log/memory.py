@@ -4,6 +4,7 @@ A *shelf* holds the frames; each engine on it belongs to one node. It always ans
 faults around an engine, whichever it is.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from .engine import LogState, NoAnswer, Origin, Taken
@@ -35,6 +36,8 @@ class MemoryEngine:
     def __init__(self, shelf: Shelf, largest: int = LARGEST) -> None:
         self._shelf = shelf
         self._largest = largest
+        self._taken: deque[bool] = deque()
+        """Of each frame that was sent: whether its place was taken."""
 
     @property
     def largest(self) -> int:
@@ -57,6 +60,10 @@ class MemoryEngine:
         shelf.first, shelf.last = after + 1, after
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._taken.clear()
+        self._put(seq, frame)
+
+    def _put(self, seq: int, frame: bytes) -> None:
         self._check()
         if seq != self._shelf.last + 1:
             raise Taken
@@ -64,6 +71,25 @@ class MemoryEngine:
             raise NoAnswer("maximum bytes exceeded")
         self._shelf.frames[seq] = frame
         self._shelf.last = seq
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        try:
+            self._put(seq, frame)
+        except Taken:
+            self._taken.append(True)
+        else:
+            self._taken.append(False)
+
+    def answer(self, timeout_s: float) -> bool:
+        if not self._taken:
+            raise NoAnswer("nothing was sent")
+        if self._taken.popleft():
+            self._taken.clear()
+            raise Taken
+        return True
+
+    def nudge(self) -> None:
+        """Nobody waits."""
 
     def fetch(
         self,

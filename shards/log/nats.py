@@ -2,22 +2,26 @@
 
 An append is one message out and one back. nats-py takes 0.6 ms of processor time for that, in the leader's
 interpreter: an event loop, tasks and futures, for one socket on which one thread waits. Here it is one `send`
-and two reads of a buffered file.
+and one `recv`.
 
     HPUB fasti.log _INBOX.4f1d.7 98 398\\r\\n…        a request; its number is the end of the reply's subject
     MSG _INBOX.4f1d.7 1 31\\r\\n{"seq":12}\\r\\n       its reply
 
-Several requests may be under way in one call; their replies come in any order. `-ERR`, a closed connection
-and a timeout end the connection: whoever holds it makes another. TLS as the server or the URL asks, with the
+Several requests may be under way in one call; their replies come in any order. `send` and `answer` are the
+two halves of a request: more can be sent before the first is answered, and the wait for its answer ends early
+when another thread has written to the socket `wake`. `-ERR`, a closed connection and a timeout end the
+connection: whoever holds it makes another. TLS as the server or the URL asks, with the
 certificates that Python's default context trusts; a user with a password, or a token, from the URL.
 Source: docs.nats.io, client protocol.
 """
 
 import os
 import secrets
+import select
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
@@ -28,6 +32,8 @@ import msgspec
 NO_RESPONDERS = b"503"
 LINE_BYTES = 1 << 20
 """Maximum bytes of a line of the protocol; the first one may name many servers."""
+READ_BYTES = 1 << 18
+WAKE_BYTES = 1 << 10
 
 
 class Info(msgspec.Struct):
@@ -74,13 +80,16 @@ class NatsConnection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.info = self._greeting()
             if self.info.tls_required or url.scheme == "tls":
-                self._wait()
+                self._socket.settimeout(self._left_s)
                 context = ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
                 self._held.enter_context(self._socket)
-            self._file = self._held.enter_context(self._socket.makefile("rb", 1 << 16))
+            self._input = bytearray()
             self._inbox = b"_INBOX.%s." % secrets.token_hex(11).encode()
-            self._asked = 0
+            self._asked = self._oldest = 0
+            self._found: dict[int, Reply] = {}
+            self._sent: deque[int] = deque()
+            """Numbers of what was sent, whose replies nobody has asked for."""
             self._introduce(url.username, url.password)
         except BaseException:
             self.close()
@@ -90,7 +99,7 @@ class NatsConnection:
         """The first line, byte by byte: what follows it may be TLS."""
         line = bytearray()
         while not line.endswith(b"\n"):
-            self._wait()
+            self._socket.settimeout(self._left_s)
             byte = self._socket.recv(1)
             if not byte or len(line) > LINE_BYTES:
                 raise NatsError("the server does not say who it is")
@@ -116,7 +125,7 @@ class NatsConnection:
         elif user is not None:
             said["auth_token"] = unquote(user)
         subscribed = b"SUB %s* 1\r\nPING\r\n" % self._inbox
-        self._send(b"CONNECT %s\r\n%s" % (msgspec.json.encode(said), subscribed))
+        self._write(b"CONNECT %s\r\n%s" % (msgspec.json.encode(said), subscribed))
         while self._line() != b"PONG":
             pass
 
@@ -125,15 +134,40 @@ class NatsConnection:
         self._until = time.monotonic() + timeout_s
         first = self._asked
         self._asked += len(requests)
-        self._send(b"".join([self._said(number, one) for number, one in enumerate(requests, first)]))
-        found: dict[int, Reply] = {}
-        while len(found) < len(requests):
-            number, reply = self._reply()
-            if number >= first:
-                if reply.status == NO_RESPONDERS:
-                    raise NatsError("nobody answers: the stream has no leader, or is not there")
-                found[number] = reply
-        return [found[number] for number in range(first, self._asked)]
+        self._write(b"".join([self._said(number, one) for number, one in enumerate(requests, first)]))
+        return [self._reply_to(number) for number in range(first, self._asked)]
+
+    def send(self, request: Request, timeout_s: float) -> None:
+        """Send it; `answer` has its reply."""
+        self._until = time.monotonic() + timeout_s
+        self._sent.append(self._asked)
+        self._asked += 1
+        self._write(self._said(self._sent[-1], request))
+
+    def answer(self, timeout_s: float, wake: socket.socket) -> Reply | None:
+        """The reply to the oldest that was sent; None: woken. `wake` does not block."""
+        self._until = time.monotonic() + timeout_s
+        if not self._sent:
+            raise NatsError("nothing was sent")
+        while self._sent[0] not in self._found:
+            if not self._input:
+                waiting = select.poll()
+                for one in (self._socket, wake):
+                    waiting.register(one, select.POLLIN)
+                ready = [number for number, _ in waiting.poll(self._left_s * 1000)]
+                if wake.fileno() in ready:
+                    wake.recv(WAKE_BYTES)
+                    return None
+                if not ready:
+                    raise TimeoutError
+            self._read()
+        return self._taken(self._sent.popleft())
+
+    def forget(self) -> None:
+        """Nobody asks for what was sent so far."""
+        self._sent.clear()
+        self._found.clear()
+        self._oldest = self._asked
 
     def close(self) -> None:
         """Close it. What is under way has no outcome."""
@@ -152,42 +186,60 @@ class NatsConnection:
         many = len(headers)
         return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject, reply, many, many + len(data), headers, data)
 
-    def _reply(self) -> tuple[int, Reply]:
-        """The next reply, and the number of its request."""
-        while True:
-            words = self._line().split(b" ")
-            if words[0] == b"MSG":
-                many = 0
-            elif words[0] == b"HMSG":
-                many = int(words[-2])
-            else:
-                continue
-            self._wait()
-            body = self._file.read(int(words[-1]) + 2)
+    def _reply_to(self, number: int) -> Reply:
+        while number not in self._found:
+            self._read()
+        return self._taken(number)
+
+    def _taken(self, number: int) -> Reply:
+        reply = self._found.pop(number)
+        if reply.status == NO_RESPONDERS:
+            raise NatsError("nobody answers: the stream has no leader, or is not there")
+        return reply
+
+    def _read(self) -> None:
+        """Read one message of the protocol."""
+        words = self._line().split(b" ")
+        if words[0] in (b"MSG", b"HMSG"):
+            many = int(words[-2]) if words[0] == b"HMSG" else 0
+            size = int(words[-1])
+            while len(self._input) < size + 2:
+                self._more()
+            body = bytes(self._input[:size])
+            del self._input[: size + 2]
             number = int(words[1].rpartition(b".")[2])
-            return number, Reply(body[:many], body[many:-2])
+            if number >= self._oldest:
+                self._found[number] = Reply(body[:many], body[many:])
 
     def _line(self) -> bytes:
         """The next line; pings are answered. Raises NatsError."""
-        while True:
-            self._wait()
-            line = self._file.readline(LINE_BYTES)
-            if not line.endswith(b"\r\n"):
-                raise NatsError("the server has closed the connection")
-            line = line[:-2]
-            if line.startswith(b"-ERR"):
-                raise NatsError(line[5:].decode(errors="replace").strip("'"))
-            if line != b"PING":
-                return line
-            self._send(b"PONG\r\n")
+        while (end := self._input.find(b"\r\n")) < 0:
+            if len(self._input) > LINE_BYTES:
+                raise NatsError("a line of the server does not end")
+            self._more()
+        line = bytes(self._input[:end])
+        del self._input[: end + 2]
+        if line.startswith(b"-ERR"):
+            raise NatsError(line[5:].decode(errors="replace").strip("'"))
+        if line == b"PING":
+            self._write(b"PONG\r\n")
+        return line
 
-    def _send(self, data: bytes) -> None:
-        self._wait()
+    def _more(self) -> None:
+        self._socket.settimeout(self._left_s)
+        read = self._socket.recv(READ_BYTES)
+        if not read:
+            raise NatsError("the server has closed the connection")
+        self._input += read
+
+    def _write(self, data: bytes) -> None:
+        self._socket.settimeout(self._left_s)
         self._socket.sendall(data)
 
-    def _wait(self) -> None:
-        """Let the socket wait for as long as this call may. Raises TimeoutError."""
+    @property
+    def _left_s(self) -> float:
+        """What is left of this call's time. Raises TimeoutError."""
         left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        self._socket.settimeout(left_s)
+        return left_s

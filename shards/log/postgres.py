@@ -35,7 +35,7 @@ order. Poolers that share a session between clients do not work: the settings ar
 import os
 import re
 import socket
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -96,6 +96,9 @@ class Postgres:
         """Of a table that is to be created if it is missing."""
         self.origin = Origin()
         self._warnings: list[str] = []
+        self._sent: list[tuple[int, bytes]] = []
+        self._answered = 0
+        """How many that were sent are durable, and nobody has asked for."""
         self._line: Line[Connection] = Line(url, self._connected, _closed, _abort)
 
     def connect(self, timeout_s: float) -> None:
@@ -113,7 +116,25 @@ class Postgres:
         return LARGEST
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
-        self._line.call(lambda connection, _left_s: self._put(connection, seq, frame), timeout_s)
+        self._sent, self._answered = [], 0
+        self._line.call(lambda connection, _left_s: self._put(connection, [(seq, frame)]), timeout_s)
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:  # noqa: ARG002 - nothing is sent yet
+        self._sent.append((seq, frame))
+
+    def answer(self, timeout_s: float) -> bool:
+        """All that was sent meanwhile shares a commit: each waits for the standbys."""
+        if not self._answered:
+            some, self._sent = self._sent, []
+            if not some:
+                raise NoAnswer("nothing was sent")
+            self._line.call(lambda connection, _left_s: self._put(connection, some), timeout_s)
+            self._answered = len(some)
+        self._answered -= 1
+        return True
+
+    def nudge(self) -> None:
+        """Who waits is in the server."""
 
     def fetch(
         self,
@@ -220,14 +241,24 @@ class Postgres:
         if self._warnings:
             raise NoAnswer(self._warnings[0])
 
-    def _put(self, connection: Connection, seq: int, frame: bytes) -> None:
-        said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
+    def _put(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
+        """Put all of these in one transaction, or none."""
+        self._warnings.clear()
         try:
-            count = self._committed(connection, PUT, said)
+            with connection.transaction() if len(some) > 1 else nullcontext():
+                for seq, frame in some:
+                    self._put_one(connection, seq, frame)
         except psycopg.errors.UniqueViolation:
             raise Taken from None
-        if not count:
+        except Taken:
             self._judge(connection)
+            raise
+        if self._warnings:
+            raise NoAnswer(self._warnings[0])
+
+    def _put_one(self, connection: Connection, seq: int, frame: bytes) -> None:
+        said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
+        if not connection.execute(self._named(PUT), said).rowcount:
             raise Taken
 
     def _committed(self, connection: Connection, statement: str, said: Any) -> int:

@@ -17,6 +17,10 @@ names the timeline: an id that the first leader has made, and that stays.
 has a MAC (HMAC-SHA256) over its seq and its other fields by the cluster's key: who reads and writes the
 engine without that key cannot lead. The record before may stand further back than the place before: what
 stands between is passed over (chain.py). A version begins with a claim, and no earlier one comes after it.
+
+**Version 3.** The byte has a second bit, AHEAD: the record was sent before its writer knew that the one
+before it is in the log. That one was sent for the place directly before. If another thing stands there, this
+record is none: *void* (chain.py).
 """
 
 import hashlib
@@ -29,13 +33,15 @@ import msgspec
 from .errors import Damaged, UnknownVersion
 
 FIRST_VERSION = 1
-VERSION = 2
-WHOLE, PART = b"\0", b"\1"
+AHEAD_VERSION = 3
+VERSION = 3
+WHOLE, PART, AHEAD = 0, 1, 2
+"""Bits of a record's kind."""
 DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 1 + 2 * _NUMBER_BYTES + DIGEST_BYTES
 _LEAST_BYTES = _HEAD_BYTES + DIGEST_BYTES
-EXTRA_BYTES = _LEAST_BYTES + len(WHOLE)
+EXTRA_BYTES = _LEAST_BYTES + 1
 """Bytes of a frame beside its data, at most."""
 
 
@@ -64,6 +70,8 @@ class Record(NamedTuple):
     data: bytes
     is_part: bool = False
     """Whether the group goes on in the next record."""
+    is_ahead: bool = False
+    """Whether it was sent before the one before it was known to be in the log."""
 
 
 class Claim(NamedTuple):
@@ -82,13 +90,20 @@ class Claim(NamedTuple):
 
 
 def frame_of(
-    seq: int, epoch: int, before: Seal, data: bytes, version: int | None = None, *, is_part: bool = False
+    seq: int,
+    epoch: int,
+    before: Seal,
+    data: bytes,
+    version: int | None = None,
+    *,
+    is_part: bool = False,
+    is_ahead: bool = False,
 ) -> bytes:
     """The bytes of record `seq`, which follows `before`. `version`: None for that of `before`."""
     assert seq > before.seq
     version = before.version if version is None else version
     head = bytes((version,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
-    kind = b"" if version == FIRST_VERSION else PART if is_part else WHOLE
+    kind = b"" if version == FIRST_VERSION else bytes((PART * is_part | AHEAD * is_ahead,))
     body = b"".join((head, before.digest, kind, data))
     return body + _digest(body)
 
@@ -111,11 +126,11 @@ def opened(frame: bytes, seq: int) -> Record:
         raise Damaged(f"record {said} of the log stands at {seq}")
     kind = WHOLE
     if version > FIRST_VERSION:
-        kind, start = frame[start : start + 1], start + 1
-        if kind not in (WHOLE, PART):
+        kind, start = frame[start], start + 1
+        if kind > (PART | AHEAD if version >= AHEAD_VERSION else PART):
             raise UnknownVersion(f"record {seq} of the log is of an unknown kind: a later version wrote it")
     seal = Seal(seq, epoch, digest_in(frame), version)
-    return Record(seal, before, frame[start:-DIGEST_BYTES], kind == PART)
+    return Record(seal, before, frame[start:-DIGEST_BYTES], bool(kind & PART), bool(kind & AHEAD))
 
 
 def is_of(frame: bytes, seq: int, before: Seal) -> bool:

@@ -377,7 +377,7 @@ def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
     body = bytes((VERSION + 1,)) + b"whatever they say then, and their digest at the end"
     engine.put(2, body + hashlib.sha256(body).digest()[:DIGEST_BYTES], 5)
     engine.close()
-    with pytest.raises(UnknownVersion, match="has version 3"):
+    with pytest.raises(UnknownVersion, match=f"has version {VERSION + 1}"):
         list(log.read(0))
 
 
@@ -467,6 +467,143 @@ def test_strays_in_a_log_of_the_first_version(place: Place) -> None:
     log.append(5, 4, b"of the newest")
     assert seqs(place.open()) == [1, 2, 4, 5]
     assert [log.seal_at(seq).version for seq in (1, 2, 4, 5)] == [1, 1, VERSION, VERSION]
+
+
+# -- ahead: sent before those in front of it are known to be there
+
+
+def sent(log: Log, seq: int, epoch: int, *datas: bytes) -> None:
+    for data in datas:
+        assert log.send(seq, epoch, data)
+
+
+def test_what_is_sent_ahead_is_read_in_its_order(place: Place) -> None:
+    log = place.open()
+    epoch = filled(log, 2)
+    sent(log, 3, epoch, b"third", b"fourth", b"fifth")
+    for seq in (3, 4):
+        assert log.settle()
+        assert log.at.seq == seq
+    sent(log, 5, epoch, b"sixth")
+    assert log.settle()
+    assert log.settle()
+    log.append(7, epoch, b"seventh")
+    sent(log, 8, epoch, b"eighth")
+    assert log.settle()
+    wanted = [b"third", b"fourth", b"fifth", b"sixth", b"seventh", b"eighth"]
+    for reader in (log, place.open()):
+        assert [data for _, _, data in reader.read(2)] == wanted
+
+
+@pytest.mark.parametrize("losses", [*itertools.product((None, *LOSSES), repeat=3)])
+def test_answers_of_what_was_sent_ahead_are_lost(place: Place, losses: tuple[Lost | None, ...]) -> None:
+    """Whatever is lost of which, all of them are there once, in their order."""
+    if not isinstance(place.clock, Elapsing) and len({*losses}) > 2:
+        pytest.skip("on the engine in RAM")
+    log, network = place.faulty()
+    epoch = filled(log, 2)
+    network.plan.extend(losses)
+    sent(log, 3, epoch, b"third", b"fourth", b"fifth")
+    for _ in range(3):
+        assert log.settle()
+    network.arrive()
+    log.append(6, epoch, b"sixth")
+    wanted = [(3, epoch, b"third"), (4, epoch, b"fourth"), (5, epoch, b"fifth"), (6, epoch, b"sixth")]
+    assert list(place.open().read(2)) == wanted
+
+
+def test_a_refusal_fails_all_behind_it(place: Place) -> None:
+    """Another node's claim takes the place of the first; the engine may take the second behind it."""
+    ours, theirs = place.open(), place.open()
+    epoch = filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    assert theirs.claim(3, "b", "") == 3
+    sent(ours, 3, epoch, b"third", b"fourth", b"fifth")
+    with pytest.raises(Fenced):
+        ours.settle()
+    last = theirs.bounds()[1]
+    theirs.append(4, 3, b"of b")
+    assert theirs.at.seq == last + 1
+    for reader in (ours, theirs, place.open()):
+        assert [(at, data) for _, at, data in reader.read(3)] == [(3, b"of b")]
+    assert theirs.strays.many == 0
+    assert place.open().claim(last + 2, "a", "") == last + 2
+
+
+def test_a_stray_comes_between(place: Place) -> None:
+    """What was sent behind the refused one is void, and all of it is written again."""
+    log, reader = place.open(), place.open()
+    epoch = filled(log, 2)
+    place.put(3, b"hello")
+    sent(log, 3, epoch, b"third", b"fourth", b"fifth")
+    assert list(reader.read(2)) == []
+    for _ in range(3):
+        assert log.settle()
+    assert [data for _, _, data in reader.read(2)] == [b"third", b"fourth", b"fifth"]
+    assert [data for _, _, data in place.open().read(2)] == [b"third", b"fourth", b"fifth"]
+    assert reader.strays == (1, 3, 3)
+    assert place.open().claim(log.at.seq + 1, "b", "") == log.at.seq + 1
+
+
+def test_whose_predecessor_nobody_can_recognise_is_not_claimed_behind(place: Place) -> None:
+    """A record of ours may have stood there: whoever did not write it cannot know."""
+    log = place.open()
+    epoch = filled(log, 2)
+    third = frame_of(3, epoch, log.at, b"third")
+    fourth = frame_of(4, epoch, opened(third, 3).seal, b"fourth", is_ahead=True)
+    place.put(3, b"rotten beyond recognition")
+    place.put(4, fourth)
+    for one in (log, place.open()):
+        assert list(one.read(2)) == []
+        with pytest.raises(Damaged, match="recognises"):
+            one.claim(3, "b", "")
+    place.put(5, frame_of(5, epoch, opened(fourth, 4).seal, b"fifth"))
+    with pytest.raises(Unchained, match="record 5"):
+        list(place.open().read(2))
+
+
+def test_what_is_sent_ahead_comes_late_behind_a_claim(place: Place) -> None:
+    (ours, network), theirs = place.faulty(deadline_s=1), place.open()
+    epoch = filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    network.is_slow = True
+    network.plan.extend((Lost.REQUEST, Lost.LATE, Lost.LATE, *[Lost.REQUEST] * 50))
+    sent(ours, 3, epoch, b"third", b"fourth", b"fifth")
+    with pytest.raises(LogDown):
+        ours.settle()
+    assert theirs.claim(3, "b", "") == 3
+    network.arrive()
+    theirs.append(4, 3, b"of b")
+    for reader in (theirs, place.open()):
+        assert [(at, data) for _, at, data in reader.read(3)] == [(3, b"of b")]
+
+
+def test_a_claim_forgets_what_was_sent(place: Place) -> None:
+    """Who claims has given it up: its answers belong to nothing that is sent later."""
+    log = place.open()
+    epoch = filled(log, 2)
+    sent(log, 3, epoch, b"third", b"fourth", b"fifth")
+    assert log.settle()
+    read = [seq for seq, _, _ in log.read(3)]
+    claimed = log.claim(3 + len(read) + 1, "a", "")
+    sent(log, claimed + 1, claimed, b"of the new epoch", b"and behind it")
+    assert log.settle()
+    assert log.settle()
+    assert [data for _, _, data in place.open().read(claimed)] == [b"of the new epoch", b"and behind it"]
+
+
+def test_nothing_is_sent_ahead_that_older_nodes_do_not_read() -> None:
+    engine = MemoryEngine(Shelf())
+    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
+    engine.put(1, claim, 1)
+    log = open_engine(engine, Elapsing(), 2.0)
+    assert not log.send(2, 1, b"second")
+    assert log.claim(2, "a", "", is_raised=True) == 2
+    sent(log, 3, 2, b"third", b"fourth")
+    assert not log.send(3, 2, bytes(PART_BYTES + 1)), "parts are waited for one by one"
+    assert log.settle()
+    assert log.settle()
+    assert [data for _, _, data in log.read(2)] == [b"third", b"fourth"]
 
 
 # -- the cluster's key

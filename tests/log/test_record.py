@@ -5,6 +5,7 @@ import pytest
 
 from shards.log.errors import Damaged
 from shards.log.record import (
+    AHEAD,
     EXTRA_BYTES,
     ORIGIN,
     PART,
@@ -37,20 +38,23 @@ def test_a_frame_is_what_the_page_says() -> None:
     assert FRAME[17:33] == CLAIMED[-16:]
     assert FRAME[33:37] == b"data"
     assert len(FRAME) == 53
-    assert LATER[:17] == bytes.fromhex("0200000000000000030000000000000002")
+    assert LATER[:17] == bytes.fromhex("0300000000000000030000000000000002")
     assert LATER[17:33] == RAISED[-16:]
-    assert LATER[33:38] == WHOLE + b"data"
+    assert LATER[33:38] == bytes([WHOLE]) + b"data"
     assert len(LATER) == EXTRA_BYTES + 4
-    assert frame_of(3, 2, SECOND, b"data", is_part=True)[33:38] == PART + b"data"
+    assert frame_of(3, 2, SECOND, b"data", is_part=True)[33:38] == bytes([PART]) + b"data"
+    ahead = frame_of(3, 2, SECOND, b"data", is_part=True, is_ahead=True)
+    assert ahead[33:38] == bytes([PART | AHEAD]) + b"data"
+    assert opened(ahead, 3).is_ahead
 
 
 def test_it_is_opened_as_it_was_sealed() -> None:
     record = opened(FRAME, 2)
-    assert record == (Seal(2, 1, digest_in(FRAME)), FIRST.digest, b"data", False)
+    assert record == (Seal(2, 1, digest_in(FRAME)), FIRST.digest, b"data", False, False)
     assert follows(record, FIRST)
     assert follows(opened(CLAIMED, 1), ORIGIN)
     later = opened(LATER, 3)
-    assert later == (Seal(3, 2, digest_in(LATER), VERSION), SECOND.digest, b"data", False)
+    assert later == (Seal(3, 2, digest_in(LATER), VERSION), SECOND.digest, b"data", False, False)
     assert follows(later, SECOND)
     assert follows(opened(RAISED, 2), FIRST)
     assert opened(frame_of(3, 2, SECOND, b"", is_part=True), 3).is_part

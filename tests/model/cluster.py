@@ -59,20 +59,12 @@ class Shared(ReplicatedStore):
         assert isinstance(batch, Recorded)
         self.log.append(_seen(batch.changes))
 
-    def flush(self) -> None:
-        self.flush_to(self.written())
-
     def written(self) -> int:
         return len(self.log)
 
     def flush_to(self, written: int) -> None:
-        """One after the other: what is written later does not go with them."""
         while self.durable < written:
-            later = [self._waiting.pop() for _ in range(len(self._waiting) - 1)]
-            try:
-                super().flush()
-            finally:
-                self._waiting.extend(reversed(later))
+            super().flush_to(self._settled + 1)
             self.durable += 1
 
 
@@ -152,9 +144,10 @@ class Cluster:
         """All that the log has ever had, without the claims."""
         chain = self._chain
         while chain.next <= self.shelf.last:
-            record = chain.judged(self.shelf.frames[chain.next])
+            frame = self.shelf.frames[chain.next]
+            record = chain.judged(frame)
             if record is None:
-                chain.skip()
+                chain.skip(frame)
             elif (parts := chain.step(record)) and record.seal.epoch != record.seal.seq:
                 self._batches.append(_seen(decode_changes(b"".join(parts))))
         return list(self._batches)

@@ -1,15 +1,17 @@
 """Naive rules of nodes that share a log, planted like those of mutants.py; the walks over them find each."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from server.cluster.clocks import Clocks, NodeClock
 from shards.changes import Recorded
 from shards.errors import ShardsError, StoreFailed
+from shards.log.chain import Chain
 from shards.log.chained import ChainedLog
 from shards.log.errors import LogError, Trimmed
-from shards.log.record import Seal
+from shards.log.record import Record, Seal, opened
 from shards.replicated import ReplicatedStore, applied_of, leader_of
 from shards.store import Batch, Table
 from shards.tables import META_APPLIED, META_SEAL, applied_value, seal_value
@@ -21,6 +23,7 @@ Through = Callable[[Callable[[], None]], None]
 
 def _drop(store: ReplicatedStore) -> Recorded:
     batch = store._waiting.popleft()
+    store._settled += 1
     store._layers = store._layers[:-1]
     return batch
 
@@ -32,8 +35,8 @@ def _place(store: ReplicatedStore) -> Seal:
 def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
     """The order of the two is the same to who waits for both."""
 
-    def flush(self: ReplicatedStore) -> None:
-        while self._waiting:
+    def flush_to(self: ReplicatedStore, written: int) -> None:
+        while self._settled < written and self._waiting:
             batch, place = self._waiting[0], _place(self)
             try:
                 self._apply(batch.batch, place)
@@ -43,29 +46,50 @@ def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
                 raise StoreFailed("naive") from error
             _drop(self)
 
-    patch.setattr(ReplicatedStore, "flush", flush)
+    patch.setattr(ReplicatedStore, "flush_to", flush_to)
 
 
 def answered_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
     """The log will take it: the last batch may be on its way while its answers leave."""
-    real = ReplicatedStore.flush
+    real = ReplicatedStore.flush_to
 
-    def flush(self: ReplicatedStore) -> None:
-        kept = self._waiting.pop() if self._waiting else None
-        try:
-            real(self)
-        finally:
-            if kept is not None:
-                self._waiting.append(kept)
+    def flush_to(self: ReplicatedStore, written: int) -> None:
+        if len(self._waiting) > 1:
+            real(self, written)
 
-    patch.setattr(ReplicatedStore, "flush", flush)
+    patch.setattr(ReplicatedStore, "flush_to", flush_to)
+
+
+def answered_once_it_is_sent(patch: pytest.MonkeyPatch) -> None:
+    """What is sent behind a record that the log has will be taken, too."""
+
+    def flush_to(self: ReplicatedStore, written: int) -> None:
+        while self._settled < written and self._waiting and not self._settled + self._sent >= written:
+            self._step()
+
+    patch.setattr(ReplicatedStore, "flush_to", flush_to)
+
+
+def void_is_a_record(patch: pytest.MonkeyPatch) -> None:
+    """What was sent ahead and came into the log is a record, whatever stands before it."""
+    real = Chain.judged
+
+    def judged(self: Chain, frame: bytes) -> Record | None:
+        record = real(self, frame)
+        if record is None:
+            with suppress(LogError):
+                found = opened(frame, self.next)
+                return found if found.is_ahead else None
+        return record
+
+    patch.setattr(Chain, "judged", judged)
 
 
 def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
     """What is in the log need not be held here any more, whatever the disk says of it."""
 
-    def flush(self: ReplicatedStore) -> None:
-        while self._waiting:
+    def flush_to(self: ReplicatedStore, written: int) -> None:
+        while self._settled < written and self._waiting:
             batch, place = _drop(self), _place(self)
             try:
                 self._log.append(place.seq, place.epoch, batch.changes.encode())
@@ -77,7 +101,7 @@ def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
             except StoreFailed:
                 self.applied = self._log.at
 
-    patch.setattr(ReplicatedStore, "flush", flush)
+    patch.setattr(ReplicatedStore, "flush_to", flush_to)
 
 
 def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -125,7 +149,7 @@ def who_has_read_on_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
     """A batch whose place is taken goes to the next one: the fence is for the place alone."""
-    append, flush = ChainedLog.append, ReplicatedStore.flush
+    append, flush_to = ChainedLog.append, ReplicatedStore.flush_to
 
     def anyhow(self: ChainedLog, seq: int, epoch: int, data: bytes, *through: Through) -> None:
         before = self.seal_at(seq - 1)
@@ -134,15 +158,16 @@ def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
             epoch = before.epoch
         append(self, seq, epoch, data, *through)
 
-    def naive(self: ReplicatedStore) -> None:
+    def naive(self: ReplicatedStore, written: int) -> None:
         try:
             self.follow()
         except LogError as error:
             raise StoreFailed("naive") from error
-        flush(self)
+        flush_to(self, written)
 
     patch.setattr(ChainedLog, "append", anyhow)
-    patch.setattr(ReplicatedStore, "flush", naive)
+    patch.setattr(ChainedLog, "send", lambda *_: False)
+    patch.setattr(ReplicatedStore, "flush_to", naive)
 
 
 def nothing_comes_late(patch: pytest.MonkeyPatch) -> None:
@@ -224,6 +249,8 @@ def what_is_purged_is_not_missed(patch: pytest.MonkeyPatch) -> None:
 NODE_MUTANTS: dict[Mutant, int] = {
     applied_before_it_is_in_the_log: 0,
     answered_before_it_is_in_the_log: 0,
+    answered_once_it_is_sent: 0,
+    void_is_a_record: 0,
     dropped_before_the_store_has_it: 1,
     where_it_stands_is_not_written: 0,
     where_it_stands_is_written_first: 10,

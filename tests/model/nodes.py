@@ -66,8 +66,9 @@ class NodesRig(Rig):
         try:
             super().settle()
         except StoreFailed as error:
-            need(self.cluster.leader.has_surprise, f"the log takes no batch: {error}")
-            self.core.writer.fail(error)
+            if self.core.writer.broken is None:
+                need(self.cluster.leader.has_surprise, f"the log takes no batch: {error}")
+                self.core.writer.fail(error)
 
     def arrive(self, index: int) -> None:
         """What was late of a node's calls comes to the log, whatever has become of that node."""
@@ -87,6 +88,9 @@ class NodesRig(Rig):
             self.stepper.sync()
         except StoreFailed as error:
             self.core.writer.fail(error)
+        else:  # it had been sent ahead, with an earlier one
+            self.oracle.synced()
+            self.core.writer.settle()
         node.engine.plan.clear()
         node.below.fail_writes = False
 

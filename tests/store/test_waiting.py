@@ -27,7 +27,7 @@ from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import Seal, opened
+from shards.log.record import Seal
 from shards.memory import MemoryStore
 from shards.overlay import Layer, _Part, through
 from shards.replicated import ReplicatedStore, applied_of
@@ -105,6 +105,11 @@ class SteppedEngine(Faulty):
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._point()
         super().put(seq, frame, timeout_s)
+        self._point()
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._point()
+        super().send(seq, frame, timeout_s)
         self._point()
 
 
@@ -301,10 +306,9 @@ class Waiting(RuleBasedStateMachine):
         return (data for _, data in self._records())
 
     def _records(self) -> Iterator[tuple[int, bytes]]:
-        for seq in range(1, self.shelf.last + 1):
-            record = opened(self.shelf.frames[seq], seq)
-            if record.seal.epoch != seq:
-                yield seq, decode_changes(record.data).encode()
+        for seq, epoch, data in open_engine(MemoryEngine(self.shelf), Elapsing(), 0.2).read(0):
+            if epoch != seq:
+                yield seq, decode_changes(data).encode()
 
     @staticmethod
     def _encoded(batch: list[Change]) -> bytes:

@@ -81,6 +81,7 @@ class Faulty:
         self.between: Callable[[], None] = lambda: None
         self._engine = engine
         self._late: list[Callable[[], object]] = []
+        self._sent: deque[Exception | None] = deque()
 
     @property
     def largest(self) -> int:
@@ -97,7 +98,29 @@ class Faulty:
         self._called(lambda: self._engine.connect(timeout_s))
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._sent.clear()
         self._called(lambda: self._engine.put(seq, frame, timeout_s))
+
+    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        """As it is planned for each: what is lost is not answered, and what is late comes after it."""
+        try:
+            self._called(lambda: self._engine.put(seq, frame, timeout_s))
+        except (NoAnswer, Taken) as error:
+            self._sent.append(error)
+        else:
+            self._sent.append(None)
+
+    def answer(self, timeout_s: float) -> bool:
+        if not self._sent:
+            raise NoAnswer("nothing was sent")
+        error = self._sent.popleft()
+        if error is not None:
+            self._sent.clear()
+            raise error
+        return True
+
+    def nudge(self) -> None:
+        """Nobody waits."""
 
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
         return self._called(lambda: self._engine.fetch(seq, count, timeout_s, is_sure=is_sure))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.engine.writer import GROUP_BYTES, Busy, Writer
+from server.engine.writer import GROUP_BYTES, OPEN_GROUPS, STEP_S, Busy, Writer
 from server.settings.config import Config, Limits
 from shards import keys
 from shards.commit import Commit, Draft
@@ -261,7 +261,7 @@ class TestGathering:
     """While a group is being synced a few requests wait for one another, not each for a sync of its own."""
 
     @staticmethod
-    def rig(gather: int, wake: Callable[[], None] = lambda: None) -> Rig:
+    def rig(gather: int, wake: Callable[[], None] = lambda: None, groups: int = OPEN_GROUPS) -> Rig:
         rig = Rig()
         core = rig.core
         rig.writer = Writer(
@@ -272,6 +272,7 @@ class TestGathering:
             max_bytes=4 << 20,
             wake=wake,
             gather=gather,
+            groups=groups,
         )
         return rig
 
@@ -330,6 +331,31 @@ class TestGathering:
         assert rig.writer.can_compose
         assert rig.writer.compose() is None
         assert [name for name, _ in rig.answers] == ["b"]
+
+    def test_on_a_log_a_few_wait_for_a_share_of_the_last_answer(self) -> None:
+        woken: list[str] = []
+        rig = self.rig(100, lambda: woken.append("up"), groups=4)
+        clock = rig.core.clock
+        assert isinstance(clock, HandClock)
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        rig.put("b")
+        assert len(woken) == 2, "somebody has to look at the time"
+        assert rig.writer.compose() is None
+        assert rig.writer.wait_s() == pytest.approx(STEP_S)
+        clock.mono_s += 0.005_1
+        assert rig.writer.compose() is not None
+        clock.mono_s += 0.395
+        rig.writer.settle()  # after 400 ms
+        for name in "cde":
+            rig.put(name)
+            assert rig.writer.compose() is not None
+            rig.put(name * 2)
+            assert rig.writer.wait_s() in (pytest.approx(0.1, rel=0.01), float("inf"))
+            clock.mono_s += 0.099
+            assert rig.writer.compose() is None
+            clock.mono_s += 0.001_1
+        assert rig.writer.compose() is None, "four are under way"
 
 
 class TestLargeGroups:
