@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from server.cluster.clocks import SKEW_MS
+from server.core import Core
 from server.delivery.link import Closing
 from shards.commit import Control
 from shards.errors import StoreFailed
@@ -151,9 +152,10 @@ class NodesRig(Rig):
         self.end_elder()
         node = self.cluster.leader
         others = self._fit(node)
-        elder = Elder(node, self.stepper, dict(self.clients))
+        elder = self.elder = Elder(node, self.stepper, dict(self.clients))
         self._lead(others[index % len(others)])
-        self.elder = elder
+        # What it had sent ahead is in the log, and the new leader has read it: the elder may learn so yet.
+        elder.bound_ms = max(elder.bound_ms, self.oracle.bound_ms)
 
     def elder_step(self, index: int) -> None:
         """Something that the elder does. What it writes must not come into the log."""
@@ -217,6 +219,15 @@ class NodesRig(Rig):
         self.clock = self.clocks.all[node.number]
         self.stepper = Stepper(self.store, self.clock, CONFIG)
         self._begin()
+
+    def _restore_watches(self, core: Core) -> None:
+        """Who is still with the elder has seen no more than that has sent, whatever is in the log."""
+        watches = self.oracle.watches
+        held = () if self.elder is None else self.elder.clients
+        last = {name: watches[name].last for name in held if name in watches}
+        super()._restore_watches(core)
+        for name in watches.keys() & last.keys():
+            watches[name].last = last[name]
 
     # -- clocks
 
