@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from shards.log.errors import LogError
+from shards.log.errors import LogError, NoLog
 from shards.log.record import ORIGIN
 from shards.replicated import ReplicatedStore, new_timeline
 
@@ -70,8 +70,8 @@ class Beginning:
         self._leads = leads
         self._told = Standing(config.cluster.node)
         """As the store was opened last."""
-        self.lost = ""
-        """Why there is no log, in words; empty: there is one."""
+        self.lost: NoLog | None = None
+        """Why there is no log; None: there is one."""
         self.may_begin = False
         """Whether this node may write the first record of a log without any."""
 
@@ -85,7 +85,7 @@ class Beginning:
         store, told = self._store(), self._told
         told = replace(
             told,
-            is_lost=store is None and bool(self.lost),
+            is_lost=store is None and self.lost is not None,
             leads=self._leads(),
             heard=max((row.member.applied for row in self._members), default=0),
         )
@@ -102,8 +102,10 @@ class Beginning:
             has_rows=told.has_rows or seq > 0,
         )
 
-    async def attempt(self, session: aiohttp.ClientSession, url: str) -> str:
-        """Ask all, and begin the log if this node shall. `url`: its own. Returns why not; empty: it has."""
+    async def attempt(self, session: aiohttp.ClientSession, url: str, last: int) -> str:
+        """Ask all, and begin the log if this node shall. `url`: its own. `last`: the lost log's last place:
+        if another node writes there while the others are asked, this one has decided too late. Returns why
+        not; empty: it has."""
         peers = self._config.cluster.peers
         answers = await ask(session, (peer for peer in peers if peer != url), self._key)
         mine = self.standing
@@ -114,7 +116,7 @@ class Beginning:
             return why
         timeline = mine.timeline or new_timeline()
         seal = mine.seal if mine.seq else ORIGIN
-        begin = partial(begin_log, self._config, seal, timeline)
+        begin = partial(begin_log, self._config, seal, timeline, last=last)
         try:
             await asyncio.get_running_loop().run_in_executor(None, begin)
         except LogError as error:

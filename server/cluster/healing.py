@@ -101,7 +101,7 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     if not accepts_loss:
         _say("nothing was changed: stop here, or repeat it with --accept-loss")
         return NOT_DONE
-    begin_log(config, furthest.seal, furthest.timeline or new_timeline())
+    begin_log(config, furthest.seal, furthest.timeline or new_timeline(), last=last)
     _say(f"done: node {furthest.node} goes on, the others take a copy where they lack records")
     return DONE
 

@@ -209,7 +209,7 @@ class Node:
         """The store on the log; None: the log does not answer or is lost, or another node's data is needed
         first."""
         beginning, may_begin = self._beginning, self._beginning.may_begin
-        beginning.may_begin, lost = False, ""
+        beginning.may_begin, lost = False, None
         self._lease = Lease(self._clock, self._takeover_s)
         try:
             return await _in_thread(
@@ -225,7 +225,7 @@ class Node:
         except (LogDown, StoreFailed) as error:
             self._fault(error)
         except NoLog as error:
-            lost = str(error)
+            lost = error
         except (Damaged, Corrupt) as error:
             await self._resync(error, 0)
         finally:
@@ -235,9 +235,9 @@ class Node:
     async def _anew(self) -> ReplicatedStore | None:
         """The store on a log that this node has begun, if it was lost and that is agreed; else None."""
         lost = self._beginning.lost
-        if not lost:
+        if lost is None:
             return None
-        why = await self._beginning.attempt(self._reports.session, self._listeners.places.http)
+        why = await self._beginning.attempt(self._reports.session, self._listeners.places.http, lost.last)
         if not why:
             return await self._opened()
         self._fault(NoLog(f"{lost}: {why}"))

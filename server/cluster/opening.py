@@ -30,12 +30,13 @@ def open_hand(config: Config) -> Log:
     return _reached(config, open_log)
 
 
-def begin_log(config: Config, seal: Seal, timeline: str, node: str = "") -> None:
+def begin_log(config: Config, seal: Seal, timeline: str, node: str = "", last: int = 0) -> None:
     """Make the log, or empty it, to go on behind the record of `seal`. `node`: it may write the first record
-    without asking others. Blocks. Raises ConfigError, LogError."""
+    without asking others. `last`: the log's last place when this was decided. Blocks. Raises ConfigError,
+    LogError: Fenced if it has another now."""
     hand = _reached(config, unopened_log)
     try:
-        hand.begin(seal, Origin(timeline, node))
+        hand.begin(seal, Origin(timeline, node), last)
     finally:
         hand.close()
 
@@ -111,7 +112,7 @@ def _check_records(config: Config, hand: Log, mine: Standing, *, may_begin: bool
     if is_whole and found is None:
         if may_begin or (mine.seq == 0 and first == 1 and hand.origin.node == mine.node):
             return
-        raise NoLog("the log has no records")
+        raise NoLog("the log has no records", last)
     claim = None if found is None else claim_of(found[2])
     if mine.seq or not mine.has_rows or (claim is not None and claim.has_base and claim.node == mine.node):
         return

@@ -131,20 +131,20 @@ class ChainedLog:
     def origin(self) -> Origin:
         return self._engine.origin
 
-    def begin(self, seal: Seal, origin: Origin) -> None:
+    def begin(self, seal: Seal, origin: Origin, last: int = 0) -> None:
         chain = self._chain = Chain(seal, self._keys)
         if not seal.digest:
             raise Damaged(f"the digest of record {seal.seq} is not known: an earlier version wrote the data")
         timer, is_there = self._timer(), True
         try:
-            first, last = timer.ask(self._engine.bounds)
+            first, now = timer.ask(self._engine.bounds)
         except NoLog:
-            is_there, first, last = False, 1, 0
+            is_there, first, now = False, 1, 0
+        if is_there and first == 1 and seal == ORIGIN:
+            return
+        if now != last:
+            raise Fenced(f"another node has begun the log: it ended at {last}, and now at {now}")
         after = max(last, seal.seq)
-        if seal == ORIGIN and first == 1:
-            if is_there:
-                return
-            after = 0
         try:
             timer.ask(lambda left_s: self._engine.make(after, origin, left_s))
         except Taken:

@@ -16,7 +16,12 @@ class LogDown(LogError):
 
 
 class NoLog(LogError):
-    """There is no log of this name: it was never made, or it is lost."""
+    """There is no log of this name: it was never made, or it is lost. `last`: its last place, if it is there
+    without records."""
+
+    def __init__(self, said: str, last: int = 0) -> None:
+        super().__init__(said)
+        self.last = last
 
 
 class Trimmed(LogError):

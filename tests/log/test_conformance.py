@@ -823,6 +823,23 @@ def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
         seqs(behind, 4)
 
 
+def test_who_decides_too_late_does_not_begin_the_log_again(place: Place) -> None:
+    """Two nodes have the same, and each may begin: what the faster one has acknowledged meanwhile stays."""
+    log = place.open()
+    filled(log, 5)
+    last = log.seal_at(5)
+    assert last is not None
+    place.delete()
+    log.begin(last, Origin("12ab"))
+    assert log.claim(7, "a", "http://a") == 7
+    log.append(8, 7, b"acked")
+    late = place.open()
+    with pytest.raises(Fenced):
+        late.begin(last, Origin("12ab"))
+    late.stand(last)
+    assert seqs(late, 5) == [6, 7, 8]
+
+
 def test_a_log_is_emptied_to_go_on_behind_an_earlier_record(place: Place) -> None:
     """An old backup counts from now on: who has its last record goes on behind what was dropped."""
     log = place.open()
@@ -830,7 +847,7 @@ def test_a_log_is_emptied_to_go_on_behind_an_earlier_record(place: Place) -> Non
     early, last = log.seal_at(3), log.seal_at(5)
     assert early is not None
     assert last is not None
-    log.begin(early, Origin("12ab"))
+    log.begin(early, Origin("12ab"), 5)
     assert log.bounds() == (6, 6)
     restored, forgotten = place.open(), place.open()
     restored.stand(early)

@@ -41,9 +41,9 @@ class Lab:
     def log(self, _: Config) -> ChainedLog:
         return open_engine(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
 
-    def begin(self, _: Config, seal: Seal, timeline: str, node: str = "") -> None:
+    def begin(self, _: Config, seal: Seal, timeline: str, node: str = "", last: int = 0) -> None:
         hand = ChainedLog(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
-        hand.begin(seal, Origin(timeline, node))
+        hand.begin(seal, Origin(timeline, node), last)
 
     def sleep(self, _: float) -> None:
         if self.meanwhile:
