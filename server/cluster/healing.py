@@ -84,7 +84,7 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     for url, one in heard.items():
         _say(f"{url}: {'no answer' if one is None else _told(one)}")
     nodes = [one for one in heard.values() if one is not None]
-    furthest = max(nodes, key=lambda one: one.seq)
+    furthest = max(nodes, key=lambda one: (one.epoch, one.seq))  # an abandoned end may have more records
     last, reason = _look(config, nodes)
     if reason or not furthest.seq:
         _say(reason or "no node that was heard has records: start the others, or use init for a new timeline")
@@ -92,10 +92,12 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     if len({one.timeline for one in nodes if one.timeline}) > 1:
         _say("these are nodes of different timelines: nothing was changed")
         return NOT_DONE
-    upto = max(last, *(one.heard for one in nodes))
+    upto = max(last, *(max(one.seq, one.heard) for one in nodes))
     _say(f"the log would go on behind record {furthest.seq:,} of node {furthest.node}")
     if upto > furthest.seq:
         _say(f"lost: records {furthest.seq + 1:,} to {upto:,}, written after {_time(furthest)}")
+    if 0 < last <= furthest.seq:
+        _say(f"lost: what the log has up to record {last:,}, where it is not what node {furthest.node} has")
     if None in heard.values():
         _say("a node that was not heard may have more: its later records are lost, too")
     if not accepts_loss:

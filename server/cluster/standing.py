@@ -81,18 +81,23 @@ def verdict(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
             False, f"waits until all of cluster.peers answer, {', '.join(silent)} do not; {a_person}"
         )
     answers = [answer for answer in peers.values() if answer is not None]
-    all_ = list({one.node: one for one in [*answers, mine]}.values())
+    all_ = [*answers, mine]
     if len({one.node for one in answers}) < len(peers):
         return Verdict(False, "two of cluster.peers answer as the same node")
-    seeing = [one.node for one in all_ if not one.is_lost]
+    seeing = list(dict.fromkeys(one.node for one in all_ if not one.is_lost))
     if seeing:
         return Verdict(False, f"waits for {', '.join(seeing)}, which has not found the log lost")
+    last, heard = (max(getattr(one, name) for one in all_) for name in ("seq", "heard"))
+    if heard > last:
+        return Verdict(
+            False, f"a node had record {heard:,}, and the last one left is {last:,}: {HEAL if last else INIT}"
+        )
     return _furthest(mine, all_) if any(one.seq for one in all_) else _first(mine, all_)
 
 
 def _first(mine: Standing, all_: list[Standing]) -> Verdict:
     """Of a new timeline."""
-    own = [one.node for one in all_ if one.has_rows]
+    own = list(dict.fromkeys(one.node for one in all_ if one.has_rows))
     if len(own) > 1:
         said = f"{' and '.join(own)} have each a timeline of their own"
         return Verdict(False, f"{said}: start all but one with an empty directory")
@@ -107,8 +112,9 @@ def _furthest(mine: Standing, all_: list[Standing]) -> Verdict:
     if len({one.timeline for one in all_ if one.timeline}) > 1:
         said = ", ".join(f"{one.node} {one.timeline}" for one in all_ if one.timeline)
         return Verdict(False, f"the nodes have different timelines: {said}")
-    if len({(one.epoch, one.digest) for one in first_of}) > 1 or not first_of[0].digest:
-        said = " and ".join(one.node for one in first_of)
+    later = [one for one in all_ if one.epoch > first_of[0].epoch]  # a claim that the furthest never read
+    if later or len({(one.epoch, one.digest) for one in first_of}) > 1 or not first_of[0].digest:
+        said = " and ".join(dict.fromkeys(one.node for one in [*first_of, *later]))
         return Verdict(False, f"record {last:,} of {said} cannot be compared, or differs: {HEAL}")
     begins = mine.seq == last
     return Verdict(begins, "" if begins else f"waits for {first_of[0].node}, which has the most of it")

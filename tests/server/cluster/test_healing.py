@@ -166,6 +166,20 @@ def test_the_log_of_another_timeline_is_left_alone(lab: Lab, capsys: pytest.Capt
     assert lab.shelf.last == 9
 
 
+def test_what_a_log_has_that_the_furthest_lacks_is_told(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Node b was not heard by the heal before, and has more than the log that went on without it."""
+    _, timeline = led(lab, 8)[0]
+    lab.log(lab.config).trim(5)
+    lab.heard[B] = standing("b", Seal(2_000, 1, b"x" * 16), timeline)
+    assert healing.run(lab.config, "heal", accepts_loss=False) == 1
+    assert "lost: what the log has up to record 9, where it is not what node b has" in capsys.readouterr().out
+    lab.heard[C] = standing("c", Seal(1_995, 1_991, b"y" * 16), timeline)
+    assert healing.run(lab.config, "heal", accepts_loss=False) == 1
+    said = capsys.readouterr().out
+    assert "behind record 1,995 of node c" in said
+    assert "lost: records 1,996 to 2,000" in said
+
+
 def test_nodes_of_different_timelines(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "12ab")
     lab.heard[C] = standing("c", Seal(3, 1, b"x" * 16), "34cd")
