@@ -36,10 +36,8 @@ and the next line goes to the next server. The server's pings are answered durin
 connection that was idle for minutes, and the next call makes a new one.
 """
 
-import socket
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -147,8 +145,6 @@ class JetStream:
         self.origin = Origin()
         self._is_direct = False
         self._tried = 0
-        self._waker, self._wake = socket.socketpair()
-        self._waker.setblocking(False)
         self._sent: deque[int] = deque()
         """Places of what was sent, and has no answer."""
         self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)
@@ -185,7 +181,7 @@ class JetStream:
     def answer(self, timeout_s: float) -> bool:
         if not self._sent:
             raise NoAnswer("nothing was sent")
-        answer = self._through(lambda session: session.answer(timeout_s, self._wake), timeout_s)
+        answer = self._through(lambda session: session.answer(timeout_s), timeout_s)
         if answer is not None:
             self._judge_put(self._sent.popleft(), answer)
         return answer is not None
@@ -199,8 +195,9 @@ class JetStream:
             raise
 
     def nudge(self) -> None:
-        with suppress(OSError):  # it is full: what is in it wakes who waits
-            self._waker.send(b"\0")
+        session = self._line.connection
+        if session is not None:
+            session.nudge()
 
     def _judge_put(self, seq: int, answer: Answer) -> None:
         if answer.error is not None:
@@ -235,8 +232,6 @@ class JetStream:
 
     def close(self) -> None:
         self._line.close()
-        self._waker.close()
-        self._wake.close()
 
     def _info(self, timeout_s: float) -> Answer:
         """The stream's state and settings. Raises Unfit."""
@@ -338,7 +333,8 @@ class JetStream:
 
 
 class _Session:
-    """A connection, and the stream that is asked about. All methods but `abort` are called in one thread."""
+    """A connection, and the stream that is asked about. All methods but `abort` and `nudge` are called in one
+    thread."""
 
     def __init__(self, server: str, stream: str, timeout_s: float) -> None:
         self._stream = stream.encode()
@@ -356,6 +352,10 @@ class _Session:
         """From another thread: end what this one waits for."""
         self._connection.abort()
 
+    def nudge(self) -> None:
+        """From another thread: end a wait in `answer`."""
+        self._connection.nudge()
+
     @property
     def payload(self) -> int:
         """Maximum bytes of one message on this server."""
@@ -369,9 +369,9 @@ class _Session:
     def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._connection.send(self._publish(seq, frame), timeout_s)
 
-    def answer(self, timeout_s: float, wake: socket.socket) -> Answer | None:
+    def answer(self, timeout_s: float) -> Answer | None:
         """The answer to the oldest that was sent; None: woken."""
-        reply = self._connection.answer(timeout_s, wake)
+        reply = self._connection.answer(timeout_s)
         return None if reply is None else _ANSWER.decode(reply.data)
 
     def _publish(self, seq: int, frame: bytes) -> Request:

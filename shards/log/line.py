@@ -59,9 +59,15 @@ class Line(Generic[C]):
             lambda: wire.wait(lambda: work(wire.connected(told_s), told_s), timeout_s), timeout_s
         )
 
+    @property
+    def connection(self) -> C | None:
+        """The one that is open."""
+        wire = self._open
+        return None if wire is None else wire.connection
+
     def use(self, work: Callable[[C], T], timeout_s: float) -> T:
         """The same for work of a driver that keeps to its timeouts: in this thread, once connected."""
-        connection = None if self._open is None else self._open.connection
+        connection = self.connection
         if connection is None:
             connection = self.call(lambda connected, _left_s: connected, timeout_s)
         return self._judged(lambda: work(connection), timeout_s)

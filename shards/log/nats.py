@@ -84,6 +84,8 @@ class NatsConnection:
                 context = ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
                 self._held.enter_context(self._socket)
+            self._wake, self._waker = map(self._held.enter_context, socket.socketpair())
+            self._waker.setblocking(False)
             self._input = bytearray()
             self._inbox = b"_INBOX.%s." % secrets.token_hex(11).encode()
             self._asked = self._oldest = 0
@@ -144,19 +146,19 @@ class NatsConnection:
         self._asked += 1
         self._write(self._said(self._sent[-1], request))
 
-    def answer(self, timeout_s: float, wake: socket.socket) -> Reply | None:
-        """The reply to the oldest that was sent; None: woken. `wake` does not block."""
+    def answer(self, timeout_s: float) -> Reply | None:
+        """The reply to the oldest that was sent; None: woken."""
         self._until = time.monotonic() + timeout_s
         if not self._sent:
             raise NatsError("nothing was sent")
         while self._sent[0] not in self._found:
             if not self._input:
                 waiting = select.poll()
-                for one in (self._socket, wake):
+                for one in (self._socket, self._wake):
                     waiting.register(one, select.POLLIN)
                 ready = [number for number, _ in waiting.poll(self._left_s * 1000)]
-                if wake.fileno() in ready:
-                    wake.recv(WAKE_BYTES)
+                if self._wake.fileno() in ready:
+                    self._wake.recv(WAKE_BYTES)
                     return None
                 if not ready:
                     raise TimeoutError
@@ -172,6 +174,11 @@ class NatsConnection:
     def close(self) -> None:
         """Close it. What is under way has no outcome."""
         self._held.close()
+
+    def nudge(self) -> None:
+        """From another thread: end a wait in `answer`, this one or the next."""
+        with suppress(OSError):  # it is full, and so wakes who waits; or this connection is closed
+            self._waker.send(b"\0")
 
     def abort(self) -> None:
         """From another thread: shut the socket, to end a wait."""
