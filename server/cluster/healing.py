@@ -74,9 +74,15 @@ def _init(config: Config, heard: dict[str, Standing | None]) -> int:
             f"node {others[0].node} has a timeline, up to record {others[0].seq:,}: its log is lost, use heal"
         )
         return NOT_DONE
+    own = sorted({one.node for one in heard.values() if one is not None and one.has_rows} - {cluster.node})
+    if own:
+        _say(f"node {' and '.join(own)} has a timeline of its own: run init there, or empty its directory")
+        return NOT_DONE
     timeline = new_timeline()
     begin_log(config, ORIGIN, timeline, cluster.node)
     _say(f"the log {cluster.name} is made for timeline {timeline}; node {cluster.node} begins it")
+    if None in heard.values():
+        _say("a node that was not heard can only join it with an empty directory")
     return DONE
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shards.log.contract import Log
 from shards.log.engine import Origin
-from shards.log.errors import Damaged, NoLog, OtherKey, Trimmed
+from shards.log.errors import Damaged, NoLog, OtherKey, Trimmed, UnknownVersion
 from shards.log.opening import NAME, open_log, unopened_log
 from shards.log.record import Seal, claim_of
 from shards.recover import check_number, format_of
@@ -107,7 +107,7 @@ def _check_records(config: Config, hand: Log, mine: Standing, *, may_begin: bool
     try:
         if first <= last:
             found = next(hand.read(0), None)  # None: there are only strays
-    except (Trimmed, OtherKey, Damaged):
+    except (Trimmed, OtherKey, Damaged, UnknownVersion):  # told as it follows
         is_whole = False
     if is_whole and found is None:
         if may_begin or (mine.seq == 0 and first == 1 and hand.origin.node == mine.node):

@@ -10,6 +10,7 @@ from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import Origin
+from shards.log.errors import UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Seal
 from shards.memory import MemoryStore
@@ -95,6 +96,30 @@ def test_a_new_timeline_is_begun_by_the_node_that_is_named(
     store = lab.opened()
     store.lead("a", "http://a:1")
     assert store.timeline == lab.shelf.origin.timeline
+
+
+def test_a_new_timeline_is_not_begun_beside_rows_of_another_node(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that was alone would be refused by its own cluster."""
+    lab.heard[B] = Standing("b", has_rows=True)
+    assert healing.run(lab.config, "init", accepts_loss=False) == 1
+    assert "node b has a timeline of its own: run init there" in capsys.readouterr().out
+    assert not lab.shelf.is_made
+
+
+def test_a_record_of_a_later_version_does_not_end_a_new_node(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so in `why` as it follows, and goes on once it is upgraded."""
+    led(lab, 3)
+    log = lab.log(lab.config)
+
+    def unknown(_: int) -> None:
+        raise UnknownVersion("record 1 has version 99")
+
+    monkeypatch.setattr(log, "read", unknown)
+    opening._check_records(lab.config, log, Standing("b"), may_begin=False)
 
 
 def test_a_timeline_that_has_records_is_not_begun_again(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
