@@ -103,7 +103,13 @@ Target = Annotated[
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 OrderingKey = Annotated[
-    str, _meta("1 to 128 bytes of printable UTF-8: what the message belongs to", minLength=1, maxLength=128)
+    str,
+    _meta(
+        "1 to 128 bytes of printable UTF-8: what the message belongs to",
+        minLength=1,
+        maxLength=128,
+        pattern="^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+    ),
 ]
 KEPT, UNDONE = "kept", "pending"
 """How long a key is taken: as long as its message is kept, or until the message is no longer undone."""

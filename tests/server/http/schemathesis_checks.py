@@ -31,8 +31,10 @@ REFUSALS = re.compile(
             r"bucket: must be long enough",
             # A rate above 0 that is hardly one.
             r"rate: must be a number, 0 or from",
+            # Bytes where a schema counts characters.
+            r"ordering_key: must have 1 to 128 bytes of UTF-8",
             # Text with a grammar of its own.
-            r"(key|content_type): must not hold control characters",
+            r"(key|ordering_key|content_type): must not hold control characters",
             r"cron: '", r"rrule: ", r"\S+: unknown time zone", r"timezone: is required",
             r"cursor: (was not issued|is not one that)", r"lease_ids: .* is (not a lease_id|of the group)",
             r"payload: is not base64", r"secret: ", r"url: ", r"slice: not an RFC 3339 time", r"headers: ",
