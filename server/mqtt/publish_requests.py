@@ -101,10 +101,7 @@ def read_publish(
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
         terms = _terms(properties, has_key=bool(key))
-        order = (properties.user(ORDERING_KEY) or "").encode()
-        if len(order) > ORDERING_KEY_BYTES_MAX:
-            detail = f"{ORDERING_KEY} is longer than {ORDERING_KEY_BYTES_MAX} bytes"
-            raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
+        order = _ordering_key(properties)
         if key and owner:
             key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
@@ -199,6 +196,20 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
 
 def _fingerprint(packet: Publish) -> bytes:
     return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _ordering_key(properties: Properties) -> bytes:
+    """The ordering key; empty: none. Raises PublishRefused for one that HTTP would not take."""
+    text = properties.user(ORDERING_KEY) or ""
+    encoded = text.encode()
+    if len(encoded) > ORDERING_KEY_BYTES_MAX:
+        detail = f"{ORDERING_KEY} is longer than {ORDERING_KEY_BYTES_MAX} bytes"
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
+    if not text.isprintable():
+        raise PublishRefused(
+            Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{ORDERING_KEY} must not hold control characters"
+        )
+    return encoded
 
 
 def _terms(properties: Properties, *, has_key: bool) -> Terms:

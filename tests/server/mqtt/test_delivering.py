@@ -79,12 +79,14 @@ def test_an_ordering_key_goes_with_the_message(level: int, due: tuple[tuple[str,
         assert keys == (["c-1"] if level == 5 else [])
 
 
-def test_an_ordering_key_that_is_too_long_is_refused() -> None:
+@pytest.mark.parametrize(("text", "reason"), [("é" * 65, 0x97), ("a\x01b", 0x83), ("\u2028", 0x83)])
+def test_an_ordering_key_that_http_would_refuse_is_refused(text: str, reason: int) -> None:
+    """Else no filter could name it, and no import take it back."""
     rig = Rig()
     peer = rig.connected("p")
-    users = (("ordering-key", "é" * 65),)
+    users = (("ordering-key", text),)
     peer.send(Publish(b"t", b"x", 1, packet_id=1, properties=props(user_properties=users)))
-    assert peer.take_ack(wire.PUBACK, 1).reason == 0x97
+    assert peer.take_ack(wire.PUBACK, 1).reason == reason
 
 
 def test_what_comes_behind_qos_2_waits_with_it() -> None:
