@@ -219,7 +219,7 @@ def _terms(properties: Properties, *, has_key: bool) -> Terms:
     if not replace and not key_only and not while_undone:
         return AS_EVER
     if not has_key:
-        detail = f"{REPLACE}, {KEY_ONLY}, {KEY_SCOPE}require an idempotency-key"
+        detail = f"{REPLACE}, {KEY_ONLY}, {KEY_SCOPE} require an idempotency-key"
         raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
     return Terms(key_only, replace, while_undone)
 
