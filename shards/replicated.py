@@ -287,7 +287,8 @@ class ReplicatedStore:
         self.flush_to(self.written())
 
     def written(self) -> int:
-        return self._settled + len(self._waiting)
+        with self._lock:  # else a batch that is settled meanwhile is missed: one too few would be flushed
+            return self._settled + len(self._waiting)
 
     def flush_to(self, written: int) -> None:
         with self._appending:

@@ -5,7 +5,9 @@ returned) stays in the log where it was; nothing is in the log twice; who leads 
 waits above it.
 """
 
+from collections import deque
 from collections.abc import Iterator
+from threading import Thread
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shards.changes import Changes, decode_changes
+from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import Corrupt, StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
@@ -608,6 +610,34 @@ def test_an_id_is_known_from_the_claim_that_an_earlier_version_kept(pair: tuple[
     one.below.write(batch)
     one.start()
     assert one.store.timeline == id_
+
+
+class Interrupted(deque[Recorded]):
+    """Another thread asks how much is written, when the oldest batch has just been taken out."""
+
+    def __init__(self, store: ReplicatedStore) -> None:
+        super().__init__()
+        self.said: list[int] = []
+        self.thread = Thread(target=lambda: self.said.append(store.written()))
+
+    def popleft(self) -> Recorded:
+        first = super().popleft()
+        if self.thread.ident is None:
+            self.thread.start()
+            self.thread.join(0.1)
+        return first
+
+
+def test_what_is_written_is_counted_while_another_thread_settles(pair: tuple[Shelf, Node, Node]) -> None:
+    """One too few, and the newest group would be answered without being in the log."""
+    store = pair[1].store
+    store.lead("b", "")
+    waiting = store._waiting = Interrupted(store)
+    for key in (b"1", b"2"):
+        put(pair[1], key)
+    store.flush_to(1)
+    waiting.thread.join()
+    assert waiting.said == [2]
 
 
 class Rotten(MemoryStore):
