@@ -39,10 +39,11 @@ ESCAPED = 6
 BESIDE_BYTES = 64 << 10
 """Bytes of a message besides its payload: topic, headers, times."""
 SMALL_BYTES = 1 << 20
+ACK = "/v1/groups/{group}/messages:ack"
 OF_ONE = (
     "/v1/messages",
     "/v1/messages/by-key/{key}",
-    "/v1/groups/{group}/messages:ack",
+    ACK,
     "/v1/schedules/{name}",
     "/v1/schedules:preview",
 )
@@ -68,6 +69,7 @@ class Admission:
         of_one = Most(one, f"{ESCAPED} x limits.max_payload + {BESIDE_BYTES}, for one message")
         self._by_path = {**dict.fromkeys(OF_ONE, min(largest, of_one)), **dict.fromkeys(OF_MANY, largest)}
         self._small = min(largest, Most(SMALL_BYTES, "for a call without messages"))
+        self._by_path[ACK] = max(self._by_path[ACK], self._small)  # many leases, or one and messages
         self._max_bytes = config.limits.queued_bytes
         self._writer = writer
         self.bodies = OneThread("bodies")

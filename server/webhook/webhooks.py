@@ -176,8 +176,8 @@ class Webhooks(CommitHook):
                 except (Refused, Busy, StoreFailed) as error:
                     log.error("endpoint %s: cannot start, nothing is posted: %s", endpoint.name, error)
 
-    async def stop(self, within_s: float = FINISH_S) -> None:
-        """Begin no more posts, wait for those under way, then abort them.
+    async def stop(self, within_s: float | None = None) -> None:
+        """Begin no more posts, wait for those under way, FINISH_S unless it is said, then abort them.
 
         Members leave in order, so aborted messages are returned without an attempt. If the writer is broken
         (the node leads no more), no answer could be stored: it waits for none.
@@ -187,9 +187,10 @@ class Webhooks(CommitHook):
         outlets, self._outlets = self._outlets, None
         for poster in posters:
             poster.is_closing = True
+        wait_s = FINISH_S if within_s is None else within_s
         if self._writer.broken is not None:
-            within_s = 0.0
-        await asyncio.gather(*[posts.close(within_s) for posts in outlets or ()])
+            wait_s = 0.0
+        await asyncio.gather(*[posts.close(wait_s) for posts in outlets or ()])
         for poster in posters:
             poster.member.leave()
         for task in self._pausing:

@@ -355,11 +355,12 @@ def _two(folder: Path) -> None:
 
 def _copy(folder: Path, say: Say) -> None:
     """The other node is in this process."""
+    damage: list[str] = []
     theirs = RocksStore(folder / "theirs")
 
     async def fetched() -> None:
         site = web.Application()
-        site.add_routes(CopyRoutes(lambda: theirs, folder / "theirs", COPY_KEY).routes())
+        site.add_routes(CopyRoutes(lambda: theirs, folder / "theirs", COPY_KEY, damage.append).routes())
         runner = web.AppRunner(site)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -77,7 +77,7 @@ async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
 ) -> None:
     over: list[str] = []
     full = ["the log is full"]
-    server, _ = leading(tmp_path, over, lambda: full[0], lease_s=1.0)
+    server, _ = leading(tmp_path, over, lambda: full[0], lease_s=3.0)
     await server.start()
     message = {"topic": "t", "payload": "x", "deliver_in": "1h"}
     try:
@@ -92,7 +92,7 @@ async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
             peer.put("t", "hi", 1, user_properties=(("deliver-in", "1h"),))
             assert (await peer.take(Ack)).reason == UNAVAILABLE
             full[0] = ""
-            await asyncio.sleep(2.0)  # twice the lease: heartbeats go on, and the end is noticed
+            await asyncio.sleep(4.0)  # more than the lease: heartbeats go on, and the end is noticed
             async with session.post("/v1/messages", json=message) as answer:
                 assert answer.status == 201
         assert not over

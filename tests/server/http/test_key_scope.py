@@ -199,6 +199,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "late": {"late": "drop"},
     "expires_in": {"expires_in": "1m"},
     "deliver_to": {"deliver_to": "https://example.com/"},
+    "ordering_key": {"ordering_key": "shop-7"},
     "content_type": {"content_type": "text/plain"},
     "headers": {"headers": {"a": "b"}},
     "deliver_at": {"deliver_in": "2h"},

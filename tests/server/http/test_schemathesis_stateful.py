@@ -32,7 +32,7 @@ from tests.support.server import served
 from tests.support.soak import SOAK
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-EXAMPLES, STEPS = (300, 50) if SOAK else (20, 20)
+EXAMPLES, STEPS = (300, 50) if SOAK else (40, 20)
 ONE, ALL = "/v1/messages/{id}", "/v1/messages"
 FAR = "2030-01-01T00:00:00Z"
 FIRST, LAST = "2000", "3000"
