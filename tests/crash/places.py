@@ -67,7 +67,7 @@ FREE = {
     "server.http.admission:_go_ahead write": "a socket",
     "server.cluster.node:Node._checkpoint checkpoint": "the store below does it",
     "server.cluster.node:Node._hand_over": "the store below does it",
-    "server.cluster.scrub:Scrub._write ": "a note of how far a pass is: lost or cut short, the pass begins anew",
+    "server.cluster.scrub:Scrub._write ": "how far a pass is: if it is lost, the pass begins anew",
     "server.cluster.node:Node._lead open": "sockets",
     "server.cluster.node:Node.start open": "sockets",
     "server.mqtt.listeners:Listeners._open open": "sockets",
