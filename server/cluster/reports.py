@@ -11,7 +11,7 @@ import msgspec
 
 from .clocks import Clocks
 from .key import ClusterKey
-from .members import ALIVE_S, MEMBERS_MAX, Member, Members, Row
+from .members import MEMBERS_MAX, Member, Members, Row
 from .routes import CLOCK, NODE
 
 log = logging.getLogger(__name__)
@@ -74,14 +74,7 @@ class Reports:
     def others(self) -> Iterator[str]:
         """The URLs of all other nodes; first those with the most of the log that do not lead."""
         rows = [row for row in self._members if row.member.node != self._node]
-        rows.sort(
-            key=lambda row: (
-                row.heard_ms < ALIVE_S * 1000,
-                row.member.state == "follower",
-                row.member.applied,
-            ),
-            reverse=True,
-        )
+        rows.sort(key=_worth, reverse=True)
         mine = {row.member.url for row in self._members if row.member.node == self._node}
         yield from dict.fromkeys(
             url for url in (*(row.member.url for row in rows), *self._peers) if url and url not in mine
@@ -136,4 +129,4 @@ class Reports:
 
 def _worth(row: Row) -> tuple[bool, bool, int]:
     """Sort key of a node as a source of a copy."""
-    return row.heard_ms < ALIVE_S * 1000, row.member.state == "follower", row.member.applied
+    return row.is_alive, row.member.state == "follower", row.member.applied

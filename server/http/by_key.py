@@ -14,7 +14,7 @@ from shards.outcome import Control
 from shards.read import Found
 from shards.record import topic_of
 from shards.tables import DedupeRow
-from shards.upsert import Upserted, Version, cancel_under, debounce, is_known, under, upsert
+from shards.upsert import Under, Upserted, Version, cancel_under, debounce, is_known, under, upsert
 from timeline.position import MessageId, id_text
 
 from .access import Sees
@@ -68,6 +68,12 @@ class ByKey(NamedTuple):
         judged = self.judge(row, found, may_change)
         return judged if isinstance(judged, Problem) else (judged.id, act(commit, judged.id))
 
+    def _under(self, commit: Commit, may_change: Sees | None) -> Under | Problem:
+        """In the writer: what is known under the key, or why the caller may not change it."""
+        what = under(commit, self.stored)
+        problem = None if what.found is None else self._barred(what.found, may_change)
+        return what if problem is None else problem
+
     def upsert(
         self,
         commit: Commit,
@@ -82,10 +88,9 @@ class ByKey(NamedTuple):
     ) -> list[Upserted | Problem]:
         """In the writer: make or change the message, which is the only draft. Raises Refused, Corrupt."""
         (draft,) = drafts
-        what = under(commit, self.stored)
-        problem = None if what.found is None else self._barred(what.found, may_change)
-        if problem is not None:
-            return [problem]
+        what = self._under(commit, may_change)
+        if isinstance(what, Problem):
+            return [what]
         if not is_known(what, wish.version):
             for index, field, why in faults(late, barred):
                 raise Refused(field, why, index)
@@ -106,16 +111,14 @@ class ByKey(NamedTuple):
         """In the writer: make the message, which is the only draft, or put it in the place of the pending
         one. Raises Refused, Corrupt."""
         (draft,) = drafts
-        what = under(commit, self.stored)
-        problem = None if what.found is None else self._barred(what.found, may_change)
-        if problem is not None:
-            return [problem]
+        what = self._under(commit, may_change)
+        if isinstance(what, Problem):
+            return [what]
         for index, field, why in faults(late, barred):
             raise Refused(field, why, index)
         return [debounce(commit, what, draft, until_ms)]
 
     def cancel(self, commit: Commit, version: Version | None, may_change: Sees | None) -> Upserted | Problem:
         """In the writer: cancel the message, or remember that. Raises Refused, Corrupt."""
-        what = under(commit, self.stored)
-        problem = None if what.found is None else self._barred(what.found, may_change)
-        return problem or cancel_under(commit, what, version)
+        what = self._under(commit, may_change)
+        return what if isinstance(what, Problem) else cancel_under(commit, what, version)
