@@ -11,6 +11,7 @@ standing.py      what nodes tell each other when a log is to be begun, and who b
 beginning.py     begins a new log, or a lost one anew
 healing.py       the same, when a person says so
 engine_side.py   a second connection to the log: its bounds, its room, and trimming
+clock_judge.py   whether a step of the clock counts, and whether to lead by it
 clocks.py        whose clock differs, and what a step of one's own is worth
 log_clock.py     the clock of the log's server
 damage.py        damage of this node's data: who could lead in its place, when it takes a copy

@@ -51,7 +51,8 @@ from ..settings.kinds import without_password
 from ..settings.times import format_ms
 from .beats import Beats
 from .beginning import Beginning
-from .clocks import SKEW_MS, Clocks, NodeClock
+from .clock_judge import UNASKED, ClockJudge
+from .clocks import NodeClock
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
 from .damage import Damage
@@ -60,7 +61,6 @@ from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
 from .key import ClusterKey
-from .log_clock import LogClock
 from .members import Member, Members
 from .opening import open_hand, open_store
 from .redirecting import RedirectingListeners
@@ -81,9 +81,6 @@ FOLLOW_S = 0.05
 SYNC_S = 1.0
 """How often a node makes durable what it has applied."""
 LOOK_S = 1.0
-UNASKED = "the other nodes have not been asked for their clocks yet"
-"""Why a node that has just begun does not lead. It asks at once, and does not wait for answers for long."""
-LOG_SERVER = "the log's server"
 AGAIN_S = 1.0
 """Pause after a store or log could not be opened, or no copy made."""
 
@@ -109,12 +106,7 @@ class Node:
         self._data = Path(config.store.dir)
         self._takeover_s = config.cluster.takeover_after_ms / 1000
         self._clock = NodeClock()
-        self._clocks = Clocks(config.cluster.node, self._clock.mono)
-        self._log_clock = LogClock(self._clock)
-        self._clock_agrees, self._clock_fault = False, UNASKED
-        """Whether another node's clock is as this one's, and why not to lead by it."""
-        self._judged_ms = 0
-        """The step of the clock that the measurements are about."""
+        self._judge = ClockJudge(config.cluster.node, self._clock)
         self._keys_digest, self._settings_digest = "", settings_digest(config)
         self._lease = Lease(self._clock, self._takeover_s)
         self._state = "follower"
@@ -137,7 +129,13 @@ class Node:
         self._key = ClusterKey(cluster.keys, self._clock.mono)
         system_ms = self._clock.system_ms
         self._reports = Reports(
-            self._members, cluster.node, self._key, cluster.peers, self._clocks, system_ms, self._clock.mono
+            self._members,
+            cluster.node,
+            self._key,
+            cluster.peers,
+            self._judge.clocks,
+            system_ms,
+            self._clock.mono,
         )
         self._side = LogSide(partial(open_hand, config))
         self._trimming = Trimming(self._side, self._members, cluster.node, cluster.keep, self._clock.mono)
@@ -259,8 +257,8 @@ class Node:
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,
-            unfit=lambda: self._clock_fault or self._damage.fault or standby.unfit(),
-            agrees=lambda: self._clock_agrees,
+            unfit=lambda: self._judge.fault or self._damage.fault or standby.unfit(),
+            agrees=lambda: self._judge.agrees,
         )
         begun = None
         try:
@@ -431,10 +429,10 @@ class Node:
     async def _look(self) -> None:
         """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
-            asked = self._log_clock.now()
+            asked = self._judge.log_clock.now()
             self._bounds = await self._trimming.look(self._store)
             if self._bounds is not None:
-                self._log_clock.told(self._trimming.state.wall_ms, asked)
+                self._judge.log_clock.told(self._trimming.state.wall_ms, asked)
             self._give_up(self._side.unfit)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
@@ -493,7 +491,7 @@ class Node:
             self._durable,
             server_version(),
             VERSION,
-            self._clocks.told(),
+            self._judge.clocks.told(),
             self._keys_digest,
             self._settings_digest,
             self._beginning.standing.timeline,
@@ -506,30 +504,8 @@ class Node:
 
     def _judge_clock(self) -> None:
         """After the others were asked: a step counts or not; a node with a wrong clock leads no longer."""
-        count = max(self._count, sum(row.is_alive for row in self._members))
-        self._clock.wall_ms()
-        if abs(self._clock.stepped_ms - self._judged_ms) > SKEW_MS:
-            # Perhaps while the others were asked: what they said may be about the time before.
-            self._judged_ms = self._clock.stepped_ms
-            log.warning("clock: set by %.1f s", self._judged_ms / 1000)
-            self._clocks.forget()
-            self._log_clock.forget()
-        self._clock_agrees = self._clocks.agree()
-        if self._clock.stepped_ms and (self._clock_agrees or self._log_clock.agrees or count == 1):
-            log.warning("clock: the new time is confirmed")
-            self._clock.confirm()
-            self._judged_ms = 0
-        others = self._clocks.contradicting(self._members)
-        self._clock_fault = ""
-        is_outvoted = 2 * len(others) > count
-        if self._log_clock.differs:
-            others.append(LOG_SERVER)
-            is_outvoted = is_outvoted or 2 * len(others) > count + 1
-        if is_outvoted:
-            self._clock_fault = (
-                f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
-            )
-        self._give_up(self._clock_fault)
+        self._judge.judge(self._members, self._count)
+        self._give_up(self._judge.fault)
 
     def _judge_damage(self) -> None:
         """A node with damaged data does not lead while another one can."""
@@ -547,16 +523,10 @@ class Node:
             self._over.set()
 
     @property
-    def _offset_ms(self) -> int | None:
-        """How far this node's clock is ahead of the others', or of the log's server alone; None: unknown."""
-        offset_ms = self._clocks.offset_ms()
-        return self._log_clock.offset_ms if offset_ms is None else offset_ms
-
-    @property
     def _is_fit(self) -> bool:
         """Whether this node leads, or could."""
         is_open = self._store is not None and self._state != "resync"
-        has_fault = self._clock_fault or self._side.unfit or self._damage.fault
+        has_fault = self._judge.fault or self._side.unfit or self._damage.fault
         return is_open and not has_fault and (self._server is not None or not self._why)
 
     @property
@@ -584,18 +554,10 @@ class Node:
                     f" that they read version {VERSION}"
                 )
         told += self._trimming.told()
-        if self._clock.stepped_ms:
-            by_s = self._clock.stepped_ms / 1000
-            told.append(
-                f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
-                " the former time counts"
-            )
-        faults = self._clock_fault, self._side.unfit, self._damage.told
+        told += self._judge.waits
+        faults = self._judge.fault, self._side.unfit, self._damage.told
         told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
-        offset_ms = self._log_clock.offset_ms
-        if self._log_clock.differs and offset_ms is not None and LOG_SERVER not in self._clock_fault:
-            by_s = abs(offset_ms) / 1000
-            told.append(f"this node's clock differs by {by_s:.1f} s from that of {LOG_SERVER}")
+        told += self._judge.doubts
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         told += differing(self._member(), self._members)
@@ -637,7 +599,7 @@ class Node:
             "takeovers": self._takeovers,
             "why": self._told_why(),
             "fit": self._is_fit,
-            "clock_offset_ms": self._offset_ms,
+            "clock_offset_ms": self._judge.offset_ms,
             "scrubbed_at": format_ms(self._scrub.scrubbed_ms) if self._scrub.scrubbed_ms else None,
             "keys_digest": self._keys_digest,
             "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},

@@ -2,21 +2,19 @@
 
 All show the time of one `World`, each with a fault of its own: `off_ms`. At most one of them has one, and the
 server of each node sees what its `NodeClock` makes of it. What the nodes ask each other once a second is an
-`exchange`, after which each judges its clock by the rule of server/cluster/node.py.
+`exchange`, after which each judges its clock by the rule of server/cluster/clock_judge.py.
 
 What is promised while one clock of three is wrong, whichever and by whatever: nobody dispatches beyond the
 time of the world by more than a clock may be off unnoticed; and who leads after two exchanges of all is not
 behind it by more than that.
 """
 
-import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from server.cluster.clocks import SKEW_MS, Clocks, NodeClock
-from server.cluster.log_clock import LogClock
+from server.cluster.clock_judge import ClockJudge
+from server.cluster.clocks import SKEW_MS, NodeClock
 from server.cluster.members import Member, Members
-from server.cluster.node import UNASKED, Node
 from tests.support.clock import HandClock
 
 from .oracle import need
@@ -72,39 +70,34 @@ class OwnClock(HandClock):
         self.world.mono_s += max(0.001, min(by_ms, 60_000) / 1000)
 
 
-class Judge(Node):
+class Judge:
     """A node, as far as it judges its clock."""
 
     def __init__(self, name: str, clock: OwnClock, count: int) -> None:
-        mono = clock.node_clock.mono
-        self._named, self._clock = count, clock.node_clock
-        self._clocks, self._members = Clocks(name, mono), Members(mono)
-        self._log_clock = LogClock(self._clock)
-        self._clock_agrees, self._clock_fault = False, UNASKED
-        self._judged_ms = 0
-        self._state = "leader"
-        self._over = asyncio.Event()
-
-    @property
-    def _count(self) -> int:
-        return self._named
+        self._named = count
+        self._judge = ClockJudge(name, clock.node_clock)
+        self._members = Members(clock.node_clock.mono)
 
     @property
     def is_fit(self) -> bool:
-        return not self._clock_fault
+        return not self._judge.fault
+
+    @property
+    def agrees(self) -> bool:
+        return self._judge.agrees
 
     def hear(self, name: str, ahead_ms: int, doubt_ms: int) -> None:
-        self._clocks.measured(name, ahead_ms - doubt_ms, ahead_ms)
+        self._judge.clocks.measured(name, ahead_ms - doubt_ms, ahead_ms)
 
     def hear_members(self, members: Sequence[Member]) -> None:
         for member in members:
             self._members.hear(member)
 
     def told(self, name: str) -> Member:
-        return Member(name, "", "", "follower", 1, 1, "", clocks=self._clocks.told())
+        return Member(name, "", "", "follower", 1, 1, "", clocks=self._judge.clocks.told())
 
     def judge(self) -> None:
-        self._judge_clock()
+        self._judge.judge(self._members, self._named)
 
 
 class NodeClocks:
@@ -143,7 +136,7 @@ class NodeClocks:
         node agrees (server/cluster/follower.py)."""
         judge = self.judges[number]
         ahead_ms = self.all[number].now_ms - self.all[led].now_ms
-        return judge.is_fit and (ahead_ms <= SKEW_MS or judge._clock_agrees)
+        return judge.is_fit and (ahead_ms <= SKEW_MS or judge.agrees)
 
     def check_early(self, at_ms: int, who: str) -> None:
         need(at_ms <= self.world.latest_ms + OFF_MS, f"{who} dispatches by a clock that is ahead")

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from server.cluster import digests
+from server.cluster.clock_judge import UNASKED
 from server.cluster.clocks import FRESH_S, KEPT_S, SKEW_MS, Clocks, NodeClock
 from server.cluster.digests import differing, keys_digest
 from server.cluster.log_clock import LogClock
 from server.cluster.members import ALIVE_S, Member, Members, Row
-from server.cluster.node import UNASKED, Node
+from server.cluster.node import Node
 from server.cluster.reports import CALL_S
 from server.settings.config import Config
 from server.settings.reading import load
@@ -117,17 +118,17 @@ def node(tmp_path: Path) -> Node:
 
 async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
     node._state = "leader"
-    node._clocks.measured("b", -HOUR_MS, -HOUR_MS)
+    node._judge.clocks.measured("b", -HOUR_MS, -HOUR_MS)
     node._judge_clock()
     assert not node._over.is_set(), "one of three is no majority"
-    node._clocks.measured("c", -HOUR_MS, -HOUR_MS)
+    node._judge.clocks.measured("c", -HOUR_MS, -HOUR_MS)
     node._judge_clock()
     assert node._over.is_set()
     view = node.view()
     assert "clock differs by more than 5 s from b, c" in view["why"]
     assert not view["fit"]
     assert view["clock_offset_ms"] == HOUR_MS
-    node._clocks.measured("c", 0, 0)
+    node._judge.clocks.measured("c", 0, 0)
     node._judge_clock()
     assert node.view()["why"] == ""
     await node._listeners.stop()
@@ -135,37 +136,35 @@ async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
 
 async def test_a_node_asks_the_others_before_it_leads(node: Node) -> None:
     """Its clock may have been wrong when it was started, and nobody may lead."""
-    assert node._clock_fault == UNASKED
+    assert node._judge.fault == UNASKED
     node._judge_clock()
-    assert node._clock_fault == "", "none of them has to answer"
+    assert node._judge.fault == "", "none of them has to answer"
     await node._listeners.stop()
 
 
 async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
-    machine = Machine()
-    node._clock = machine.clock()
+    machine = on_machine(node)
     machine.system_ms += HOUR_MS
-    node._clocks.measured("b", 0, 2)  # before the step
+    node._judge.clocks.measured("b", 0, 2)  # before the step
     node._clock.wall_ms()
     node._judge_clock()
     assert "this node's clock was set by 3600.0 s" in node.view()["why"]
     assert node._clock.wall_ms() == machine.system_ms - HOUR_MS, "nothing goes out early"
-    node._clocks.measured("b", -2, 3)
+    node._judge.clocks.measured("b", -2, 3)
     node._judge_clock()
     assert node.view()["why"] == ""
     node._judge_clock()
-    assert node._clocks.agree(), "what confirmed the step stays known"
+    assert node._judge.clocks.agree(), "what confirmed the step stays known"
     assert node._clock.wall_ms() == machine.system_ms
     await node._listeners.stop()
 
 
 async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_meanwhile(node: Node) -> None:
-    machine = Machine()
-    node._clock = machine.clock()
+    machine = on_machine(node)
     machine.system_ms += HOUR_MS
     node._judge_clock()
     for other in "bc":
-        node._clocks.measured(other, -HOUR_MS, -HOUR_MS)
+        node._judge.clocks.measured(other, -HOUR_MS, -HOUR_MS)
     node._judge_clock()
     assert not node.view()["fit"]
     machine.system_ms -= HOUR_MS
@@ -176,8 +175,8 @@ async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_me
 
 def told_by_log(node: Node, ahead_ms: int) -> None:
     """The log's server has answered; its clock is ahead of the machine's by so much."""
-    asked = node._log_clock.now()
-    node._log_clock.told(asked[0] + ahead_ms, asked)
+    asked = node._judge.log_clock.now()
+    node._judge.log_clock.told(asked[0] + ahead_ms, asked)
     node._judge_clock()
 
 
@@ -188,7 +187,7 @@ async def test_the_log_s_clock_counts_as_one(node: Node) -> None:
     assert not node._over.is_set()
     assert node.view()["why"] == "this node's clock differs by 3600.0 s from that of the log's server"
     assert node.view()["clock_offset_ms"] == HOUR_MS
-    node._clocks.measured("b", -HOUR_MS, -HOUR_MS)
+    node._judge.clocks.measured("b", -HOUR_MS, -HOUR_MS)
     node._judge_clock()
     assert not node._over.is_set(), "two of four"
     two = replace(node._config.cluster, peers=("http://a:1", "http://b:1"))
@@ -233,36 +232,36 @@ async def test_the_log_on_this_machine_confirms_no_step_of_its_clock(node: Node)
         told_by_log(node, 0)
     assert node._clock.stepped_ms == HOUR_MS
     assert node._clock.wall_ms() == machine.system_ms - HOUR_MS, "nothing goes out early"
-    node._clocks.measured("b", 0, 0)
+    node._judge.clocks.measured("b", 0, 0)
     node._judge_clock()
     assert not node._clock.stepped_ms
     told_by_log(node, 0)
-    assert node._log_clock.agrees, "it counts again"
+    assert node._judge.log_clock.agrees, "it counts again"
     await node._listeners.stop()
 
 
 async def test_what_the_log_says_late_or_while_the_clock_is_set_says_nothing(node: Node) -> None:
     machine = on_machine(node)
-    asked = node._log_clock.now()
+    asked = node._judge.log_clock.now()
     machine.pass_s(CALL_S + 1)
-    node._log_clock.told(asked[0], asked)
-    asked = node._log_clock.now()
+    node._judge.log_clock.told(asked[0], asked)
+    asked = node._judge.log_clock.now()
     machine.system_ms += 1_000
-    node._log_clock.told(asked[0], asked)
-    node._log_clock.told(0, node._log_clock.now())
-    assert node._log_clock.offset_ms is None
-    assert not node._log_clock.agrees
+    node._judge.log_clock.told(asked[0], asked)
+    node._judge.log_clock.told(0, node._judge.log_clock.now())
+    assert node._judge.log_clock.offset_ms is None
+    assert not node._judge.log_clock.agrees
     told_by_log(node, 7)
-    assert node._log_clock.offset_ms == -7
+    assert node._judge.log_clock.offset_ms == -7
     machine.pass_s(FRESH_S + 1)
-    assert not node._log_clock.agrees
+    assert not node._judge.log_clock.agrees
     await node._listeners.stop()
 
 
 def on_machine(node: Node) -> Machine:
     machine = Machine()
-    node._clock = machine.clock()
-    node._log_clock = LogClock(node._clock)
+    node._clock = node._judge._clock = machine.clock()
+    node._judge.log_clock = LogClock(node._clock)
     return machine
 
 

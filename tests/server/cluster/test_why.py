@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from server.cluster import digests, follower, node, standby, trimming
+from server.cluster import clock_judge, digests, follower, node, standby, trimming
 from server.cluster.engine_side import LogSide
 from server.cluster.members import ALIVE_S
 from server.cluster.node import Node
@@ -29,8 +29,8 @@ from .test_follower import Node as Following
 from .test_follower import led
 from .test_node import configured
 
-SOURCES = (digests, follower, node, standby, trimming)
-HOLDERS = {"why", "_why", "_clock_fault", "_limit_fault", "UNASKED", "lines"}
+SOURCES = (clock_judge, digests, follower, node, standby, trimming)
+HOLDERS = {"why", "_why", "fault", "_limit_fault", "UNASKED", "lines"}
 LISTS = {"told", "lines"}
 TELLERS = {"unfit", "full"}
 
@@ -123,9 +123,9 @@ async def of_the_log(folder: Path) -> list[str]:
 def of_the_others(folder: Path) -> Iterator[str]:
     """Clocks, names and settings."""
     made = leading(folder, Shelf())
-    yield made._clock_fault
+    yield made._judge.fault
     for name in ("b", "c"):
-        made._clocks.measured(name, 10_000, 10_000)
+        made._judge.clocks.measured(name, 10_000, 10_000)
     made._judge_clock()
     made._clock.stepped_ms = 7_000
     made._keys_digest = "1"
@@ -136,7 +136,7 @@ def of_the_others(folder: Path) -> Iterator[str]:
     made._server = cast("Any", SimpleNamespace(app=SimpleNamespace(is_ready=False)))
     yield made.view()["why"]
     made = leading(folder / "log", Shelf())
-    made._log_clock.told(made._clock.system_ms() + 10_000, made._log_clock.now())
+    made._judge.log_clock.told(made._clock.system_ms() + 10_000, made._judge.log_clock.now())
     yield made.view()["why"]
 
 

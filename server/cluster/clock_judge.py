@@ -1,0 +1,87 @@
+"""What a node makes of its clock: whether a step of it counts, and whether to lead by it.
+
+The clocks of the other nodes (clocks.py) and of the log's server (log_clock.py) are the witnesses. If most of
+them contradict this node's clock, it does not lead.
+"""
+
+import logging
+
+from .clocks import SKEW_MS, Clocks, NodeClock
+from .log_clock import LogClock
+from .members import Members
+
+log = logging.getLogger(__name__)
+
+UNASKED = "the other nodes have not been asked for their clocks yet"
+"""Why a node that has just begun does not lead. It asks at once, and does not wait for answers for long."""
+LOG_SERVER = "the log's server"
+
+
+class ClockJudge:
+    """Judges after each round of questions."""
+
+    def __init__(self, node: str, clock: NodeClock) -> None:
+        self._clock = clock
+        self.clocks = Clocks(node, clock.mono)
+        self.log_clock = LogClock(clock)
+        self.agrees = False
+        """Whether another node's clock is as this one's."""
+        self.fault = UNASKED
+        """Why not to lead by this clock; empty: nothing speaks against it."""
+        self._judged_ms = 0
+        """The step of the clock that the measurements are about."""
+
+    def judge(self, members: Members, named: int) -> None:
+        """After the others were asked: a step counts or not, and `fault` is as of now. `named`: how many
+        nodes the settings name."""
+        clock, count = self._clock, max(named, sum(row.is_alive for row in members))
+        clock.wall_ms()
+        if abs(clock.stepped_ms - self._judged_ms) > SKEW_MS:
+            # Perhaps while the others were asked: what they said may be about the time before.
+            self._judged_ms = clock.stepped_ms
+            log.warning("clock: set by %.1f s", self._judged_ms / 1000)
+            self.clocks.forget()
+            self.log_clock.forget()
+        self.agrees = self.clocks.agree()
+        if clock.stepped_ms and (self.agrees or self.log_clock.agrees or count == 1):
+            log.warning("clock: the new time is confirmed")
+            clock.confirm()
+            self._judged_ms = 0
+        others = self.clocks.contradicting(members)
+        self.fault = ""
+        is_outvoted = 2 * len(others) > count
+        if self.log_clock.differs:
+            others.append(LOG_SERVER)
+            is_outvoted = is_outvoted or 2 * len(others) > count + 1
+        if is_outvoted:
+            self.fault = (
+                f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"
+            )
+
+    @property
+    def offset_ms(self) -> int | None:
+        """How far this node's clock is ahead of the others', or of the log's server alone; None: unknown."""
+        offset_ms = self.clocks.offset_ms()
+        return self.log_clock.offset_ms if offset_ms is None else offset_ms
+
+    @property
+    def waits(self) -> list[str]:
+        """In words: a step that nobody has confirmed."""
+        told = []
+        if self._clock.stepped_ms:
+            by_s = self._clock.stepped_ms / 1000
+            told.append(
+                f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
+                " the former time counts"
+            )
+        return told
+
+    @property
+    def doubts(self) -> list[str]:
+        """In words: the log's server alone differs, which is no fault."""
+        told = []
+        offset_ms = self.log_clock.offset_ms
+        if self.log_clock.differs and offset_ms is not None and LOG_SERVER not in self.fault:
+            by_s = abs(offset_ms) / 1000
+            told.append(f"this node's clock differs by {by_s:.1f} s from that of {LOG_SERVER}")
+        return told
