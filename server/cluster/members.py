@@ -112,10 +112,10 @@ class Members:
         """Names that two nodes have."""
         return sorted(name for name, at in self._doubled.items() if self._mono() - at < DOUBLED_S)
 
-    def hear_all(self, rows: Sequence[Row]) -> None:
-        """Note another node's table."""
+    def hear_all(self, rows: Sequence[Row], took_s: float = 0.0) -> None:
+        """Note another node's table. `took_s`: the time its answer took, which the rows' ages lack."""
         for row in rows[:MEMBERS_MAX]:
-            self.hear(row.member, max(0, row.heard_ms))
+            self.hear(row.member, max(0, row.heard_ms) + int(took_s * 1000))
 
     def __iter__(self) -> Iterator[Row]:
         """Rows by name."""

@@ -102,7 +102,7 @@ class Reports:
                 body = await answer.content.read(ANSWER_BYTES)
                 if answer.status == 200:
                     self._compare(answer.headers, asked_ms, asked)
-                    self._members.hear_all(_ROWS.decode(body))
+                    self._members.hear_all(_ROWS.decode(body), self._mono() - asked)
                 else:
                     self._warn(url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from msgspec import convert, to_builtins
+from msgspec import convert, json, to_builtins
 from msgspec.structs import replace as replaced
 
 from server.cluster.clocks import Clocks
@@ -194,6 +194,29 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
         await reports.close()
     lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert lines == [f"report: refused by {url}: its cluster.key differs from this node's"] * 2
+
+
+async def test_what_a_slow_answer_says_is_as_old_as_the_question() -> None:
+    """Node c reports here itself, while b's answer with an older report of c is under way."""
+    clock = Hand()
+    members = Members(clock.mono)
+
+    async def answer(_: web.Request) -> web.Response:
+        body = json.encode([Row(member("c", 1), 0), Row(member("d", 5), 500)])
+        clock.now += 1.5
+        members.hear(member("c", 7))
+        return web.Response(body=body)
+
+    site = web.Application()
+    site.router.add_post("/v1/cluster/nodes", answer)
+    async with TestServer(site) as other:
+        url, key = f"http://127.0.0.1:{other.port}", ClusterKey(["k" * 16])
+        clocks = Clocks("a", clock.mono)
+        reports = Reports(members, "a", key, [url], clocks, clock.wall_ms, clock.mono)
+        await reports.tell(member("a", 1))
+        await reports.close()
+    rows = [(row.member.node, row.member.applied, row.heard_ms) for row in members]
+    assert rows == [("a", 1, 1_500), ("c", 7, 0), ("d", 5, 2_000)]
 
 
 def test_a_bad_name_of_the_log_is_said_of_its_setting() -> None:
