@@ -81,13 +81,16 @@ class Reports:
         )
 
     def sources(self, first: int, timeline: str) -> list[str]:
-        """The URLs of others whose data may continue with a log that begins with record `first`."""
+        """The URLs of others whose data may continue with a log that begins with record `first`. If one of
+        them is fit, only of fit ones: else a copy may have an end that the log has abandoned."""
         lacking = {
             row.member.url
             for row in self._members
             if row.member.applied + 1 < first or (timeline and row.member.timeline not in (timeline, ""))
         }
-        return [url for url in self.others() if url not in lacking]
+        fit = {row.member.url for row in self._members if row.is_alive and row.member.fit}
+        urls = [url for url in self.others() if url not in lacking]
+        return [url for url in urls if url in fit] or urls
 
     async def _tell(self, url: str, member: Member) -> None:
         asked_ms, asked = self._wall_ms(), self._mono()

@@ -219,6 +219,24 @@ async def test_what_a_slow_answer_says_is_as_old_as_the_question() -> None:
     assert rows == [("a", 1, 1_500), ("c", 7, 0), ("d", 5, 2_000)]
 
 
+def test_a_copy_is_of_a_fit_node_if_there_is_one() -> None:
+    """Node c has an end that the log has abandoned: it follows nothing, and has the most records."""
+    clock = Hand()
+    members = Members(clock.mono)
+    key, clocks = ClusterKey(["k" * 16]), Clocks("a", clock.mono)
+    reports = Reports(members, "a", key, ["http://e"], clocks, clock.wall_ms, clock.mono)
+    members.hear(replaced(member("c", 2_000), fit=False))
+    assert reports.sources(900, "") == ["http://c", "http://e"]
+    members.hear(replaced(member("b", 1_000), state="leader"))
+    members.hear(member("d", 100))
+    assert reports.sources(900, "") == ["http://b"]
+    members.hear(member("f", 990))
+    assert reports.sources(900, "") == ["http://f", "http://b"]
+    clock.now += ALIVE_S
+    members.hear(replaced(member("c", 2_000), fit=False))
+    assert reports.sources(900, "")[0] == "http://c", "nobody else is heard"
+
+
 def test_a_bad_name_of_the_log_is_said_of_its_setting() -> None:
     cluster = replace(Config().cluster, log="nats://127.0.0.1:1", name="No Name")
     with pytest.raises(ConfigError) as caught:
