@@ -417,11 +417,14 @@ class ChainedLog:
                 record = None if frame is None else opened(frame, seq)
             except Damaged:
                 continue  # most likely a stray; else the next is not chained
-            if record is None or not chain.link.digest or not follows(record, chain.link):
+            if record is None or not chain.link.digest:
                 return False
-            log.warning("log: begun anew at record %d, behind record %d", seq, chain.link.seq)
-            chain.next = seq
-            return True
+            if follows(record, chain.link):
+                log.warning("log: begun anew at record %d, behind record %d", seq, chain.link.seq)
+                chain.next = seq
+                return True
+            if not record.is_ahead:
+                return False  # else it is void, or the next is chained to it
         return False
 
     def _pass(self, chain: Chain, frame: bytes) -> None:

@@ -530,6 +530,26 @@ def test_a_refusal_fails_all_behind_it(place: Place) -> None:
     assert place.open().claim(last + 2, "a", "") == last + 2
 
 
+def test_a_purge_that_leaves_a_void_record_first(place: Place) -> None:
+    """Who has the record before it goes on with the one behind."""
+    ours, theirs = place.open(), place.open()
+    epoch = filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    assert theirs.claim(3, "b", "") == 3
+    claimed = theirs.at
+    sent(ours, 3, epoch, b"third", b"fourth", b"fifth")
+    with pytest.raises(Fenced):
+        ours.settle()
+    theirs.append(4, 3, b"of b")
+    theirs.trim(4)
+    reader, behind = place.open(), place.open()
+    reader.stand(claimed)
+    assert list(reader.read(3)) == [(theirs.at.seq, 3, b"of b")]
+    behind.stand(claimed._replace(digest=b"of another log  "))
+    with pytest.raises((Trimmed, Unchained)):
+        seqs(behind, 3)
+
+
 def test_a_stray_comes_between(place: Place) -> None:
     """What was sent behind the refused one is void, and all of it is written again."""
     log, reader = place.open(), place.open()
