@@ -246,8 +246,8 @@ class ChainedLog:
         for sent in behind:
             if is_as_sent:
                 self._launch(sent)
-            else:
-                self.send(chain.next, epoch, sent.data)
+            elif not self.send(chain.next, epoch, sent.data):
+                raise Unfit(f"the log's engine takes {self._engine.largest:,} bytes now, it took more before")
 
     def claim(
         self,

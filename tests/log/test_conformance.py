@@ -21,6 +21,7 @@ from shards.log.errors import (
     TooLarge,
     Trimmed,
     Unchained,
+    Unfit,
     UnknownVersion,
 )
 from shards.log.memory import MemoryEngine, Shelf
@@ -548,6 +549,22 @@ def test_a_purge_that_leaves_a_void_record_first(place: Place) -> None:
     behind.stand(claimed._replace(digest=b"of another log  "))
     with pytest.raises((Trimmed, Unchained)):
         seqs(behind, 3)
+
+
+def test_what_does_not_fit_any_more_is_not_taken_for_sent() -> None:
+    """A stray came between, and the engine takes less than before as the rest is sent again."""
+    shelf = Shelf()
+    engine = MemoryEngine(shelf, largest=10_000)
+    log = open_engine(engine, Elapsing(), 2.0)
+    epoch, datas = filled(log, 2), (b"third", bytes(5_000), b"fifth")
+    MemoryEngine(shelf).put(3, b"hello", 1)
+    sent(log, 3, epoch, *datas)
+    engine._largest = 1_000
+    with pytest.raises(Unfit, match="1,000 bytes"):
+        log.settle()
+    for data in datas[1:]:
+        log.append(log.at.seq + 1, epoch, data)
+    assert [data for _, _, data in log.read(2)] == [*datas]
 
 
 def test_a_stray_comes_between(place: Place) -> None:
