@@ -39,6 +39,8 @@ from .tables import DedupeRow, KeyExtra, dedupe_value
 
 NO_MESSAGE = MessageId(0)
 NO_PRINT = bytes(16)
+NOT_DEBOUNCED = "not-debounced"
+"""Why a debounce is refused: the pending message under its key is of another kind of request."""
 Version = tuple[int, int]
 
 
@@ -147,8 +149,8 @@ def debounce(commit: Commit, what: Under, draft: Draft, until_ms: int) -> Upsert
     if row is not None and found is not None and not what.is_cancelled:
         bound_ms = row.extra.until_ms
         if not bound_ms and commit.winnable(row.id).outcome is Outcome.DONE:
-            detail = "the key was used by a request without debounce"
-            raise Refused("idempotency-mismatch", detail, 0, found.value, draft.value)
+            detail = "the key's pending message was sent without debounce; cancel it, or use another key"
+            raise Refused(NOT_DEBOUNCED, detail, 0, found.value, draft.value)
         sooner = msgspec.structs.replace(draft, due_ms=min(draft.due_ms, bound_ms))
         changed = _changed(commit, what.key, row, sooner, row.extra)
         if changed is not None:

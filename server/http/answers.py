@@ -16,6 +16,7 @@ from aiohttp import web
 from shards.dedupe import BATCH_MISMATCH, Refused
 from shards.errors import LogFull, StoreFailed
 from shards.state import CANCELLED
+from shards.upsert import NOT_DEBOUNCED
 
 from ..engine.writer import Ask, Busy, Decide
 from .differing import other_field
@@ -25,6 +26,7 @@ RETRY_AFTER = {"Retry-After": "1"}
 MISMATCH = "idempotency-mismatch"
 FIELD_OF = {
     MISMATCH: "key",
+    NOT_DEBOUNCED: "key",
     "late": "deliver_at",
     "id": "id",
     "deliver_to": "deliver_to",
@@ -87,9 +89,10 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
     if error.why == BATCH_MISMATCH:
         return Problem(MISMATCH, str(error), errors=[{"field": "key", "detail": str(error)}])
-    slug = error.why if error.why in (MISMATCH, "unreadable", "wrong-state") else "refused"
+    slug = error.why if error.why in ("unreadable", "wrong-state") else "refused"
     detail, more = str(error), dict[str, Any]()
-    if error.why == MISMATCH:
+    if error.why in (MISMATCH, NOT_DEBOUNCED):
+        slug = MISMATCH
         detail, more = _mismatch(error)
     where: dict[str, object] = {} if line is None else {"line": line}
     where |= {"field": FIELD_OF.get(error.why, ""), "detail": detail}
@@ -102,5 +105,7 @@ def _mismatch(error: Refused) -> tuple[str, dict[str, Any]]:
     said = f"another {field}" if field else "a different request"
     state = ", and its message is cancelled" if is_cancelled else ""
     detail = f"the key was used with {said}{state}; key_only=true takes both for the same message"
+    if error.why == NOT_DEBOUNCED:
+        detail = str(error)
     more = {"differs": field, "state": CANCELLED if is_cancelled else ""}
     return detail, {name: value for name, value in more.items() if value}

@@ -120,7 +120,7 @@ def _read(reader: Reader, raw: bytes) -> Sequence[Item]:
 
 
 def _at(index: int, error: FieldError) -> FieldError:
-    return FieldError(f"then[{index}].{error.field}", error.detail)
+    return FieldError(f"then[{index}].{error.field}".rstrip("."), error.detail)
 
 
 def _refuse(index: int, error: Wrong) -> NoReturn:

@@ -28,7 +28,7 @@ from .values import shapes
 from .values.bodies import FieldError, decoded, delay_ms
 from .values.group_body import text_of
 from .values.message_body import Item
-from .values.scalars import Delay
+from .values.scalars import Delay, named, without
 from .values.scalars import Filter as TopicFilter
 from .values.views import message_view, time_text
 
@@ -52,11 +52,15 @@ class LeaseMessages(msgspec.Struct, forbid_unknown_fields=True):
     lease: Delay | None = None
 
 
+FollowUp = Annotated[Item, named("FollowUp"), without("id", "key_scope")]
+"""A follow-up, as described."""
+
+
 class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:ack`. `then`: messages that follow from that of the one lease."""
 
     lease_ids: LeaseIds
-    then: Annotated[list[Item], msgspec.Meta(max_length=THEN_MAX)] = []
+    then: Annotated[list[FollowUp], msgspec.Meta(max_length=THEN_MAX)] = []
 
 
 class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):

@@ -42,7 +42,8 @@ class UnsupportedMedia(RequestError):
 
 _AT = " - at `"
 """Separates msgspec's message from the place in the body."""
-_WHERE = re.compile(r"(?:key` in `)?\$(?:\[\d++\])?\.?([^`.\[]*+)")
+_WHERE = re.compile(r"(?:key` in `)?\$(?:\[\d++\])?\.?((?:[^`\[]|\[\d++\]\.)*+)")
+"""Finds `then[0].qos` in the place: without the index of a batch's item, or of a plain value in a list."""
 _STEPS = re.compile(r"^[^$]*\$|\[[^\]]*\]")
 """The parts of a place that are not names: `$`, and list indices."""
 _NO_WORD = "Invalid enum value "
@@ -52,7 +53,7 @@ NAME_CHARS_MAX = 256
 
 
 def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
-    """msgspec's error about a value of the wrong type, with the field taken out of its message.
+    """msgspec's error about a value of the wrong type; the field (`then[0].qos`) is taken out of its message.
 
     `kind`: the decoded type; for an invalid word the error lists its valid ones. A name in the message may be
     as long as a body and contain anything, so it is read once, from the end.
@@ -60,8 +61,11 @@ def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
     text = str(error)
     named = _NAMED.match(text)
     if named:
-        name = text[named.end() :].rpartition(f"`{_AT}$")[0] or text[named.end() : -1]
-        return FieldError(name[:NAME_CHARS_MAX], "is required" if named[1] else "unknown field")
+        name, _, place = text[named.end() :].rpartition(f"`{_AT}")
+        inside = _WHERE.match(f"{place.removesuffix('`')}.") if name else None
+        names = (inside[1].rstrip("."), name) if inside else (text[named.end() : -1],)
+        path = ".".join(filter(None, names))
+        return FieldError(path[:NAME_CHARS_MAX], "is required" if named[1] else "unknown field")
     detail, _, where = text.rpartition(_AT)
     found = _WHERE.match(where) if detail else None
     if found and detail.startswith(_NO_WORD):
@@ -84,6 +88,8 @@ def _words(path: str, found: msgspec.inspect.Type) -> Iterator[tuple[str, tuple[
     elif isinstance(found, msgspec.inspect.UnionType):
         for each in found.types:
             yield from _words(path, each)
+    elif isinstance(found, msgspec.inspect.ListType):
+        yield from _words(path, found.item_type)
     elif isinstance(found, msgspec.inspect.Metadata):
         yield from _words(path, found.type)
     elif isinstance(found, msgspec.inspect.StructType):

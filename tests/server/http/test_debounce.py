@@ -59,6 +59,8 @@ async def test_a_message_that_was_not_debounced_keeps_its_key(server: Running) -
     await keyed_one(server)
     refused = await post(server, status=422)
     assert (refused.slug, refused.body["differs"]) == ("idempotency-mismatch", "payload")
+    assert refused.body["errors"][0]["field"] == "key"
+    assert "without debounce; cancel it" in refused.body["detail"]
     assert (await server.call("GET", BY_KEY + "k")).body["payload"] == "hi"
     await server.pass_time(2 * HOUR_MS)
     await post(server, status=201)
@@ -79,8 +81,9 @@ async def test_a_version_of_its_key_stays_known(server: Running) -> None:
 @pytest.mark.parametrize(
     ("members", "field"),
     [
-        ({"debounce": {"wait": "30s"}}, "max_wait"),
-        ({"debounce": {"wait": "30s", "max_wait": "2m", "x": 1}}, "x"),
+        ({"debounce": {"wait": "30s"}}, "debounce.max_wait"),
+        ({"debounce": {"wait": "30s", "max_wait": True}}, "debounce.max_wait"),
+        ({"debounce": {"wait": "30s", "max_wait": "2m", "x": 1}}, "debounce.x"),
         ({"debounce": {"wait": "0s", "max_wait": "2m"}}, "debounce.wait"),
         ({"debounce": {"wait": "soon", "max_wait": "2m"}}, "debounce.wait"),
         ({"debounce": {"wait": "3m", "max_wait": "2m"}}, "debounce.max_wait"),

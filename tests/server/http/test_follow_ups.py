@@ -74,7 +74,9 @@ async def test_gone_stores_nothing(server: Running) -> None:
 @pytest.mark.parametrize(
     ("then", "field"),
     [
-        ({"topic": "a"}, "payload"),
+        ({"topic": "a"}, "then[1].payload"),
+        ({**NEXT, "qos": 3}, "then[1].qos"),
+        ({**NEXT, "debounce": None}, "then[1].debounce"),
         ({"topic": "a/+", "payload": "x"}, "then[1].topic"),
         ({**NEXT, "deliver_in": "soon"}, "then[1].deliver_in"),
         ({**NEXT, "id": "0" * 32}, "then[1].id"),

@@ -257,6 +257,6 @@ async def test_words_in_an_object_of_a_body_too(server: Running) -> None:
     schedule = {"every": "1h", "topic": "a", "dst": {"gap": "maybe"}}
     answer = await server.call("PUT", "/v1/schedules/s", schedule, status=422)
     said = "must be one of after, before, skip, not 'maybe'"
-    assert answer.body["errors"] == [{"field": "dst", "detail": said}]
+    assert answer.body["errors"] == [{"field": "dst.gap", "detail": said}]
     answer = await server.call("PUT", "/v1/schedules/s", {**schedule, "dst": {}, "misfire": "x"}, status=422)
     assert answer.body["errors"][0]["detail"] == "must be one of fire_all, fire_once, skip, not 'x'"

@@ -128,6 +128,8 @@ async def test_what_is_true_of_several_members_is_said(server: Running) -> None:
         assert not said_of({"deliver_to": None} | at, kind)
         assert not said_of({"topic": "a"} | at | after, kind)
     assert set(item["properties"]) - set(one["properties"]) == {"id"}
+    follow_up = schemas["FollowUp"]["properties"]
+    assert set(item["properties"]) - set(follow_up) == {"id", "key_scope"}
     timing = {"topic": "a", "cron": "@daily"}
     assert said_of(timing | {"every": None}, schemas["ScheduleRequest"])
     assert not said_of(timing | {"every": "1h"}, schemas["ScheduleRequest"])

@@ -151,7 +151,7 @@ async def test_names(server: Running) -> None:
         ({"end": "2020-01-01T00:00:00Z"}, "end"),
         ({"limit": 0}, "limit"),
         ({"jitter": -1}, "jitter"),
-        ({"dst": {"gap": "never"}}, "dst"),
+        ({"dst": {"gap": "never"}}, "dst.gap"),
         ({"misfire": "never"}, "misfire"),
         ({"topic": "a/#"}, "topic"),
         ({"topic": None}, "topic"),
