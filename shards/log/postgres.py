@@ -4,7 +4,8 @@ durable.
     CREATE TABLE fasti_log (seq bigint PRIMARY KEY, record bytea NOT NULL)
     COMMENT ON TABLE fasti_log IS 'fasti timeline 6f0e… after 0'
 
-The comment says what for, and after which record an empty table goes on.
+The comment says what for, and after which record an empty table goes on. It names the node that may begin
+until there is a first record: a table that is truncated looks as if it never had one.
 
 **The fence.** One statement in its own transaction inserts the row if `seq - 1` is the greatest. Two at once
 for one place both see that; then the primary key makes one wait for the other, and fail when the other has
@@ -216,9 +217,6 @@ class Postgres:
 
     def _empty(self, connection: Connection, after: int, origin: Origin) -> None:
         """Empty the table, and note what it is for. Raises Taken."""
-        said = f"fasti timeline {origin.timeline} after {after}"
-        if origin.node:
-            said += f" node {origin.node}"
         self._warnings.clear()
         with connection.transaction():
             connection.execute(self._named("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
@@ -226,10 +224,16 @@ class Postgres:
             if last > after:
                 raise Taken
             connection.execute(self._named("DELETE FROM {table}"))
-            connection.execute(self._named("COMMENT ON TABLE {table} IS {said}", said))
+            self._describe(connection, after, origin)
         if self._warnings:
             raise NoAnswer(self._warnings[0])
         self.origin = origin
+
+    def _describe(self, connection: Connection, after: int, origin: Origin) -> None:
+        said = f"fasti timeline {origin.timeline} after {after}"
+        if origin.node:
+            said += f" node {origin.node}"
+        connection.execute(self._named("COMMENT ON TABLE {table} IS {said}", said))
 
     def _confirm(self, connection: Connection) -> None:
         """Return once all that this connection can see is on a standby. Raises NoAnswer."""
@@ -244,10 +248,13 @@ class Postgres:
     def _put(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
         """Put all of these in one transaction, or none."""
         self._warnings.clear()
+        begins = some[0][0] == 1 and self.origin.node != ""
         try:
-            with connection.transaction() if len(some) > 1 else nullcontext():
+            with connection.transaction() if begins or len(some) > 1 else nullcontext():
                 for seq, frame in some:
                     self._put_one(connection, seq, frame)
+                if begins:
+                    self._describe(connection, 0, Origin(self.origin.timeline))
         except psycopg.errors.UniqueViolation:
             raise Taken from None
         except Taken:

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
+from shards.log.engine import Origin
 from shards.log.errors import LogDown, Unfit
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.logs import created
@@ -41,6 +42,22 @@ def test_the_primary_is_killed_during_appends(servers: Postgres) -> None:
         appending.wait(40)
     servers.wait_replicating()
     ledger.check(opened(servers, "killed"))
+
+
+def test_who_may_begin_is_not_named_any_more_once_it_has(servers: Postgres) -> None:
+    """The table is truncated, and the node has lost its data: others have records of this timeline."""
+    engine = PostgresEngine(servers.url_of_all, "truncated")
+    engine.make(0, Origin("12ab", "a"), 8)
+    log = open_engine(engine, time, 8)
+    assert log.origin == Origin("12ab", "a")
+    epoch = log.claim(1, "a", "")
+    log.append(2, epoch, b"second")
+    servers.asked("TRUNCATE truncated_log")
+    log.close()
+    other = open_engine(PostgresEngine(servers.url_of_all, "truncated"), time, 8)
+    assert other.bounds() == (1, 0)
+    assert other.origin == Origin("12ab")
+    other.close()
 
 
 def test_no_standby_confirms(servers: Postgres) -> None:
