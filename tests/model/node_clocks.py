@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 
 from server.cluster.clock_judge import ClockJudge
-from server.cluster.clocks import SKEW_MS, NodeClock
+from server.cluster.clocks import SKEW_MS, NodeClock, differ
 from server.cluster.members import Member, Members
 from tests.support.clock import HandClock
 
@@ -64,6 +64,11 @@ class OwnClock(HandClock):
     @mono_s.setter
     def mono_s(self, mono_s: float) -> None:
         self.world.mono_s = mono_s
+
+    @property
+    def offs_ms(self) -> tuple[int, int]:
+        """How far it is from the time of the world: as it is, and as it counts."""
+        return self.off_ms, self.now_ms - self.world.now_ms
 
     def step(self, by_ms: int) -> None:
         self.world.step(by_ms)
@@ -119,6 +124,11 @@ class NodeClocks:
         """This node's clock is set, or runs, by so much; any other one is right again."""
         for other, clock in enumerate(self.all):
             clock.off_ms = clock.off_ms + by_ms if other == number else 0
+
+    def is_wrong(self, but: int) -> bool:
+        """Whether another node's clock is set wrong, or its process still goes by one that was."""
+        others = [clock for number, clock in enumerate(self.all) if number != but]
+        return any(differ(off_ms, off_ms) for clock in others for off_ms in clock.offs_ms)
 
     def exchange(self, present: Sequence[int], r: Random) -> None:
         for one in present:

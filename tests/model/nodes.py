@@ -254,8 +254,11 @@ class NodesRig(Rig):
             self.beat()
 
     def _exchange(self) -> None:
-        """An elder is cut off from the others, too."""
+        """An elder is cut off from the others, too; but from the log alone while a clock of theirs is wrong:
+        of two that differ none can be told from the other."""
         away = None if self.elder is None else self.elder.node
+        if away is not None and self.clocks.is_wrong(but=away.number):
+            away = None
         self.clocks.exchange([n.number for n in self.cluster.nodes if n is not away], self.r)
         self._observe()
 
