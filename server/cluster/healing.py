@@ -3,6 +3,13 @@
 They work through the log and the other nodes' HTTP. This node may run or be stopped. `heal` takes the heard
 node that has the most, and lets the log go on behind its last record (shards/log/chained.py). Nodes that have
 other records from there on say so in `why`, and wait for a person.
+
+The log goes on at the next multiple of FORK, further than any node can be ahead of those that are heard. So
+whoever has followed it since has a later claim than any that was abandoned, and is the furthest at the next
+`heal`:
+
+    node c, not heard            990   1,000 claim   1,010
+    begun behind 990 of node b         1,000,000,001 claim   1,000,000,002
 """
 
 import asyncio
@@ -28,6 +35,8 @@ from .standing import Standing, standing_of
 from .swap import check_swapped
 
 DONE, NOT_DONE = 0, 1
+FORK = 1_000_000_000
+"""Places of the log between two at which it is begun anew."""
 
 
 def run(config: Config, verb: str, *, accepts_loss: bool) -> int:
@@ -99,7 +108,10 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
         _say("these are nodes of different timelines: nothing was changed")
         return NOT_DONE
     upto = max(last, *(max(one.seq, one.heard) for one in nodes))
-    _say(f"the log would go on behind record {furthest.seq:,} of node {furthest.node}")
+    fork = (upto // FORK + 1) * FORK
+    _say(
+        f"the log would go on behind record {furthest.seq:,} of node {furthest.node}, at record {fork + 1:,}"
+    )
     if upto > furthest.seq:
         _say(f"lost: records {furthest.seq + 1:,} to {upto:,}, written after {_time(furthest)}")
     if 0 < last <= furthest.seq:
@@ -109,7 +121,7 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     if not accepts_loss:
         _say("nothing was changed: stop here, or repeat it with --accept-loss")
         return NOT_DONE
-    begin_log(config, furthest.seal, furthest.timeline or new_timeline(), last=last)
+    begin_log(config, furthest.seal, furthest.timeline or new_timeline(), last=last, beyond=fork)
     _say(f"done: node {furthest.node} goes on, the others take a copy where they lack records")
     return DONE
 

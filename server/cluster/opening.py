@@ -30,13 +30,15 @@ def open_hand(config: Config) -> Log:
     return _reached(config, open_log)
 
 
-def begin_log(config: Config, seal: Seal, timeline: str, node: str = "", last: int = 0) -> None:
+def begin_log(
+    config: Config, seal: Seal, timeline: str, node: str = "", last: int = 0, beyond: int = 0
+) -> None:
     """Make the log, or empty it, to go on behind the record of `seal`. `node`: it may write the first record
-    without asking others. `last`: the log's last place when this was decided. Blocks. Raises ConfigError,
-    LogError: Fenced if it has another now."""
+    without asking others. `last`: the log's last place when this was decided. `beyond`: the next record comes
+    behind this place. Blocks. Raises ConfigError, LogError: Fenced if it has another now."""
     hand = _reached(config, unopened_log)
     try:
-        hand.begin(seal, Origin(timeline, node), last)
+        hand.begin(seal, Origin(timeline, node), last, beyond)
     finally:
         hand.close()
 

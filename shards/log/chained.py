@@ -131,7 +131,7 @@ class ChainedLog:
     def origin(self) -> Origin:
         return self._engine.origin
 
-    def begin(self, seal: Seal, origin: Origin, last: int = 0) -> None:
+    def begin(self, seal: Seal, origin: Origin, last: int = 0, beyond: int = 0) -> None:
         chain = self._chain = Chain(seal, self._keys)
         if not seal.digest:
             raise Damaged(f"the digest of record {seal.seq} is not known: an earlier version wrote the data")
@@ -144,7 +144,7 @@ class ChainedLog:
             return
         if now != last:
             raise Fenced(f"another node has begun the log: it ended at {last}, and now at {now}")
-        after = max(last, seal.seq)
+        after = max(last, seal.seq, beyond)
         try:
             timer.ask(lambda left_s: self._engine.make(after, origin, left_s))
         except Taken:

@@ -68,10 +68,11 @@ class Log(Protocol):
     def origin(self) -> Origin:
         """What the log was made for."""
 
-    def begin(self, seal: Seal, origin: Origin, last: int = 0) -> None:
+    def begin(self, seal: Seal, origin: Origin, last: int = 0, beyond: int = 0) -> None:
         """Make the log, or empty it, and go on behind the record that `seal` names, with a claim that nobody
         leads. Whatever else the log had is lost. At ORIGIN a new log stays empty. `last`: its last place when
-        this was decided; 0: it was not there. Raises Fenced if another node has written since."""
+        this was decided; 0: it was not there. `beyond`: the claim comes behind this place. Raises Fenced if
+        another node has written since."""
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
         """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""

@@ -860,6 +860,25 @@ def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
         seqs(behind, 4)
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_log_goes_on_far_beyond_the_last_record(place: Place, *, is_lost: bool) -> None:
+    log, beyond = place.open(), 1_000_000_000
+    filled(log, 5)
+    last = log.seal_at(5)
+    assert last is not None
+    if is_lost:
+        place.delete()
+    log.begin(last, Origin("12ab"), 0 if is_lost else 5, beyond)
+    assert log.bounds() == (beyond + 1, beyond + 1)
+    other = place.open()
+    other.stand(last)
+    assert seqs(other, 5) == [beyond + 1]
+    epoch = other.claim(beyond + 2, "b", "http://b")
+    other.append(beyond + 3, epoch, b"x")
+    other.trim(beyond + 2)
+    assert place.open().bounds() == (beyond + 3, beyond + 3)
+
+
 def test_who_decides_too_late_does_not_begin_the_log_again(place: Place) -> None:
     """Two nodes have the same, and each may begin: what the faster one has acknowledged meanwhile stays."""
     log = place.open()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from server.cluster import healing, opening
+from server.cluster.healing import FORK
 from server.cluster.standing import Standing
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
@@ -42,9 +43,15 @@ class Lab:
     def log(self, _: Config) -> ChainedLog:
         return open_engine(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
 
-    def begin(self, _: Config, seal: Seal, timeline: str, node: str = "", last: int = 0) -> None:
+    def begin(
+        self, _: Config, seal: Seal, timeline: str, node: str = "", last: int = 0, beyond: int = 0
+    ) -> None:
         hand = ChainedLog(MemoryEngine(self.shelf), Elapsing(), 1.0, (KEY,))
-        hand.begin(seal, Origin(timeline, node), last)
+        hand.begin(seal, Origin(timeline, node), last, beyond)
+
+    def lose(self) -> None:
+        self.shelf.frames.clear()
+        self.shelf.is_made = False
 
     def sleep(self, _: float) -> None:
         if self.meanwhile:
@@ -134,8 +141,7 @@ def test_a_lost_log_goes_on_from_the_furthest_that_is_heard(
 ) -> None:
     """It is said beforehand what may be lost; without the option nothing changes."""
     seal, timeline = led(lab, 4)[3]
-    lab.shelf.frames.clear()
-    lab.shelf.is_made = False
+    lab.lose()
     lab.heard[B] = standing("b", seal, timeline, at_ms=1_000, heard=6, is_lost=True)
     assert healing.run(lab.config, "heal", accepts_loss=False) == 1
     said = capsys.readouterr().out
@@ -145,10 +151,27 @@ def test_a_lost_log_goes_on_from_the_furthest_that_is_heard(
     assert "a node that was not heard may have more" in said
     assert not lab.shelf.is_made
     assert healing.run(lab.config, "heal", accepts_loss=True) == 0
-    assert (lab.shelf.first, lab.shelf.last) == (5, 5)
+    assert (lab.shelf.first, lab.shelf.last) == (FORK + 1, FORK + 1)
     assert healing.run(lab.config, "heal", accepts_loss=True) == 0
     assert "node b goes on with the log as it is: nothing to heal" in capsys.readouterr().out
-    assert lab.shelf.last == 5
+    assert lab.shelf.last == FORK + 1
+
+
+def test_an_end_that_was_abandoned_is_not_gone_on_with(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its last claim came later than the record behind which the log was begun anew."""
+    seal, timeline = led(lab, 4)[3]
+    for _ in range(2):
+        lab.lose()
+        lab.heard[B] = standing("b", seal, timeline)
+        assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+        assert f"behind record {seal.seq:,} of node b" in capsys.readouterr().out
+        log = lab.log(lab.config)
+        log.stand(seal)
+        list(log.read(seal.seq))
+        log.append(log.at.seq + 2, log.claim(log.at.seq + 1, "b", B), b"acknowledged")
+        seal = log.at
+        lab.heard[C] = standing("c", Seal(40, 30, b"y" * 16), timeline)
+    assert lab.shelf.first == 2 * FORK + 1
 
 
 @pytest.mark.parametrize("is_stray", [False, True])
@@ -167,8 +190,8 @@ def test_an_old_backup_behind_a_trimmed_log(
     assert f"lost: records 3 to {last}" in capsys.readouterr().out
     log = lab.log(lab.config)
     log.stand(found[1][0])
-    assert [seq for seq, _, _ in log.read(2)] == [last + 1]
-    assert log.claim(last + 2, "b", B) == last + 2
+    assert [seq for seq, _, _ in log.read(2)] == [FORK + 1]
+    assert log.claim(FORK + 2, "b", B) == FORK + 2
 
 
 def test_a_log_that_somebody_writes_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
