@@ -370,7 +370,11 @@ class Node:
         await self._reports.tell(self._member())
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
-            self._why = f"the log ends before record {applied}: it has lost records, or is another log"
+            self._why = (
+                f"{error}; the log does not answer"
+                if bounds is None
+                else f"the log ends before record {applied}: it has lost records, or is another log"
+            )
             await self._pause()
             return
         sources = self._reports.sources(bounds[0], self._beginning.standing.timeline)

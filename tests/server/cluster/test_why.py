@@ -16,7 +16,7 @@ from server.cluster.members import ALIVE_S
 from server.cluster.node import Node
 from server.cluster.standby import Standby
 from server.settings.config import Config
-from shards.log.chained import open_engine
+from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
@@ -140,12 +140,23 @@ def of_the_others(folder: Path) -> Iterator[str]:
     yield made.view()["why"]
 
 
+def unanswered() -> ChainedLog:
+    raise LogDown("no answer")
+
+
 async def of_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A node that needs another's data."""
     monkeypatch.setattr(node, "AGAIN_S", 0.0)
     made, said = leading(folder, Shelf()), []
     await made._resync(Damaged("record 7 is gone"), 7)
     said.append(made.view()["why"])
+    side = made._side
+    made._side = LogSide(unanswered)
+    await made._resync(Damaged("record 7 is gone"), 7)
+    assert made.view()["why"] == "record 7 is gone; the log does not answer"
+    said.append(made.view()["why"])
+    await made._side.close()
+    made._side = side
     made._members.hear(replace(made._member(), node="b", url="http://127.0.0.1:9"))
     await made._resync(Damaged("record 7 is gone"), 0)
     said.append(made.view()["why"])
