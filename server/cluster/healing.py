@@ -27,7 +27,6 @@ from shards.rocks import RocksStore
 
 from ..settings.config import Config, ConfigError
 from ..settings.public import public_url
-from ..settings.times import format_ms
 from .beginning import ask
 from .key import ClusterKey
 from .opening import begin_log, open_hand
@@ -113,7 +112,7 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
         f"the log would go on behind record {furthest.seq:,} of node {furthest.node}, at record {fork + 1:,}"
     )
     if upto > furthest.seq:
-        _say(f"lost: records {furthest.seq + 1:,} to {upto:,}, written after {_time(furthest)}")
+        _say(f"lost: records {furthest.seq + 1:,} to {upto:,}, written after {furthest.time}")
     if 0 < last <= furthest.seq:
         _say(f"lost: what the log has up to record {last:,}, where it is not what node {furthest.node} has")
     if None in heard.values():
@@ -183,11 +182,7 @@ def _told(one: Standing) -> str:
         return f"node {one.node}, {'a timeline of its own' if one.has_rows else 'no data'}"
     state = "leads" if one.leads else "finds no log" if one.is_lost else "does not lead"
     timeline = one.timeline or "without id"
-    return f"node {one.node}, record {one.seq:,} of {_time(one)}, timeline {timeline}, {state}"
-
-
-def _time(one: Standing) -> str:
-    return format_ms(one.at_ms) if one.at_ms else "an unknown time"
+    return f"node {one.node}, record {one.seq:,} of {one.time}, timeline {timeline}, {state}"
 
 
 def _say(line: str) -> None:

@@ -55,7 +55,7 @@ from .clock_judge import UNASKED, ClockJudge
 from .clocks import NodeClock
 from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
-from .damage import Damage
+from .damage import LAG_RECORDS, Damage
 from .digests import differing, keys_digest, settings_digest
 from .engine_side import LogSide
 from .figures import ClusterFigures
@@ -545,7 +545,10 @@ class Node:
             told.append("it begins to lead: it serves once it has dispatched what is due")
         store = self._store
         if store is not None:
-            first, _ = self._bounds or (0, 0)
+            first, last = self._bounds or (0, 0)
+            lacking = last - store.applied.seq
+            if self._server is None and lacking > LAG_RECORDS:
+                told.append(f"it reads on: the log has {lacking:,} records more than this node's data")
             strays = store.strays
             if strays.last >= first and strays.many:
                 told.append(

@@ -8,6 +8,7 @@
 Two timelines cannot be joined: a node with its own rows is refused by a log that has records.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from shards.rocks import RocksStore
 
 from ..settings.config import Config, ConfigError
 from .standing import Standing, standing_of
+
+log = logging.getLogger(__name__)
 
 
 def open_hand(config: Config) -> Log:
@@ -104,6 +107,9 @@ def _check_records(config: Config, hand: Log, mine: Standing, *, may_begin: bool
     this store's own rows: it has no records, or this node has claimed it as its base."""
     first, last = hand.bounds()
     if mine.seq and (last == mine.seq or (first <= last > mine.seq)):
+        if last > mine.seq:
+            said = "node: its data ends at record %d of %s, the log at %d: it reads on"
+            log.info(said, mine.seq, mine.time, last)
         return
     found, is_whole = None, True
     try:

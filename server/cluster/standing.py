@@ -21,6 +21,8 @@ from shards.store import Store, Table
 from shards.tables import META_CURSOR, META_FORMAT, cursor_from
 from timeline.horizon import BOUND_MS
 
+from ..settings.times import format_ms
+
 INIT = "`fasti-server cluster init` on the node that shall begin"
 HEAL = "`fasti-server cluster heal` says what would be lost"
 
@@ -49,6 +51,11 @@ class Standing(msgspec.Struct, frozen=True):
     def seal(self) -> Seal:
         """Raises ValueError for a digest that is none."""
         return Seal(self.seq, self.epoch, bytes.fromhex(self.digest), self.version)
+
+    @property
+    def time(self) -> str:
+        """That of its last record."""
+        return format_ms(self.at_ms) if self.at_ms else "an unknown time"
 
 
 def standing_of(node: str, store: Store) -> Standing:

@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from server.cluster import node, opening
+from server.cluster.damage import LAG_RECORDS
 from server.cluster.engine_side import LogSide
 from server.cluster.members import Member
 from server.cluster.node import Node, _ends
 from server.serving import Server
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
-from shards.log.chained import open_engine
+from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Unfit
 from shards.log.memory import MemoryEngine, Shelf
@@ -87,6 +88,38 @@ async def test_what_is_in_the_log_and_none_of_it_is_told(tmp_path: Path) -> None
     for first, why in ((1, passed), (3, passed), (4, "")):
         made._bounds = (first, 4)
         assert made.view()["why"] == why
+
+
+async def test_an_old_copy_of_the_data_that_is_put_back_reads_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log is whole: it undoes the restore, which may not be what the operator wants."""
+    caplog.set_level("INFO")
+    shelf, below = Shelf(), RocksStore(tmp_path)
+
+    def opened(_: Config) -> ChainedLog:
+        return open_engine(MemoryEngine(shelf), Elapsing(), 2.0, ["key"])
+
+    leader = ReplicatedStore(MemoryStore(), opened(Config()))
+    leader.lead("b", "http://b")
+    old = ReplicatedStore(below, opened(Config()))
+    old.follow()
+    old.close()
+    for _ in range(3):
+        leader.beat()
+    monkeypatch.setattr(opening, "open_hand", opened)
+    store = opening.open_store(configured(tmp_path), lambda put: put(), lambda _: None)
+    (line,) = [one.getMessage() for one in caplog.records if "reads on" in one.getMessage()]
+    assert line == "node: its data ends at record 1 of an unknown time, the log at 4: it reads on"
+    made = Node(configured(tmp_path / "other"), None, None)
+    made._store = store
+    for last, why in (
+        (LAG_RECORDS + 1, ""),
+        (LAG_RECORDS + 2, "it reads on: the log has 10,001 records more than this node's data"),
+    ):
+        made._bounds = 1, last
+        assert made.view()["why"] == why
+    store.close()
 
 
 async def test_a_log_that_is_not_fit_any_more_is_waited_for(

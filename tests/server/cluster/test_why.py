@@ -112,6 +112,7 @@ async def of_the_log(folder: Path) -> list[str]:
     made._side.limit = refused  # type: ignore[method-assign]
     await made._trimming.look(store)
     made._trimming.state = LogState(90, 100, 999, 1_000)
+    made._bounds = 1, 20_000
     made._members.hear(replace(made._member(), node="gone", applied=3), int(ALIVE_S * 1000) + 1)
     said.append(made.view()["why"])
     made._side.unfit = "the stream is of 1 replicas"
