@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import IO
 import aiohttp
 
 from shards.errors import ShardsError
+from shards.log.errors import Trimmed
 from shards.scrub import whole
 
 from .copy_out import MANIFEST, PIECE
@@ -45,6 +47,34 @@ TRAILER_BYTES = 2 * PIECE
 
 class CopyFailed(Exception):
     """No copy was made; the existing data is unchanged."""
+
+
+class Rounds:
+    """Whether copies lead anywhere: while one is made, the log may go on by more than it keeps."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._since = 0.0
+        self.fault = ""
+        """What a copy that is needed now has to do with the last one; empty: nothing."""
+
+    def begin(self) -> None:
+        self._since = self._mono()
+
+    def end(self) -> None:
+        """The data has been replaced by a copy."""
+        self.fault = (
+            f"the copy before took {self._mono() - self._since:.0f} s, and the log kept less than came"
+            " meanwhile: raise cluster.keep, or the bound of the stream"
+        )
+
+    def has_followed(self) -> None:
+        """All that is in the log has been read."""
+        self.fault = ""
+
+    def judged(self, error: ShardsError) -> ShardsError:
+        """The error of a node that needs a copy, with what is known of the last one."""
+        return Trimmed(f"{error}; {self.fault}") if self.fault and isinstance(error, Trimmed) else error
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data: Path) -> None:

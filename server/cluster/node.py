@@ -53,7 +53,7 @@ from .beats import Beats
 from .beginning import Beginning
 from .clock_judge import UNASKED, ClockJudge
 from .clocks import NodeClock
-from .copy_in import CopyFailed, fetch
+from .copy_in import CopyFailed, Rounds, fetch
 from .copy_out import CopyRoutes
 from .damage import LAG_RECORDS, Damage
 from .digests import differing, keys_digest, settings_digest
@@ -149,6 +149,7 @@ class Node:
         )
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key, self._damage.met)
         self._scrub = Scrub(self._data, cluster.scrub_every_ms, lambda: self._store, system_ms)
+        self._rounds = Rounds(self._clock.mono)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- a process (server/run.py)
@@ -286,7 +287,10 @@ class Node:
             since, applied = self._clock.mono(), store.applied.seq
             if follower.step():
                 return self._begun(store, standby, since)
-            is_busy = standby.step(is_led=store.applied.seq != applied)
+            is_led = store.applied.seq != applied
+            if not is_led and not store.is_behind and not follower.why:
+                self._rounds.has_followed()
+            is_busy = standby.step(is_led=is_led)
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
                 self._stored_zones = _zones_in(store)
@@ -364,7 +368,7 @@ class Node:
 
     async def _resync(self, error: ShardsError, applied: int) -> None:
         """Replace this node's data by another node's."""
-        self._state = "resync"
+        self._state, error = "resync", self._rounds.judged(error)
         self._fault(error)
         self._damage.copying()
         await self._reports.tell(self._member())
@@ -381,6 +385,7 @@ class Node:
         if not sources:
             self._why = f"{error}; no node that is heard has the records before: {HEAL}"
         for url in sources:
+            self._rounds.begin()
             try:
                 copy = fetch(self._reports.session, url, self._key, self._data)
                 if not await _ends(copy, before=self.stopping):
@@ -391,6 +396,7 @@ class Node:
                 self._why = f"{error}; no copy from {url}: {failure}"
             else:
                 log.info("copy: data of %s copied", url)
+                self._rounds.end()
                 self._damage.mended()
                 self._scrub.has_been_copied()
                 return

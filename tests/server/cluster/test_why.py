@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from server.cluster import clock_judge, digests, follower, node, standby, trimming
+from server.cluster import clock_judge, copy_in, digests, follower, node, standby, trimming
 from server.cluster.engine_side import LogSide
 from server.cluster.members import ALIVE_S
 from server.cluster.node import Node
@@ -18,7 +18,7 @@ from server.cluster.standby import Standby
 from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
-from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, UnknownVersion
+from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Claim, claim_data, frame_of
 from shards.memory import MemoryStore
@@ -29,7 +29,7 @@ from .test_follower import Node as Following
 from .test_follower import led
 from .test_node import configured
 
-SOURCES = (clock_judge, digests, follower, node, standby, trimming)
+SOURCES = (clock_judge, copy_in, digests, follower, node, standby, trimming)
 HOLDERS = {"why", "_why", "fault", "_limit_fault", "UNASKED", "lines"}
 LISTS = {"told", "lines"}
 TELLERS = {"unfit", "full"}
@@ -167,9 +167,22 @@ async def of_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made._members.hear(replace(made._member(), node=name, url=f"http://{name}:1", timeline="another"))
     await made._resync(Damaged("record 7 is gone"), 0)
     said.append(made.view()["why"])
+    assert made._store is not None
+    made._store.timeline = ""
+    monkeypatch.setattr(node, "fetch", fetched)
+    for _ in range(2):
+        await made._resync(Trimmed("record 7 is trimmed"), 0)
+    said.append(made.view()["why"])
+    made._rounds.has_followed()
+    await made._resync(Trimmed("record 7 is trimmed"), 0)
+    assert made.view()["why"] == "record 7 is trimmed"
     await made._reports.close()
     await made._side.close()
     return said
+
+
+async def fetched(*_: object) -> None:
+    """A copy comes, and is of no use: the log is trimmed behind it."""
 
 
 def of_a_follower() -> Iterator[str]:
