@@ -127,8 +127,12 @@ class ReplicatedStore:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last `follow` was ended by its time."""
+        """Whether the last `follow` was ended by its time, or had only what was pushed."""
         return self._log.is_behind
+
+    def nudge(self) -> None:
+        """Have a thread that waits for records return soon."""
+        self._log.nudge()
 
     @property
     def is_leading(self) -> bool:
@@ -136,9 +140,10 @@ class ReplicatedStore:
         out."""
         return self._epoch != NOBODY
 
-    def follow(self) -> int:
+    def follow(self, hear_s: float = 0.0) -> int:
         """Write records that only the log has into the store, about FOLLOW_BYTES of them. Returns how many
-        were read, with parts of a group that is not whole yet; 0: all done, or `is_behind`.
+        were read, with parts of a group that is not whole yet; 0: all done, or `is_behind`. `hear_s`: only
+        those that the log pushes, if it does, the first within this time.
 
         Raises Trimmed and Damaged if the store cannot continue with this log, OtherLog if it is not of this
         log, UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
@@ -149,7 +154,7 @@ class ReplicatedStore:
         self._log.stand(self.applied)
         start = self._log.reached
         try:
-            for _, _, data in self._log.read(self.applied.seq, FOLLOW_S):
+            for _, _, data in self._log.read(self.applied.seq, FOLLOW_S + hear_s, hear_s):
                 self._take(self._log.at, data)
                 self._has_fit = True
                 if self.passed_bytes - passed_bytes > FOLLOW_BYTES:

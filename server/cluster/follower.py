@@ -1,8 +1,9 @@
 """Following the log, and the election: a step at a time, without a loop.
 
-A step reads new records of the log. If there was none for `takeover_s`, although the log could be read, the
-node claims the log. While the log does not answer the leader is unknown: the time begins again when it does.
-The wait is only a random moment, so that not all claim at once, if there is no leader to wait for:
+A step waits for records that the log pushes, for HEAR_S at most. Then, and before a claim, it reads up to the
+end of the log. If there was none for `takeover_s`, although the log could be read, the node claims the log.
+While the log does not answer the leader is unknown: the time begins again when it does. The wait is only a
+random moment, so that not all claim at once, if there is no leader to wait for:
 
     no node has ever led, or the leader has resigned (the node that it names does not wait)
     this node led: it was restarted, or its log did not answer for a while
@@ -33,6 +34,8 @@ from .clocks import SKEW_MS
 
 log = logging.getLogger(__name__)
 
+HEAR_S = 0.5
+"""Maximum time between two reads up to the end."""
 MOMENT_S = 0.3
 """Maximum random wait before a claim when there is no leader to wait for."""
 
@@ -77,15 +80,16 @@ class Follower:
         self.why = ""
         """Why it cannot take the lead, or cannot follow, in words."""
 
-    def step(self) -> bool:
-        """Read new records. Returns whether this node leads now.
+    def step(self, *, waits: bool = False) -> bool:
+        """Read new records. Returns whether this node leads now. `waits`: first for one.
 
         Raises Trimmed, Damaged if the store cannot continue with this log; NoLog if that is gone;
         StoreFailed, Corrupt for the store itself.
         """
         began = self._mono()
+        hear_s = self._hear_s(began) if waits else 0.0
         try:
-            count = self._store.follow()
+            count = self._store.follow(hear_s)
         except (Trimmed, Damaged, NoLog):
             raise
         except LogError as error:
@@ -99,6 +103,8 @@ class Follower:
             self._compare_clocks(self._read_at)
         if not self._store.is_behind:
             self._read_at = began
+        if hear_s > 0 and self._store.is_behind:
+            return False
         if now - self._quiet_since < self._patience_s:
             self.why = ""
             return False
@@ -108,6 +114,12 @@ class Follower:
             return False
         self.why = self._unfit()
         return not self.why and self._claim()
+
+    def _hear_s(self, now: float) -> float:
+        """How long to wait before the log is read up to its end."""
+        if self._read_at is None:
+            return 0.0
+        return max(0.0, min(self._read_at + HEAR_S, self._quiet_since + self._patience_s) - now)
 
     @property
     def hears_leader(self) -> bool:

@@ -77,7 +77,7 @@ from .view import Leader, NodeRow, Places, View
 log = logging.getLogger(__name__)
 
 FOLLOW_S = 0.05
-"""Pause between two reads of the log."""
+"""Pause after a read of the log: what is pushed meanwhile is read at once."""
 SYNC_S = 1.0
 """How often a node makes durable what it has applied."""
 LOOK_S = 1.0
@@ -169,6 +169,8 @@ class Node:
         self.stopping.set()
         self._over.set()
         self._halt.set()
+        if self._store is not None:
+            self._store.nudge()
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -282,10 +284,10 @@ class Node:
     ) -> tuple[Lease, StoredSessions] | None:
         """In a thread: follow until this node leads. Returns what `_begun` does; None: it must stop."""
         self._stored_zones = _zones_in(store)
-        synced = self._clock.mono()
+        synced, is_busy = self._clock.mono(), True
         while not self._halt.is_set():
             since, applied = self._clock.mono(), store.applied.seq
-            if follower.step():
+            if follower.step(waits=not is_busy):
                 return self._begun(store, standby, since)
             is_led = store.applied.seq != applied
             if not is_led and not store.is_behind and not follower.why:

@@ -16,6 +16,7 @@ Engines
     memory.py     in RAM: the model of the others, for tests
     jetstream.py  NATS JetStream
     nats.py       a connection to a server of NATS
+    feed.py       records that a server of NATS pushes
     postgres.py   PostgreSQL
 
 The driver of PostgreSQL comes with the extra `cluster`. A single node does not have it installed.

@@ -36,11 +36,11 @@ by its next try.
 **Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
 follows is chained to that record, whether the log still has it or not. chain.py says what follows.
 
-**Reading** asks a near server, which may be behind or have a damaged copy. From a missing or wrong record on,
-and from a stray on, a batch is asked for again with `is_sure`. A read fetches up to BATCH frames at a time,
-fewer if they are large. Without a seal it starts with the record before the first wanted one, so that the
-first link is checked too. The engine's leader says where the log ends. A newly elected leader may not know
-the newest records yet, so records that seem lost are asked for again until the deadline.
+**Reading** asks a near server, or listens to it. It may be behind, or have a damaged copy. From a missing or
+wrong record on, and from a stray on, a batch is asked for again with `is_sure`. A read fetches up to BATCH
+frames at a time, fewer if they are large. Without a seal it starts with the record before the first wanted
+one, so that the first link is checked too. The engine's leader says where the log ends. A newly elected
+leader may not know the newest records yet, so records that seem lost are asked for again until the deadline.
 
 **A log that is begun anew** has a claim first, chained to the last record that is left in a store. Its place
 may be further on: whoever has that last record lacks nothing, as the digest proves.
@@ -278,16 +278,21 @@ class ChainedLog:
     def limit(self, wanted_bytes: int) -> None:
         self._timer().ask(lambda left_s: self._engine.limit(wanted_bytes, left_s))
 
-    def read(self, after: int, for_s: float | None = None) -> Iterator[tuple[int, int, bytes]]:
+    def read(
+        self, after: int, for_s: float | None = None, hear_s: float = 0.0
+    ) -> Iterator[tuple[int, int, bytes]]:
         until = None if for_s is None else self._clock.monotonic() + for_s
         chain = self._standing(after, must_be_known=False)
-        count, is_sure, timer, self._is_behind = 1, False, self._timer(), False
+        heard = self._engine.hear(chain.next, hear_s) if hear_s > 0 else None
+        count, is_sure, timer, self._is_behind = 1, False, self._timer(), heard is not None
         while True:
             if until is not None and self._clock.monotonic() > until:
                 self._is_behind = True
                 return
-            frames = self._frames(chain.next, count, timer, is_sure=is_sure)
+            frames = self._frames(chain.next, count, timer, is_sure=is_sure) if heard is None else heard
             if not frames:
+                if heard is not None:
+                    return
                 first, last = timer.ask(self._engine.bounds)
                 if chain.next == last + 1:
                     return
@@ -306,6 +311,9 @@ class ChainedLog:
                 else:
                     break
             is_sure = record is None and not is_sure
+            if heard is not None and not is_sure:
+                return
+            heard, self._is_behind = None, False
             count, timer = _count_after(frames), self._timer()
 
     def trim(self, upto: int) -> None:

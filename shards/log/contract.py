@@ -62,7 +62,8 @@ class Log(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last read was ended by its time. The next one goes on there."""
+        """Whether the last read was ended by its time, or had only what was pushed. The next one goes on
+        there."""
 
     @property
     def origin(self) -> Origin:
@@ -105,7 +106,7 @@ class Log(Protocol):
         front of it."""
 
     def nudge(self) -> None:
-        """Have a thread that waits in `settle` return soon. From any thread."""
+        """Have a thread that waits in `settle` or for a push return soon. From any thread."""
 
     def claim(
         self,
@@ -140,10 +141,13 @@ class Log(Protocol):
     def limit(self, wanted_bytes: int) -> None:
         """Set a bound of these bytes if there is none and the engine has bounds."""
 
-    def read(self, after: int, for_s: float | None = None) -> Iterator[tuple[int, int, bytes]]:
+    def read(
+        self, after: int, for_s: float | None = None, hear_s: float = 0.0
+    ) -> Iterator[tuple[int, int, bytes]]:
         """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.
         `seq`: of its last record. `for_s`: end after this time, although there is more: strays may come for
         ever. Trimmed records are passed over where the first one that is left is chained to the caller's.
+        `hear_s`: if the engine pushes records, wait so long for one, and read only what was pushed.
 
         A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
         trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a

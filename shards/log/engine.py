@@ -69,13 +69,17 @@ class Engine(Protocol):
         error all that was sent is forgotten: each may have been done, or may still be done later."""
 
     def nudge(self) -> None:
-        """Have a thread that waits in `answer` return. From any thread."""
+        """Have a thread that waits in `answer` or `hear` return. From any thread."""
 
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
         """Up to `count` frames from `seq` on, without a gap; none if `seq` does not exist.
 
         Without `is_sure` a near server answers, which may lack frames or have damaged ones.
         """
+
+    def hear(self, seq: int, timeout_s: float) -> Sequence[bytes] | None:
+        """Frames from `seq` on, as soon as one is pushed, by a near server. Empty: none was in that time, or
+        it was nudged. None: none is pushed now. No error."""
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         """First and last sequence, from the server that decides about `put`; (1, 0) if there never was

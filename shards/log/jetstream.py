@@ -9,8 +9,7 @@
     drop      $JS.API.STREAM.PURGE up to a sequence
     limit     $JS.API.STREAM.UPDATE of `max_bytes`
 
-Consumers are not used: when asked for a trimmed sequence, a consumer begins silently with the first that is
-left.
+    hear      a consumer pushes what is stored (feed.py), while it can be had
 
 **Requirements** (else Unfit): nats-server 2.15 or later; a stream in files, of 3 replicas, which never
 deletes a record by itself (no maximum age; a full stream refuses) and whose writes are not deferred
@@ -36,6 +35,8 @@ and the next line goes to the next server. The server's pings are answered durin
 connection that was idle for minutes, and the next call makes a new one.
 """
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
@@ -45,9 +46,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from .engine import LogState, NoAnswer, Origin, Taken
-from .errors import NoLog, Unfit
+from .errors import LogError, NoLog, Unfit
+from .feed import Feed
 from .line import Line
 from .nats import NatsConnection, Reply, Request
+
+log = logging.getLogger(__name__)
 
 PORT = 4222
 OLDEST = (2, 15)
@@ -61,6 +65,8 @@ NO_STREAM = 10059
 NO_MESSAGE = 10037
 NOT_FOUND = b"404"
 WRONG_LAST = (10071, 10164)
+DEAF_S = 60.0
+"""Pause before another try to have records pushed."""
 NOT_CLUSTERED = (10074, 10005)
 """Replicas were requested from a lone server, or from too few servers."""
 
@@ -144,6 +150,7 @@ class JetStream:
         """Of a stream that is to be created if it is missing."""
         self.origin = Origin()
         self._is_direct = False
+        self._deaf_until = 0.0
         self._tried = 0
         self._sent: deque[int] = deque()
         """Places of what was sent, and has no answer."""
@@ -211,6 +218,16 @@ class JetStream:
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> list[bytes]:
         asked, is_direct = range(seq, seq + count), self._is_direct and not is_sure
         return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
+
+    def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
+        if self._line.connection is None or time.monotonic() < self._deaf_until:
+            return None
+        try:
+            return self._line.use(lambda session: session.hear(seq, timeout_s), timeout_s)
+        except (NoAnswer, LogError) as error:
+            self._deaf_until = time.monotonic() + DEAF_S
+            log.info("log: asked for new records, for %d s, since none is pushed: %s", DEAF_S, error)
+            return None
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._info(timeout_s).state.bounds
@@ -340,6 +357,7 @@ class _Session:
         self._stream = stream.encode()
         self._subject = b"%s.log" % self._stream
         self._connection = NatsConnection(server, timeout_s)
+        self._feed: Feed | None = None
         version = self._connection.info.version
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
             self.close()
@@ -363,6 +381,8 @@ class _Session:
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> Answer:
         self._connection.forget()
+        self._connection.ignore()
+        self._feed = None
         (answer,) = self._asked([self._publish(seq, frame)], timeout_s)
         return answer
 
@@ -397,6 +417,13 @@ class _Session:
             if data is None:
                 break
             found.append(data)
+        return found
+
+    def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
+        feed, self._feed = self._feed or Feed(self._connection, self._stream, seq), None
+        found = feed.frames(seq, timeout_s)
+        if found is not None:
+            self._feed = feed
         return found
 
     def _request(self, verb: bytes, said: bytes) -> Request:

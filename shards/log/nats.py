@@ -6,6 +6,7 @@ and one `recv`.
 
     HPUB fasti.log _INBOX.4f1d.7 98 398\\r\\n…        a request; its number is the end of the reply's subject
     MSG _INBOX.4f1d.7 1 31\\r\\n{"seq":12}\\r\\n       its reply
+    HMSG fasti.log 2 $JS.ACK.… 98 398\\r\\n…           pushed, of the second subscription (`listen`)
 
 Several requests may be under way in one call; their replies come in any order. `send` and `answer` are the
 two halves of a request: more can be sent before the first is answered, and the wait for its answer ends early
@@ -34,6 +35,10 @@ LINE_BYTES = 1 << 20
 """Maximum bytes of a line of the protocol; the first one may name many servers."""
 READ_BYTES = 1 << 18
 WAKE_BYTES = 1 << 10
+REST_S = 5.0
+"""Maximum time for the rest of a pushed message whose beginning has come."""
+LISTENER = b"2"
+"""The second subscription; the first is that of replies."""
 
 
 class Info(msgspec.Struct):
@@ -53,8 +58,11 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
+    """A reply, or what was pushed. `to`: where that says it is answered, if it has no status."""
+
     headers: bytes
     data: bytes
+    to: bytes = b""
 
     @property
     def status(self) -> bytes:
@@ -92,6 +100,9 @@ class NatsConnection:
             self._found: dict[int, Reply] = {}
             self._sent: deque[int] = deque()
             """Numbers of what was sent, whose replies nobody has asked for."""
+            self._is_listening = False
+            self.pushed: deque[Reply] = deque()
+            """What came since `listen`, as much as was asked for."""
             self._introduce(url.username, url.password)
         except BaseException:
             self.close()
@@ -136,7 +147,7 @@ class NatsConnection:
         self._until = time.monotonic() + timeout_s
         first = self._asked
         self._asked += len(requests)
-        self._write(b"".join([self._said(number, one) for number, one in enumerate(requests, first)]))
+        self._write(b"".join([self._numbered(number, one) for number, one in enumerate(requests, first)]))
         return [self._reply_to(number) for number in range(first, self._asked)]
 
     def send(self, request: Request, timeout_s: float) -> None:
@@ -144,7 +155,7 @@ class NatsConnection:
         self._until = time.monotonic() + timeout_s
         self._sent.append(self._asked)
         self._asked += 1
-        self._write(self._said(self._sent[-1], request))
+        self._write(self._numbered(self._sent[-1], request))
 
     def answer(self, timeout_s: float) -> Reply | None:
         """The reply to the oldest that was sent; None: woken."""
@@ -152,18 +163,51 @@ class NatsConnection:
         if not self._sent:
             raise NatsError("nothing was sent")
         while self._sent[0] not in self._found:
-            if not self._input:
-                waiting = select.poll()
-                for one in (self._socket, self._wake):
-                    waiting.register(one, select.POLLIN)
-                ready = [number for number, _ in waiting.poll(self._left_s * 1000)]
-                if self._wake.fileno() in ready:
-                    self._wake.recv(WAKE_BYTES)
-                    return None
-                if not ready:
-                    raise TimeoutError
+            if not self._has_come(self._left_s):
+                return None  # or the time is over: then the next call says so
             self._read()
         return self._taken(self._sent.popleft())
+
+    def listen(self) -> bytes:
+        """Subscribe to a subject of its own, and return it."""
+        self._until = time.monotonic() + REST_S
+        subject, self._is_listening = b"_INBOX.%s" % secrets.token_hex(11).encode(), True
+        self._write(b"SUB %s %s\r\n" % (subject, LISTENER))
+        return subject
+
+    def ignore(self) -> None:
+        """The opposite: what comes there is dropped."""
+        if self._is_listening:
+            self._is_listening = False
+            self.pushed.clear()
+            self._until = time.monotonic() + REST_S
+            self._write(b"UNSUB %s\r\n" % LISTENER)
+
+    def tell(self, request: Request, reply_to: bytes) -> None:
+        """Send it; what it is answered with comes elsewhere."""
+        self._until = time.monotonic() + REST_S
+        self._write(self._said(reply_to, request))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Read once. False: nothing came in that time, or it was nudged."""
+        if not self._has_come(timeout_s):
+            return False
+        self._until = time.monotonic() + REST_S
+        self._read()
+        return True
+
+    def _has_come(self, timeout_s: float) -> bool:
+        """Wait for input. False: none came in that time, or it was nudged."""
+        if self._input:
+            return True
+        waiting = select.poll()
+        for one in (self._socket, self._wake):
+            waiting.register(one, select.POLLIN)
+        ready = [number for number, _ in waiting.poll(timeout_s * 1000)]
+        if self._wake.fileno() in ready:
+            self._wake.recv(WAKE_BYTES)
+            return False
+        return bool(ready)
 
     def forget(self) -> None:
         """Nobody asks for what was sent so far."""
@@ -185,9 +229,11 @@ class NatsConnection:
         with suppress(OSError), socket.socket(fileno=os.dup(self._socket.fileno())) as held:
             held.shutdown(socket.SHUT_RDWR)
 
-    def _said(self, number: int, request: Request) -> bytes:
+    def _numbered(self, number: int, request: Request) -> bytes:
+        return self._said(b"%s%d" % (self._inbox, number), request)
+
+    def _said(self, reply: bytes, request: Request) -> bytes:
         subject, data, headers = request
-        reply = b"%s%d" % (self._inbox, number)
         if not headers:
             return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(data), data)
         many = len(headers)
@@ -214,9 +260,14 @@ class NatsConnection:
                 self._more()
             body = bytes(self._input[:size])
             del self._input[: size + 2]
+            reply = Reply(body[:many], body[many:], words[3])
+            if words[2] == LISTENER:
+                if self._is_listening:
+                    self.pushed.append(reply)
+                return
             number = int(words[1].rpartition(b".")[2])
             if number >= self._oldest:
-                self._found[number] = Reply(body[:many], body[many:])
+                self._found[number] = reply
 
     def _line(self) -> bytes:
         """The next line; pings are answered. Raises NatsError."""

@@ -25,6 +25,10 @@ standbys before everything earlier has. Each new connection begins with one: so 
 primary has which came back from a crash, and which a standby may replace without it. A lock lets one at a
 time wait for it, since an abandoned one goes on waiting.
 
+**Notices.** Who follows listens on a channel. The leader notifies it after a commit, not in it: such a commit
+holds a lock of the whole server, and ours wait for standbys. It does so at most every NOTIFY_S: who hears a
+notice looks again later than that.
+
 **Abandoned connections.** psycopg returns when its socket is shut; the server notices at its next check of
 the client, each second (`client_connection_check_interval`). One backend may stay in a commit that no standby
 confirms. Later tries for the same place wait for it as for a lock, and end like the others.
@@ -35,7 +39,9 @@ order. Poolers that share a session between clients do not work: the settings ar
 
 import os
 import re
+import select
 import socket
+import time
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -44,12 +50,16 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .engine import LogState, NoAnswer, Origin, Taken
-from .errors import NoLog, Unfit
+from .errors import LogError, NoLog, Unfit
 from .line import Line
 
 LARGEST = 64 << 20
 """A row takes up to 1 GB; this much is copied several times on its way."""
 OLDEST = 15
+NOTIFY_S = 0.025
+"""Minimum time between two notices; half of a follower's pause."""
+HEARD = 16
+"""Maximum records fetched after a notice."""
 CONNECT_S = 2
 """For each address; the smallest value in libpq."""
 SESSION = (
@@ -81,6 +91,7 @@ DROP = "DELETE FROM {table} WHERE seq <= %s"
 ALONE = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
 CONFIRM = "SELECT pg_logical_emit_message(true, 'fasti', '')"
 STANDBYS = "SHOW synchronous_standby_names"
+LISTEN, NOTIFY, UNLISTEN = "LISTEN {table}", "NOTIFY {table}", "UNLISTEN *"
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
@@ -100,6 +111,9 @@ class Postgres:
         self._sent: list[tuple[int, bytes]] = []
         self._answered = 0
         """How many that were sent are durable, and nobody has asked for."""
+        self._is_listening = self._is_noticed = self._has_news = False
+        """On this connection: whether there was ever a notice, and one since the last fetch."""
+        self._notified_at = 0.0
         self._line: Line[Connection] = Line(url, self._connected, _closed, _abort)
 
     def connect(self, timeout_s: float) -> None:
@@ -145,10 +159,15 @@ class Postgres:
         *,
         is_sure: bool = True,  # noqa: ARG002 - it always is
     ) -> list[bytes]:
-        rows = self._line.call(
-            lambda connection, _left_s: self._rows(connection, FETCH, (seq, seq + count)), timeout_s
-        )
-        return [row[1] for index, row in enumerate(rows) if row[0] == seq + index]
+        return self._line.call(lambda connection, _left_s: self._fetched(connection, seq, count), timeout_s)
+
+    def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
+        try:
+            return self._line.call(
+                lambda connection, _left_s: self._heard(connection, seq, timeout_s), timeout_s + CONNECT_S
+            )
+        except (NoAnswer, LogError):
+            return None
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         ((first, last),) = self._line.call(
@@ -178,8 +197,10 @@ class Postgres:
 
     def _connected(self, _timeout_s: float) -> Connection:
         connection = psycopg.connect(self._conninfo, autocommit=True)
+        self._is_listening = self._is_noticed = self._has_news = False
         try:
             connection.add_notice_handler(self._noted)
+            connection.add_notify_handler(self._noticed)
             connection.execute(SESSION)
             self._judge(connection)
             self._find(connection)
@@ -249,6 +270,9 @@ class Postgres:
         """Put all of these in one transaction, or none."""
         self._warnings.clear()
         begins = some[0][0] == 1 and self.origin.node != ""
+        if self._is_listening:
+            connection.execute(UNLISTEN)
+            self._is_listening = False
         try:
             with connection.transaction() if begins or len(some) > 1 else nullcontext():
                 for seq, frame in some:
@@ -262,11 +286,45 @@ class Postgres:
             raise
         if self._warnings:
             raise NoAnswer(self._warnings[0])
+        if time.monotonic() - self._notified_at > NOTIFY_S:
+            connection.execute(self._named(NOTIFY))
+            self._notified_at = time.monotonic()
 
     def _put_one(self, connection: Connection, seq: int, frame: bytes) -> None:
         said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
         if not connection.execute(self._named(PUT), said).rowcount:
             raise Taken
+
+    def _fetched(self, connection: Connection, seq: int, count: int) -> list[bytes]:
+        rows = self._rows(connection, FETCH, (seq, seq + count))
+        return [row[1] for index, row in enumerate(rows) if row[0] == seq + index]
+
+    def _heard(self, connection: Connection, seq: int, timeout_s: float) -> list[bytes] | None:
+        """What is there, else what comes with a notice. None: no leader has given one yet."""
+        if not self._is_listening:
+            connection.execute(self._named(LISTEN))
+            self._is_listening = True
+        if not self._is_noticed and not self._is_told(connection, 0):
+            return None
+        until = time.monotonic() + timeout_s
+        while not (found := self._fetched(connection, seq, HEARD)):
+            if not self._is_told(connection, until - time.monotonic()):
+                break
+        return found
+
+    def _is_told(self, connection: Connection, timeout_s: float) -> bool:
+        """Wait for a notice; whether there was one."""
+        waiting = select.poll()
+        waiting.register(connection.fileno(), select.POLLIN)
+        if not self._has_news and waiting.poll(max(0, timeout_s) * 1000):
+            connection.pgconn.consume_input()
+            while (notice := connection.pgconn.notifies()) is not None:
+                self._noticed(notice)
+        told, self._has_news = self._has_news, False
+        return told
+
+    def _noticed(self, _notice: object) -> None:
+        self._is_noticed = self._has_news = True
 
     def _committed(self, connection: Connection, statement: str, said: Any) -> int:
         """Execute and commit; returns the number of rows. Raises NoAnswer if the commit did not wait for a

@@ -125,6 +125,9 @@ class Faulty:
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
         return self._called(lambda: self._engine.fetch(seq, count, timeout_s, is_sure=is_sure))
 
+    def hear(self, seq: int, timeout_s: float) -> Sequence[bytes] | None:
+        return self._engine.hear(seq, timeout_s)
+
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._called(lambda: self._engine.bounds(timeout_s))
 

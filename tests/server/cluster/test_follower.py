@@ -1,10 +1,10 @@
 """Who takes the lead, and when: nodes on one log in RAM, with clocks that are set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from server.cluster.follower import MOMENT_S, Follower
+from server.cluster.follower import HEAR_S, MOMENT_S, Follower
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
@@ -52,10 +52,10 @@ class Node:
             agrees=lambda: self.agrees,
         )
 
-    def step(self, after_s: float = 0.0) -> bool:
+    def step(self, after_s: float = 0.0, *, waits: bool = False) -> bool:
         self.clock.now += after_s
         self.wall_ms += int(after_s * 1000)
-        return self.follower.step()
+        return self.follower.step(waits=waits)
 
     def beat(self) -> None:
         """A group of a leader, as its own clock has it."""
@@ -353,3 +353,33 @@ def test_another_teams_node_does_not_lead(shelf: Shelf, made: Callable[[str], No
         assert "another cluster.key" in alien.follower.why
     assert alien.store.applied.seq == 0
     assert alien.store.leader is None, "it sends no client anywhere"
+
+
+class Silent(Faulty):
+    """It pushes nothing, and does not say so: its server has died."""
+
+    def hear(self, seq: int, timeout_s: float) -> Sequence[bytes]:
+        assert 0 < timeout_s <= HEAR_S
+        return ()
+
+
+@pytest.mark.parametrize("kind", [Faulty, Silent])
+def test_who_waits_for_pushes_reads_to_the_end_now_and_then(
+    made: Callable[[str], Node], shelf: Shelf, kind: type[Faulty]
+) -> None:
+    leader, other = led(made)
+    other.engine = kind(MemoryEngine(shelf))
+    other.store = ReplicatedStore(other.below, open_engine(other.engine, other.clock, 2.0))
+    other.follower._store = other.store
+    for _ in range(20):
+        leader.beat()
+        for _ in range(4):
+            assert not other.step(HEAR_S / 2, waits=True)
+            assert other.follower.hears_leader
+        assert other.store.applied == leader.store.applied
+    leader.beat()
+    assert not other.step(TAKEOVER_S * 2, waits=True)
+    assert other.store.applied == leader.store.applied
+    for _ in range(int((TAKEOVER_S - HEAR_S) / HEAR_S * 2)):
+        assert not other.step(HEAR_S / 2, waits=True)
+    assert any(other.step(HEAR_S, waits=True) for _ in range(6))
